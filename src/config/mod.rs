@@ -1,0 +1,142 @@
+//! The configuration as plain structs. `load` reads and validates it, `app` turns it into live objects.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use crate::outcome::RetryPolicy;
+
+/// A validated configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub redis: RedisConfig,
+    pub server: ServerConfig,
+    pub log: LogConfig,
+    pub shutdown_timeout: Duration,
+    /// Longest sleep of a route that waits for its next due time.
+    pub max_sleep: Duration,
+    pub sinks: BTreeMap<String, SinkConfig>,
+    pub routes: BTreeMap<String, RouteConfig>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    pub url: RedisUrl,
+    /// ACL user; `None` leaves it to the URL.
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    pub key_prefix: String,
+    pub data_dir: PathBuf,
+    /// Outer bound of every command.
+    pub timeout: Duration,
+    pub allow_eviction: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisUrl {
+    /// A private redis-server child.
+    Embedded,
+    /// `redis://`, `rediss://` or `unix://`.
+    Url(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub listen: std::net::SocketAddr,
+    /// `None`: no token is asked for.
+    pub auth: Option<AuthConfig>,
+    /// Bytes.
+    pub max_payload: usize,
+    pub request_timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    pub tokens: Vec<TokenConfig>,
+    /// Whether /metrics answers without a token.
+    pub open_metrics: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct TokenConfig {
+    pub token: String,
+    pub rights: Vec<Right>,
+    /// Route names, or `*` for all.
+    pub routes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    Schedule,
+    Read,
+    Admin,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct LogConfig {
+    pub format: LogFormat,
+    pub level: tracing::Level,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug)]
+pub enum SinkConfig {
+    Http(HttpSinkConfig),
+    RedisList(RedisListConfig),
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpSinkConfig {
+    pub url: String,
+    pub timeout: Duration,
+    /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
+    pub signing_secrets: Vec<String>,
+    /// Sent with every request.
+    pub headers: BTreeMap<String, String>,
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RedisListConfig {
+    pub key: String,
+    pub format: ListFormat,
+    /// `None`: the Redis of the queue itself, exactly once.
+    pub server: Option<RemoteRedis>,
+    pub timeout: Duration,
+}
+
+/// Another Redis than that of the queue.
+#[derive(Clone, Debug)]
+pub struct RemoteRedis {
+    pub url: String,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFormat {
+    Payload,
+    Envelope,
+}
+
+#[derive(Clone, Debug)]
+pub struct RouteConfig {
+    pub sink: Arc<str>,
+    pub partitions: u16,
+    pub lease: Duration,
+    pub max_in_flight: usize,
+    /// Bytes.
+    pub max_in_flight_bytes: u64,
+    pub retry: RetryPolicy,
+}

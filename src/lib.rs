@@ -1,0 +1,12 @@
+#![doc = include_str!("../README.md")]
+
+pub mod backoff;
+pub mod codec;
+pub mod config;
+pub mod message;
+pub mod metrics;
+pub mod outcome;
+pub mod port;
+pub mod queue;
+pub mod sink;
+pub mod time;

@@ -1,0 +1,199 @@
+//! Every metric: its name, its labels, what it counts.
+//!
+//! Handles that are touched per message are made once (`RouteMetrics`, `SinkMetrics`); the rest is looked up
+//! where it happens, once per batch. Label values come from the configuration and from fixed sets only.
+
+use std::time::Duration;
+
+use metrics::{
+    Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
+
+use crate::outcome::DeadReason;
+
+pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
+pub const SINK_SEND: &str = "punctual_sink_send_seconds";
+pub const REDIS_SCRIPT: &str = "punctual_redis_script_seconds";
+
+const SCHEDULED: &str = "punctual_messages_scheduled_total";
+const DELIVERED: &str = "punctual_messages_delivered_total";
+const RETRIED: &str = "punctual_messages_retried_total";
+const DEAD: &str = "punctual_messages_dead_total";
+const CANCELLED: &str = "punctual_messages_cancelled_total";
+const REDRIVEN: &str = "punctual_messages_redriven_total";
+const PURGED: &str = "punctual_messages_purged_total";
+const RELEASED: &str = "punctual_messages_released_total";
+const FAILURES: &str = "punctual_delivery_failures_total";
+const LEASES_EXPIRED: &str = "punctual_leases_expired_total";
+const STALE: &str = "punctual_stale_settlements_total";
+const PENDING: &str = "punctual_pending_messages";
+const DUE: &str = "punctual_due_messages";
+const UNACKED: &str = "punctual_unacked_messages";
+const DEAD_GAUGE: &str = "punctual_dead_messages";
+const IN_FLIGHT: &str = "punctual_in_flight_messages";
+const NEXT_DUE: &str = "punctual_next_due_timestamp_seconds";
+const OLDEST_OVERDUE: &str = "punctual_oldest_overdue_seconds";
+const BREAKER: &str = "punctual_sink_breaker_state";
+const BUILD_INFO: &str = "punctual_build_info";
+const WAKEUPS: &str = "punctual_wakeups_total";
+const REDIS_ERRORS: &str = "punctual_redis_errors_total";
+
+/// Upper bounds in seconds, from a millisecond to the longest that a dashboard still tells apart.
+pub const BUCKETS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3600.0];
+
+/// Tells the recorder what each metric means. Call once, after the recorder is installed.
+pub fn describe() {
+    describe_counter!(SCHEDULED, "Messages accepted, by route and way in");
+    describe_counter!(DELIVERED, "Messages confirmed by their sink");
+    describe_counter!(RETRIED, "Failed attempts that led to a later one");
+    describe_counter!(DEAD, "Messages given up, by reason");
+    describe_counter!(CANCELLED, "Messages cancelled while pending");
+    describe_counter!(REDRIVEN, "Dead messages sent on their way again");
+    describe_counter!(PURGED, "Dead messages deleted");
+    describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
+    describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
+    describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
+    describe_counter!(STALE, "Settlements refused because the claim was no longer current");
+    describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
+    describe_counter!(REDIS_ERRORS, "Failed Redis commands, by kind");
+    describe_histogram!(LATENESS, "Confirmation time minus the later of due time and acceptance, on Redis' clock");
+    describe_histogram!(SINK_SEND, "Time from sending to the outcome of one message");
+    describe_histogram!(REDIS_SCRIPT, "Time of one script call, round trip included");
+    describe_gauge!(PENDING, "Messages waiting, the due ones included");
+    describe_gauge!(DUE, "Messages waiting that are due");
+    describe_gauge!(UNACKED, "Messages claimed by any instance");
+    describe_gauge!(DEAD_GAUGE, "Dead messages kept");
+    describe_gauge!(IN_FLIGHT, "Messages claimed by this instance");
+    describe_gauge!(NEXT_DUE, "Due time of the head of the queue, seconds since the epoch");
+    describe_gauge!(OLDEST_OVERDUE, "How long the head of the queue is overdue");
+    describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
+    describe_gauge!(BUILD_INFO, "1, with the version as label");
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// The handles that the scheduler touches for each message of a route.
+#[derive(Clone)]
+pub struct RouteMetrics {
+    route: String,
+    sink: String,
+    pub delivered: Counter,
+    pub retried: Counter,
+    pub released: Counter,
+    pub leases_expired: Counter,
+    /// Seconds.
+    pub lateness: Histogram,
+}
+
+impl RouteMetrics {
+    pub fn new(route: &str, sink: &str) -> Self {
+        let labels = || vec![Label::new("route", route.to_owned())];
+        let mut with_sink = labels();
+        with_sink.push(Label::new("sink", sink.to_owned()));
+        Self {
+            route: route.to_owned(),
+            sink: sink.to_owned(),
+            delivered: counter!(DELIVERED, with_sink),
+            retried: counter!(RETRIED, labels()),
+            released: counter!(RELEASED, labels()),
+            leases_expired: counter!(LEASES_EXPIRED, labels()),
+            lateness: histogram!(LATENESS, labels()),
+        }
+    }
+
+    pub fn dead(&self, reason: DeadReason, count: u64) {
+        counter!(DEAD, "route" => self.route.clone(), "reason" => reason.as_str()).increment(count);
+    }
+
+    /// `kind` as `Outcome::failure_kind` names it.
+    pub fn failure(&self, kind: &'static str) {
+        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(1);
+    }
+
+    /// `op`: ack, retry, bury, release or transfer.
+    pub fn stale(&self, op: &'static str, count: u64) {
+        counter!(STALE, "route" => self.route.clone(), "op" => op).increment(count);
+    }
+
+    pub fn in_flight(&self, messages: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        gauge!(IN_FLIGHT, "route" => self.route.clone()).set(messages as f64);
+    }
+
+    /// `reason`: timer, notify, fallback or resubscribe.
+    pub fn woke(&self, reason: &'static str) {
+        counter!(WAKEUPS, "reason" => reason).increment(1);
+    }
+}
+
+/// The handles of one sink.
+#[derive(Clone)]
+pub struct SinkMetrics {
+    /// Seconds.
+    pub send: Histogram,
+    /// 0 closed, 1 half-open, 2 open.
+    pub breaker: metrics::Gauge,
+}
+
+impl SinkMetrics {
+    pub fn new(sink: &str) -> Self {
+        Self {
+            send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
+            breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
+        }
+    }
+}
+
+/// `via`: `api`, or the name of a source.
+pub fn scheduled(route: &str, via: &str, count: u64) {
+    counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
+}
+
+pub fn cancelled(route: &str) {
+    counter!(CANCELLED, "route" => route.to_owned()).increment(1);
+}
+
+pub fn redriven(route: &str, count: u64) {
+    counter!(REDRIVEN, "route" => route.to_owned()).increment(count);
+}
+
+pub fn purged(route: &str, count: u64) {
+    counter!(PURGED, "route" => route.to_owned()).increment(count);
+}
+
+pub fn redis_error(kind: &'static str) {
+    counter!(REDIS_ERRORS, "kind" => kind).increment(1);
+}
+
+pub fn redis_script(script: &'static str, took: Duration) {
+    histogram!(REDIS_SCRIPT, "script" => script).record(took.as_secs_f64());
+}
+
+/// What one scrape reads of a route's queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueGauges {
+    pub pending: u64,
+    pub due: u64,
+    pub unacked: u64,
+    pub dead: u64,
+    /// Seconds since the epoch; `None` when nothing is pending.
+    pub next_due: Option<f64>,
+    pub oldest_overdue: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn queue(route: &str, gauges: QueueGauges) {
+    let set = |name: &'static str, value: f64| gauge!(name, "route" => route.to_owned()).set(value);
+    set(PENDING, gauges.pending as f64);
+    set(DUE, gauges.due as f64);
+    set(UNACKED, gauges.unacked as f64);
+    set(DEAD_GAUGE, gauges.dead as f64);
+    set(OLDEST_OVERDUE, gauges.oldest_overdue);
+    // Absent when empty: the page's renderer leaves out a NaN.
+    set(NEXT_DUE, gauges.next_due.unwrap_or(f64::NAN));
+}
+
+/// Drops the samples that the recorder holds as NaN ("absent") from a rendered page.
+pub fn without_absent(page: &str) -> String {
+    page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
+}

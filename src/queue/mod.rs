@@ -1,0 +1,96 @@
+//! The handle to the queues: everything that a user, a program or a source can do with messages, short of
+//! delivering them. The API, the command line and the sources all go through it.
+
+use std::sync::Arc;
+
+use crate::{
+    message::{MessageId, State, StoredMessage},
+    port::StoreError,
+    time::UnixMillis,
+};
+
+/// What scheduling an id did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Scheduled,
+    /// The id was live and is kept as it was.
+    Exists(State),
+    Replaced,
+    /// It should be replaced but is in flight: nothing changed.
+    InFlight,
+}
+
+/// The answer for one scheduled message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    pub id: MessageId,
+    /// Its due time; for a kept message, the one it has.
+    pub due: UnixMillis,
+    pub status: Status,
+}
+
+/// A live message as it can be looked at.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub id: MessageId,
+    pub state: State,
+    /// Time of the next attempt when pending, else the original due time.
+    pub deliver_at: UnixMillis,
+    /// Failed attempts so far.
+    pub attempts: u32,
+    /// For a dead message it begins with the reason, `"rejected: ..."`.
+    pub last_error: Option<String>,
+    /// `Err`: the body cannot be read, and why.
+    pub message: Result<StoredMessage, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rescheduled {
+    Done(UnixMillis),
+    InFlight,
+    Dead,
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    Cancelled,
+    /// It was dead, and is gone now.
+    Purged,
+    InFlight,
+    NotFound,
+}
+
+/// A part of a listing.
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub messages: Vec<Snapshot>,
+    /// Where the next page begins; `None` at the end. Opaque.
+    pub cursor: Option<String>,
+}
+
+/// The numbers of one route, all partitions together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteStats {
+    pub route: Arc<str>,
+    pub sink: Arc<str>,
+    pub paused: bool,
+    /// Includes `due`.
+    pub pending: u64,
+    pub due: u64,
+    pub unack: u64,
+    pub dead: u64,
+    pub next_due: Option<UnixMillis>,
+    pub oldest_overdue_seconds: f64,
+}
+
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum QueueError {
+    #[error("there is no route `{0}`")]
+    UnknownRoute(String),
+    /// A limit of the queue that the caller can check: nothing was written.
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,68 @@
+//! Destinations. A sink takes a batch and reports an outcome for each message as soon as the destination
+//! confirmed, refused or failed it; it knows neither the store nor the scheduler.
+//!
+//! A new sink is one file here, one line in `app` where configuration becomes objects, and one row in the README.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::{
+    message::{MessageId, Metadata},
+    outcome::Outcome,
+    time::UnixMillis,
+};
+
+/// One attempt to deliver one message.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub id: MessageId,
+    pub route: Arc<str>,
+    /// Counts from 1.
+    pub attempt: u32,
+    /// The original due time.
+    pub due: UnixMillis,
+    pub metadata: Metadata,
+    pub payload: Bytes,
+}
+
+/// Takes the outcomes of one batch, in any order, one for each index of the batch.
+#[derive(Clone, Debug)]
+pub struct Report {
+    outcomes: mpsc::UnboundedSender<(usize, Outcome)>,
+}
+
+impl Report {
+    /// The receiver ends when every clone of the report is gone. It holds at most one outcome per message.
+    pub fn channel() -> (Self, mpsc::UnboundedReceiver<(usize, Outcome)>) {
+        let (outcomes, receiver) = mpsc::unbounded_channel();
+        (Self { outcomes }, receiver)
+    }
+
+    /// `index` is the message's place in the batch. A second outcome for the same index is ignored.
+    pub fn outcome(&self, index: usize, outcome: Outcome) {
+        // The receiver is gone once the batch's time is over: nobody waits for this outcome any more.
+        let _ = self.outcomes.send((index, outcome));
+    }
+}
+
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Longest time from `send` to the last outcome. The caller drops `send` soon after it; what was not
+    /// reported by then counts as timed out after sending.
+    fn timeout(&self) -> Duration;
+
+    /// Delivers `batch` concurrently and returns once every outcome is reported.
+    async fn send(&self, batch: Vec<Delivery>, report: Report);
+
+    /// Whether the destination can be reached and used, without delivering anything.
+    ///
+    /// # Errors
+    /// What is wrong, for a person.
+    async fn check(&self) -> Result<(), String>;
+
+    /// Lets go of connections. Called once, after the last `send`.
+    async fn close(&self) {}
+}

@@ -1,0 +1,135 @@
+//! Points in time as Redis tells them, and the forms in which callers write them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
+pub const MAX_MILLIS: u64 = (1 << 53) - 1;
+
+/// Milliseconds since the Unix epoch on Redis' clock, within `0..2^53`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct UnixMillis(u64);
+
+impl UnixMillis {
+    /// `None` when `millis` is 2^53 or more, which a Lua number cannot hold exactly.
+    pub fn new(millis: u64) -> Option<Self> {
+        (millis <= MAX_MILLIS).then_some(Self(millis))
+    }
+
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Milliseconds from `earlier` to here; zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// RFC 3339 in UTC with milliseconds, as answers show it.
+    pub fn to_rfc3339(self) -> String {
+        let millis = i64::try_from(self.0).expect("below 2^53");
+        match jiff::Timestamp::from_millisecond(millis) {
+            Ok(at) => format!("{at:.3}"),
+            // Years past 9999 have no RFC 3339 form.
+            Err(_) => self.0.to_string(),
+        }
+    }
+}
+
+/// When a message is due, as its producer said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// So many milliseconds after Redis accepts it.
+    After(u64),
+    At(UnixMillis),
+}
+
+impl Due {
+    pub const NOW: Due = Due::After(0);
+
+    /// A delay: whole milliseconds (`"1500"`) or humantime (`"5m"`, `"1h 30m"`).
+    ///
+    /// # Errors
+    /// The text to show when it is neither, or 2^53 ms or more.
+    pub fn parse_delay(text: &str) -> Result<Self, String> {
+        let millis = match text.parse::<u64>() {
+            Ok(millis) => u128::from(millis),
+            Err(_) => humantime::parse_duration(text)
+                .map_err(|error| format!("`{text}` is neither milliseconds nor a duration such as `5m`: {error}"))?
+                .as_millis(),
+        };
+        match u64::try_from(millis) {
+            Ok(millis) if millis <= MAX_MILLIS => Ok(Due::After(millis)),
+            _ => Err(format!("`{text}` is too long: at most {MAX_MILLIS} ms")),
+        }
+    }
+
+    /// A due time: whole milliseconds since the epoch, or RFC 3339 with an offset.
+    ///
+    /// # Errors
+    /// The text to show when it is neither, before 1970, or 2^53 ms or more.
+    pub fn parse_deliver_at(text: &str) -> Result<Self, String> {
+        parse_instant(text).map(Due::At)
+    }
+}
+
+/// Whole milliseconds since the epoch, or RFC 3339 with an offset.
+///
+/// # Errors
+/// The text to show when it is neither, before 1970, or 2^53 ms or more.
+pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
+    let millis = if let Ok(millis) = text.parse::<u64>() {
+        Some(millis)
+    } else {
+        let at: jiff::Timestamp = text.parse().map_err(|_| {
+            format!("`{text}` is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`")
+        })?;
+        u64::try_from(at.as_millisecond()).ok()
+    };
+    millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
+}
+
+/// Redis' clock as one reply told it, carried on by the monotonic clock of this machine.
+///
+/// `taken` is when the command was sent, so a time read from here is at most one round trip ahead of
+/// Redis: lateness is over-, never underestimated.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerClock {
+    /// Microseconds since the Unix epoch.
+    pub micros: u64,
+    pub taken: Instant,
+}
+
+impl ServerClock {
+    /// Microseconds since the Unix epoch at `instant`.
+    pub fn at(&self, instant: Instant) -> u64 {
+        let elapsed = instant.saturating_duration_since(self.taken).as_micros();
+        self.micros + u64::try_from(elapsed).unwrap_or(u64::MAX - self.micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_milliseconds_or_humantime() {
+        assert_eq!(Due::parse_delay("1500"), Ok(Due::After(1500)));
+        assert_eq!(Due::parse_delay("5m"), Ok(Due::After(300_000)));
+        assert_eq!(Due::parse_delay("1h 30m"), Ok(Due::After(5_400_000)));
+        for bad in ["", "-1", "nan", "1e400", "9007199254740992", "soon", "0x10", "inf"] {
+            assert!(Due::parse_delay(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn due_times_are_epoch_milliseconds_or_rfc_3339_with_an_offset() {
+        let at = |millis| Ok(Due::At(UnixMillis::new(millis).unwrap()));
+        assert_eq!(Due::parse_deliver_at("1700000000000"), at(1_700_000_000_000));
+        assert_eq!(Due::parse_deliver_at("1970-01-01T01:00:00.5+01:00"), at(500));
+        for bad in ["", "-1", "nan", "1e400", "9223372036854775808", "1969-12-31T23:59:59Z", "2026-11-21"] {
+            assert!(Due::parse_deliver_at(bad).is_err(), "{bad}");
+        }
+    }
+}

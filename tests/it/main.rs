@@ -1,0 +1,3 @@
+//! All tests that need servers, in one binary: it links once.
+
+mod support;

@@ -1,0 +1,10 @@
+//! Real servers, each on its own free port and in its own temporary directory, stopped by process id.
+
+mod redis_server;
+
+use std::net::TcpListener;
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a free port").port()
+}

@@ -1,0 +1,93 @@
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::free_port;
+
+/// A `redis-server` with an append-only file; killed on drop.
+pub struct RedisServer {
+    directory: TempDir,
+    port: u16,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// `arguments` as on redis-server's command line, e.g. `["--maxmemory", "10mb"]`.
+    pub async fn start_with(arguments: &[&str]) -> Self {
+        let mut server = Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            port: free_port(),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            child: None,
+        };
+        server.restart().await;
+        server
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the server runs").id()
+    }
+
+    /// As `kill -9` does it: nothing is flushed.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it (again) on the same port and data, and waits until it answers.
+    pub async fn restart(&mut self) {
+        self.kill();
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args(["--enable-debug-command", "yes", "--dir"])
+            .arg(self.directory.path())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        self.child = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.ping().await.is_err() {
+            assert!(Instant::now() < deadline, "redis-server did not answer within 10 s");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A plain connection for looking at what is stored.
+    pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("a valid URL");
+        client.get_multiplexed_async_connection().await.expect("the server answers")
+    }
+
+    async fn ping(&self) -> redis::RedisResult<()> {
+        let client = redis::Client::open(self.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        redis::cmd("PING").query_async(&mut connection).await
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
