@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod codec;
 pub mod config;
+pub mod connection;
 pub mod message;
 pub mod metrics;
 pub mod outcome;

@@ -1,0 +1,229 @@
+//! One connection to a Redis that heals: every command is bounded in time, and a link that broke or fell
+//! silent is replaced by the next command.
+//!
+//! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
+
+use std::{path::PathBuf, time::Duration};
+
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
+    TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
+};
+use tokio::{
+    sync::{Mutex, watch},
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::{metrics, port::StoreError};
+
+/// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
+/// not stormed.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How to reach a Redis. Its `Debug` shows no secret.
+#[derive(Clone, Default)]
+pub struct Endpoint {
+    /// `redis://`, `rediss://` or `unix://`.
+    pub url: String,
+    /// ACL user and password, in place of the URL's.
+    pub username: Option<String>,
+    pub password: Option<String>,
+    /// PEM files for `rediss://`.
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("ca_file", &self.ca_file).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// # Errors
+    /// When the URL or a TLS file cannot be used; the text names neither user nor password.
+    pub fn client(&self) -> Result<Client, String> {
+        let info = self.url.as_str().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
+        let mut settings = info.redis_settings().clone();
+        if let Some(username) = &self.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            settings = settings.set_password(password);
+        }
+        let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+        let client_tls = match (&self.cert_file, &self.key_file) {
+            (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+            _ => None,
+        };
+        let root_cert = self.ca_file.as_ref().map(read).transpose()?;
+        let client = if client_tls.is_some() || root_cert.is_some() {
+            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+        } else {
+            Client::open(info)
+        };
+        client.map_err(|error| format!("redis url: {error}"))
+    }
+}
+
+/// Shared by all callers: commands are pipelined over one link.
+pub struct Connection {
+    client: Client,
+    /// Bound of one command, connecting included.
+    timeout: Duration,
+    link: Mutex<Link>,
+    /// Counts the links made so far.
+    generation: watch::Sender<u64>,
+}
+
+struct Link {
+    current: Option<MultiplexedConnection>,
+    generation: u64,
+    last_attempt: Option<Instant>,
+    /// Why the last attempt failed, if it did.
+    refused: Option<StoreError>,
+}
+
+impl Connection {
+    /// Connects with the first command. `timeout` bounds each command.
+    pub fn new(client: Client, timeout: Duration) -> Self {
+        let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
+        Self { client, timeout, link: Mutex::new(link), generation: watch::Sender::new(0) }
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Changes each time a new link was made: what the server was told before may be gone.
+    pub fn generations(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached, cannot do it now, or does not answer in time (then it is
+    /// unknown whether it did); `WrongType`; `Refused` by a script. NOSCRIPT is `Refused` with slug `noscript`.
+    pub async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        let mut used = None;
+        let attempt = async {
+            let (generation, mut link) = self.link().await?;
+            used = Some(generation);
+            command.query_async(&mut link).await.map_err(|error| Failure::of(&error))
+        };
+        let failure = match timeout(self.timeout, attempt).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure {
+                link_lost: true,
+                error: StoreError::Unavailable { kind: "timeout", text: format!("no answer in {:?}", self.timeout) },
+            },
+        };
+        if let StoreError::Unavailable { kind, .. } = failure.error {
+            metrics::redis_error(kind);
+        }
+        if let (true, Some(generation)) = (failure.link_lost, used) {
+            self.discard(generation).await;
+        }
+        Err(failure.error)
+    }
+
+    async fn link(&self) -> Result<(u64, MultiplexedConnection), Failure> {
+        let mut link = self.link.lock().await;
+        if let Some(current) = &link.current {
+            return Ok((link.generation, current.clone()));
+        }
+        if let Some(earliest) = link.last_attempt.map(|last| last + RECONNECT_INTERVAL)
+            && Instant::now() < earliest
+        {
+            if let Some(refused) = &link.refused {
+                return Err(Failure { link_lost: false, error: refused.clone() });
+            }
+            sleep_until(earliest).await;
+        }
+        link.last_attempt = Some(Instant::now());
+        // `run` bounds the whole; a caller that gives up here leaves the next one to try again.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(self.timeout));
+        match self.client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(connection) => {
+                link.current = Some(connection.clone());
+                link.generation += 1;
+                link.refused = None;
+                self.generation.send_replace(link.generation);
+                Ok((link.generation, connection))
+            }
+            Err(error) => {
+                let failure = Failure::of(&error);
+                link.refused = Some(failure.error.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    async fn discard(&self, generation: u64) {
+        let mut link = self.link.lock().await;
+        if link.generation == generation {
+            link.current = None;
+        }
+    }
+}
+
+struct Failure {
+    /// Whether the link must be replaced.
+    link_lost: bool,
+    error: StoreError,
+}
+
+impl Failure {
+    fn of(error: &RedisError) -> Self {
+        let link_lost = error.is_io_error() || error.is_unrecoverable_error();
+        Self { link_lost, error: classify(error) }
+    }
+}
+
+/// Prefixes of error replies that tell a state of the server, and the label they are counted under.
+const SERVER_STATES: [(&str, &str); 12] = [
+    ("OOM", "oom"),
+    ("MISCONF", "misconf"),
+    ("READONLY", "readonly"),
+    ("LOADING", "loading"),
+    ("BUSY", "busy"),
+    ("MASTERDOWN", "masterdown"),
+    ("CLUSTERDOWN", "clusterdown"),
+    ("NOREPLICAS", "noreplicas"),
+    ("NOAUTH", "auth"),
+    ("WRONGPASS", "auth"),
+    ("NOPERM", "noperm"),
+    ("UNKILLABLE", "busy"),
+];
+
+/// Tells a state of the server from a refusal of this one request.
+pub fn classify(error: &RedisError) -> StoreError {
+    let text = error.to_string();
+    let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
+    match error.kind() {
+        ErrorKind::Io => return unavailable(if error.is_timeout() { "timeout" } else { "io" }),
+        ErrorKind::AuthenticationFailed => return unavailable("auth"),
+        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
+        _ => {}
+    }
+    let code = error.code().unwrap_or_default();
+    let detail = error.detail().unwrap_or_default();
+    if code == "PUNCTUAL" {
+        let (slug, text) = detail.split_once(' ').unwrap_or((detail, ""));
+        return StoreError::Refused { slug: slug.to_owned(), text: text.to_owned() };
+    }
+    if code == "NOSCRIPT" {
+        return StoreError::Refused { slug: "noscript".to_owned(), text };
+    }
+    // Redis before 7 wraps the error of a command in a script: its code stands inside the text.
+    let says = |name: &str| code == name || (code == "ERR" && detail.contains(&format!("-{name} ")));
+    if says("WRONGTYPE") {
+        return StoreError::WrongType { text };
+    }
+    match SERVER_STATES.iter().find(|(name, _)| says(name)) {
+        Some((_, kind)) => unavailable(kind),
+        None => unavailable("other"),
+    }
+}
