@@ -10,4 +10,5 @@ pub mod outcome;
 pub mod port;
 pub mod queue;
 pub mod sink;
+pub mod store;
 pub mod time;

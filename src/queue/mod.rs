@@ -1,6 +1,12 @@
 //! The handle to the queues: everything that a user, a program or a source can do with messages, short of
 //! delivering them. The API, the command line and the sources all go through it.
 
+mod coalescer;
+mod cursor;
+mod handle;
+
+pub use handle::{Queue, QueueRoute, StartError};
+
 use std::sync::Arc;
 
 use crate::{
@@ -16,6 +22,8 @@ pub enum Status {
     /// The id was live and is kept as it was.
     Exists(State),
     Replaced,
+    /// Replaced while it was dead: it lives again.
+    Revived,
     /// It should be replaced but is in flight: nothing changed.
     InFlight,
 }

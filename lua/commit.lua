@@ -1,0 +1,81 @@
+-- Put in front of every script but produce.lua, which brings its own copy: all writes, or none.
+--
+-- Redis keeps what a failed script wrote, so a script checks and reads first, then hands its writes over as
+-- steps { { command... }, { { undo command... }, ... } }. When one fails, those before it are undone in
+-- reverse. The last step needs no undo. Returns nothing, or the error reply for the script to return.
+local function commit(steps)
+  for i, step in ipairs(steps) do
+    local reply = redis.pcall(unpack(step[1]))
+    if type(reply) == 'table' and reply.err then
+      for j = i - 1, 1, -1 do
+        for _, undo in ipairs(steps[j][2]) do
+          redis.pcall(unpack(undo))
+        end
+      end
+      return reply
+    end
+  end
+end
+
+-- Adds the step `command key values...`, unless there are no values.
+local function add(steps, command, key, values, undo)
+  if #values > 0 then
+    steps[#steps + 1] = { { command, key, unpack(values) }, undo }
+  end
+end
+
+-- Commands that give the hash `key` its old values back: fields[i] had old[i], false where it had none.
+local function restore(key, fields, old)
+  local set, del = { 'HSET', key }, { 'HDEL', key }
+  for i, field in ipairs(fields) do
+    if old[i] then
+      set[#set + 1] = field
+      set[#set + 1] = old[i]
+    else
+      del[#del + 1] = field
+    end
+  end
+  local undo = {}
+  if #set > 2 then undo[#undo + 1] = set end
+  if #del > 2 then undo[#undo + 1] = del end
+  return undo
+end
+
+-- Removes what `attempts` and `errors` keep about ids, and their bodies last: nothing could bring those back.
+local function forget(steps, attempts, errors, messages, ids)
+  if #ids == 0 then return end
+  for _, key in ipairs({ attempts, errors }) do
+    if redis.call('EXISTS', key) == 1 then
+      add(steps, 'HDEL', key, ids, restore(key, ids, redis.call('HMGET', key, unpack(ids))))
+    end
+  end
+  add(steps, 'HDEL', messages, ids, {})
+end
+
+-- Microseconds since the epoch. TIME moves inside a script: ask once.
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- "failures crashes" as `attempts` keeps it; absent means none.
+local function counts(value)
+  if not value then return 0, 0 end
+  local failures, crashes = string.match(value, '^(%d+) (%d+)$')
+  return tonumber(failures), tonumber(crashes)
+end
+
+-- A number in full: `..` cuts it to 14 digits.
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- The score of a set's head, or nil.
+local function head(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
+
+-- Tells sleeping schedulers to look. Last of all, and never the reason to fail: a lost wake-up costs time only.
+local function wake(channel)
+  redis.pcall('PUBLISH', channel, '')
+end

@@ -1,0 +1,52 @@
+-- Expired leases: each counts a crash and is pending again, or dead after the last crash.
+--
+-- KEYS   pending unack attempts errors dead
+-- ARGV   wake channel, limit (1 to 1000)
+-- reply  leases that had expired, of these made dead, 1 when more wait else 0
+local pending, unack, attempts, errors, dead = unpack(KEYS)
+local channel, limit = ARGV[1], tonumber(ARGV[2])
+-- Two crashes in company make a suspect, three more alone make it dead.
+local MAX_CRASHES = 5
+
+local now = clock()
+local earliest = head(pending)
+local found = redis.call('ZRANGEBYSCORE', unack, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, limit)
+local ids = {}
+for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+if #ids == 0 then return { 0, 0, 0 } end
+
+local old = redis.call('HMGET', attempts, unpack(ids))
+local back, dues, graves, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
+local alive, gone = {}, {}
+local wake_up = false
+for i, id in ipairs(ids) do
+  local deadline = found[2 * i]
+  back[#back + 1], back[#back + 2] = deadline, id
+  local failures, crashes = counts(old[i])
+  crashes = crashes + 1
+  tries[#tries + 1], tries[#tries + 2] = id, failures .. ' ' .. crashes
+  if crashes >= MAX_CRASHES then
+    gone[#gone + 1] = id
+    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), id
+    texts[#texts + 1], texts[#texts + 2] = id, 'crash: ' .. crashes .. ' leases expired, the last ones alone'
+  else
+    -- Due since its lease ended: behind what waited longer.
+    local due = math.floor(tonumber(deadline) / 1000)
+    alive[#alive + 1] = id
+    dues[#dues + 1], dues[#dues + 2] = whole(due), id
+    if not earliest or due < earliest then wake_up = true end
+  end
+end
+redis.call('ZCARD', dead)
+
+local steps = {}
+add(steps, 'ZREM', unack, ids, { back })
+add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(alive) } })
+add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(gone) } })
+add(steps, 'HSET', attempts, tries, restore(attempts, ids, old))
+add(steps, 'HSET', errors, texts, {})
+local failed = commit(steps)
+if failed then return failed end
+if wake_up then wake(channel) end
+local next_lease = head(unack)
+return { #ids, #gone, next_lease and next_lease <= now and 1 or 0 }

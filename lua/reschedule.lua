@@ -1,0 +1,27 @@
+-- Gives a pending message another due time.
+--
+-- KEYS   pending unack messages dead
+-- ARGV   wake channel, id, "+<delay ms>" | "<due ms>"
+-- reply  done | in_flight | dead | not_found, due ms (0 unless done)
+local pending, unack, messages, dead = unpack(KEYS)
+local channel, id, when = unpack(ARGV)
+
+if redis.call('ZSCORE', unack, id) then return { 'in_flight', 0 } end
+if redis.call('ZSCORE', dead, id) then return { 'dead', 0 } end
+local score = redis.call('ZSCORE', pending, id)
+local body = redis.call('HGET', messages, id)
+-- Without a body it is an orphan, which the next claim makes dead.
+if not score or not body then return { 'not_found', 0 } end
+
+local now = math.floor(clock() / 1000)
+local due = tonumber(when)
+if string.sub(when, 1, 1) == '+' then due = now + due end
+local earliest = head(pending)
+local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
+local failed = commit({
+  { { 'HSET', messages, id, moved }, { { 'HSET', messages, id, body } } },
+  { { 'ZADD', pending, whole(due), id }, {} },
+})
+if failed then return failed end
+if due < earliest then wake(channel) end
+return { 'done', due }

@@ -1,0 +1,16 @@
+-- The numbers of one partition.
+--
+-- KEYS   pending unack dead paused
+-- reply  now us, paused 0/1, pending, of these due, unack, dead, next due ms or -1
+local pending, unack, dead, paused = unpack(KEYS)
+
+local now = clock()
+return {
+  now,
+  redis.call('EXISTS', paused),
+  redis.call('ZCARD', pending),
+  redis.call('ZCOUNT', pending, '-inf', whole(math.floor(now / 1000))),
+  redis.call('ZCARD', unack),
+  redis.call('ZCARD', dead),
+  head(pending) or -1,
+}

@@ -1,0 +1,330 @@
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use futures::future::try_join_all;
+use tokio::sync::Mutex;
+
+use super::{
+    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status, coalescer::Coalescer, cursor,
+};
+use crate::{
+    message::{MessageId, NewMessage, State},
+    metrics,
+    port::{Partition, StoreError},
+    store::redis::{RedisStore, Registration, RegistrationError, SafetyError},
+    time::{Due, UnixMillis},
+};
+
+/// A route as the handle serves it.
+#[derive(Clone, Debug)]
+pub struct QueueRoute {
+    pub name: Arc<str>,
+    pub sink: Arc<str>,
+    pub partitions: u16,
+}
+
+/// The handle. It works on any instance, and beside a running one.
+pub struct Queue {
+    store: Arc<RedisStore>,
+    routes: BTreeMap<Arc<str>, Route>,
+    settings: Settings,
+    /// The connection's generation that knows our routes.
+    registered: Mutex<Option<u64>>,
+}
+
+struct Route {
+    sink: Arc<str>,
+    partitions: Vec<(Partition, Coalescer)>,
+}
+
+struct Settings {
+    key_prefix: String,
+    max_payload: usize,
+    allow_eviction: bool,
+}
+
+/// Why the queues cannot be used yet, or at all.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Safety(#[from] SafetyError),
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+}
+
+impl StartError {
+    /// Whether waiting cannot help, so that a start must end.
+    pub fn is_definite(&self) -> bool {
+        match self {
+            StartError::Safety(error) => error.is_definite(),
+            StartError::Registration(error) => matches!(error, RegistrationError::Mismatch { .. }),
+        }
+    }
+}
+
+impl Queue {
+    /// `max_payload` in bytes, at most 3 MiB. Must be called within a tokio runtime.
+    pub fn new(
+        store: Arc<RedisStore>,
+        routes: &[QueueRoute],
+        key_prefix: &str,
+        max_payload: usize,
+        allow_eviction: bool,
+    ) -> Self {
+        let routes = routes
+            .iter()
+            .map(|route| {
+                let partitions = (0..route.partitions)
+                    .map(|number| {
+                        let partition = Partition { route: route.name.clone(), number };
+                        let coalescer = Coalescer::spawn(store.clone(), partition.clone());
+                        (partition, coalescer)
+                    })
+                    .collect();
+                (route.name.clone(), Route { sink: route.sink.clone(), partitions })
+            })
+            .collect();
+        let settings = Settings { key_prefix: key_prefix.to_owned(), max_payload, allow_eviction };
+        Self { store, routes, settings, registered: Mutex::new(None) }
+    }
+
+    /// Route names, sorted.
+    pub fn routes(&self) -> Vec<Arc<str>> {
+        self.routes.keys().cloned().collect()
+    }
+
+    /// Largest payload, in bytes.
+    pub fn max_payload(&self) -> usize {
+        self.settings.max_payload
+    }
+
+    /// One answer per message, in order. `via`: `api`, `cli`, or the name of a source.
+    ///
+    /// # Errors
+    /// `Store(Unavailable)` leaves it unknown which messages were taken: repeat with the same ids.
+    pub async fn schedule(
+        &self,
+        route: &str,
+        via: &str,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Scheduled>, QueueError> {
+        let found = self.route(route)?;
+        if let Some(large) = messages.iter().find(|message| message.payload.len() > self.settings.max_payload) {
+            let (size, most) = (large.payload.len(), self.settings.max_payload);
+            let text = format!("the payload of `{}` takes {size} bytes, at most {most}", large.id);
+            return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
+        }
+        let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
+        let mut parts: HashMap<u16, Vec<NewMessage>> = HashMap::new();
+        let total = messages.len();
+        for (place, message) in messages.into_iter().enumerate() {
+            let number = message.id.partition(found.count());
+            places.entry(number).or_default().push(place);
+            parts.entry(number).or_default().push(message);
+        }
+        let answers = try_join_all(parts.into_iter().map(async |(number, part)| {
+            let (_, coalescer) = &found.partitions[usize::from(number)];
+            let answers = coalescer.schedule(part).await?;
+            Ok::<_, QueueError>(places[&number].iter().copied().zip(answers).collect::<Vec<_>>())
+        }))
+        .await?;
+        let mut ordered: Vec<Option<Scheduled>> = vec![None; total];
+        for (place, answer) in answers.into_iter().flatten() {
+            ordered[place] = Some(answer);
+        }
+        let scheduled: Vec<Scheduled> = ordered.into_iter().flatten().collect();
+        let new = scheduled.iter().filter(|one| matches!(one.status, Status::Scheduled | Status::Revived)).count();
+        metrics::scheduled(route, via, new as u64);
+        Ok(scheduled)
+    }
+
+    /// `None` when delivered, cancelled or unknown.
+    pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Snapshot>, QueueError> {
+        Ok(self.store.get(self.partition(route, id)?, id).await?)
+    }
+
+    pub async fn reschedule(&self, route: &str, id: &MessageId, due: Due) -> Result<Rescheduled, QueueError> {
+        Ok(self.store.reschedule(self.partition(route, id)?, id, due).await?)
+    }
+
+    pub async fn cancel(&self, route: &str, id: &MessageId) -> Result<Cancelled, QueueError> {
+        let cancelled = self.store.cancel(self.partition(route, id)?, id).await?;
+        match cancelled {
+            Cancelled::Cancelled => metrics::cancelled(route),
+            Cancelled::Purged => metrics::purged(route, 1),
+            Cancelled::InFlight | Cancelled::NotFound => {}
+        }
+        Ok(cancelled)
+    }
+
+    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` 1 to 1000; a
+    /// page is shorter where bodies are large.
+    ///
+    /// # Errors
+    /// `Invalid` for a cursor that this did not give out.
+    pub async fn list(
+        &self,
+        route: &str,
+        state: State,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page, QueueError> {
+        let found = self.route(route)?;
+        let after = cursor.map(cursor::decode).transpose()?;
+        let parts = try_join_all(
+            found.partitions.iter().map(|(partition, _)| self.store.list(partition, state, limit, after.as_ref())),
+        )
+        .await?;
+        // Behind the last message of a part that goes on, another part's messages may come too early.
+        let end = parts
+            .iter()
+            .filter_map(|(listed, more)| listed.last().filter(|_| *more))
+            .map(|last| (last.score, last.snapshot.id.clone()))
+            .min();
+        let mut listed: Vec<_> = parts.into_iter().flat_map(|(listed, _)| listed).collect();
+        listed.sort_by(|a, b| (a.score, &a.snapshot.id).cmp(&(b.score, &b.snapshot.id)));
+        let total = listed.len();
+        if let Some(end) = &end {
+            listed.retain(|one| (one.score, &one.snapshot.id) <= (end.0, &end.1));
+        }
+        listed.truncate(limit);
+        let more = end.is_some() || listed.len() < total;
+        let cursor = listed.last().filter(|_| more).map(|last| cursor::encode(last.score, &last.snapshot.id));
+        Ok(Page { messages: listed.into_iter().map(|one| one.snapshot).collect(), cursor })
+    }
+
+    pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
+        let found = self.route(route)?;
+        let parts = try_join_all(found.partitions.iter().map(|(partition, _)| self.store.stats(partition))).await?;
+        let sum = |of: fn(&crate::store::redis::PartitionStats) -> u64| parts.iter().map(of).sum();
+        let next_due = parts.iter().filter_map(|part| part.next_due).min();
+        let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
+        let overdue = next_due.map_or(0, |due| now.saturating_sub(due.get()));
+        Ok(RouteStats {
+            route: route.into(),
+            sink: found.sink.clone(),
+            paused: parts.iter().any(|part| part.paused),
+            pending: sum(|part| part.pending),
+            due: sum(|part| part.due),
+            unack: sum(|part| part.unack),
+            dead: sum(|part| part.dead),
+            next_due,
+            oldest_overdue_seconds: UnixMillis::new(overdue)
+                .unwrap_or_default()
+                .since(UnixMillis::default())
+                .as_secs_f64(),
+        })
+    }
+
+    /// Dead messages back to pending, due now, attempts 0: the named ones, or all that died before the call.
+    pub async fn redrive(&self, route: &str, ids: Option<&[MessageId]>) -> Result<u64, QueueError> {
+        let found = self.route(route)?;
+        let counts = try_join_all(found.partitions.iter().map(async |(partition, _)| {
+            let named = ids.map(|ids| found.own(partition, ids));
+            self.store.redrive(partition, named.as_deref()).await
+        }))
+        .await?;
+        let count = counts.into_iter().sum();
+        metrics::redriven(route, count);
+        Ok(count)
+    }
+
+    /// Deletes dead messages: the named ones, or all that died before the call.
+    pub async fn purge(&self, route: &str, ids: Option<&[MessageId]>) -> Result<u64, QueueError> {
+        let found = self.route(route)?;
+        let counts = try_join_all(found.partitions.iter().map(async |(partition, _)| {
+            let named = ids.map(|ids| found.own(partition, ids));
+            self.store.purge(partition, named.as_deref()).await
+        }))
+        .await?;
+        let count = counts.into_iter().sum();
+        metrics::purged(route, count);
+        Ok(count)
+    }
+
+    /// Stops claiming on every instance, until `resume`.
+    pub async fn pause(&self, route: &str) -> Result<(), QueueError> {
+        try_join_all(self.route(route)?.partitions.iter().map(|(partition, _)| self.store.pause(partition))).await?;
+        Ok(())
+    }
+
+    pub async fn resume(&self, route: &str) -> Result<(), QueueError> {
+        try_join_all(self.route(route)?.partitions.iter().map(|(partition, _)| self.store.resume(partition))).await?;
+        Ok(())
+    }
+
+    /// Checks the server and makes it know scripts and routes, once per connection. A server that has forgotten
+    /// routes it knew was emptied: that is told loudly, because messages are gone.
+    ///
+    /// # Errors
+    /// See `StartError::is_definite`.
+    pub async fn prepare(&self) -> Result<(), StartError> {
+        let evicting = self.store.check_safety(self.settings.allow_eviction).await?;
+        let mut registered = self.registered.lock().await;
+        let generation = *self.store.connection().generations().borrow();
+        if *registered == Some(generation) {
+            return Ok(());
+        }
+        let routes = self.store.register(self.settings.max_payload).await?;
+        if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
+            metrics::redis_error("emptied");
+            tracing::error!(
+                "redis has lost its data: routes that were registered are gone, and their messages with them"
+            );
+        }
+        if let (None, Some(policy)) = (*registered, evicting) {
+            tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
+        }
+        *registered = Some(generation);
+        Ok(())
+    }
+
+    /// Whether messages are accepted and delivered now.
+    ///
+    /// # Errors
+    /// What stands in the way, for a person.
+    pub async fn ready(&self) -> Result<(), String> {
+        self.prepare().await.map_err(|error| error.to_string())?;
+        self.store.check_writable().await.map_err(|error| error.to_string())
+    }
+
+    /// Routes that hold messages but are in no configuration of ours: nobody delivers them.
+    pub async fn unconfigured(&self) -> Result<Vec<RouteStats>, QueueError> {
+        let found = self.store.unconfigured(&self.settings.key_prefix).await?;
+        Ok(found
+            .into_iter()
+            .map(|(route, parts)| RouteStats {
+                route: route.into(),
+                sink: "".into(),
+                paused: parts.iter().any(|part| part.paused),
+                pending: parts.iter().map(|part| part.pending).sum(),
+                due: parts.iter().map(|part| part.due).sum(),
+                unack: parts.iter().map(|part| part.unack).sum(),
+                dead: parts.iter().map(|part| part.dead).sum(),
+                next_due: parts.iter().filter_map(|part| part.next_due).min(),
+                oldest_overdue_seconds: 0.0,
+            })
+            .collect())
+    }
+
+    fn route(&self, name: &str) -> Result<&Route, QueueError> {
+        self.routes.get(name).ok_or_else(|| QueueError::UnknownRoute(name.to_owned()))
+    }
+
+    fn partition(&self, route: &str, id: &MessageId) -> Result<&Partition, QueueError> {
+        let route = self.route(route)?;
+        Ok(&route.partitions[usize::from(id.partition(route.count()))].0)
+    }
+}
+
+impl Route {
+    fn count(&self) -> u16 {
+        u16::try_from(self.partitions.len()).expect("configured as u16")
+    }
+
+    fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
+        ids.iter().filter(|id| id.partition(self.count()) == partition.number).cloned().collect()
+    }
+}

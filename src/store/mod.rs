@@ -1,0 +1,3 @@
+//! Where messages wait.
+
+pub mod redis;

@@ -1,0 +1,73 @@
+//! Dead messages: sent on their way again, or deleted.
+
+use redis::Value;
+
+use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
+use crate::{
+    message::MessageId,
+    port::{Partition, StoreError},
+};
+
+impl RedisStore {
+    /// The named ones of `partition`, or all that died before the call; how many.
+    pub async fn redrive(&self, partition: &Partition, ids: Option<&[MessageId]>) -> Result<u64, StoreError> {
+        let keys = self.keys(partition)?;
+        let (mut total, mut before, mut rest) = (0, String::new(), ids);
+        loop {
+            let mut call = script::REDRIVE
+                .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+                .arg(&keys.wake)
+                .arg(&before)
+                .arg(MAX_BATCH)
+                .arg(MAX_CALL_BYTES);
+            match rest {
+                Some([]) => return Ok(total),
+                Some(ids) => {
+                    for id in ids.iter().take(MAX_BATCH) {
+                        call = call.arg(id.as_str());
+                    }
+                }
+                None => {}
+            }
+            let reply: Vec<Value> = call.run(&self.connection).await?;
+            let mut reply = Reply::from(reply);
+            total += reply.integer()?;
+            before = reply.integer()?.to_string();
+            let remaining = usize::try_from(reply.integer()?).unwrap_or(0);
+            match &mut rest {
+                Some(ids) => {
+                    let reached = ids.len().min(MAX_BATCH) - remaining;
+                    *ids = &ids[reached..];
+                }
+                None if remaining == 0 => return Ok(total),
+                None => {}
+            }
+        }
+    }
+
+    /// The named ones of `partition`, or all that died before the call; how many.
+    pub async fn purge(&self, partition: &Partition, ids: Option<&[MessageId]>) -> Result<u64, StoreError> {
+        let keys = self.keys(partition)?;
+        let (mut total, mut before) = (0, String::new());
+        let mut parts = ids.map(|ids| ids.chunks(MAX_BATCH));
+        loop {
+            let mut call = script::PURGE
+                .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+                .arg(&before)
+                .arg(MAX_BATCH);
+            if let Some(parts) = &mut parts {
+                let Some(part) = parts.next() else { return Ok(total) };
+                for id in part {
+                    call = call.arg(id.as_str());
+                }
+            }
+            let reply: Vec<Value> = call.run(&self.connection).await?;
+            let mut reply = Reply::from(reply);
+            total += reply.integer()?;
+            before = reply.integer()?.to_string();
+            if parts.is_none() && !reply.flag()? {
+                return Ok(total);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The queues in Redis.
+//!
+//! Each partition of a route has its own keys under one hash tag (`keys`). A message moves between the sorted
+//! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
+//! function here: scheduling and its like in `queue`, claiming and settling (the scheduler's port) in `engine`.
+//! Wake-ups arrive on a connection of their own (`wake`).
+
+mod dead;
+mod engine;
+mod keys;
+mod look;
+mod reply;
+mod route;
+mod safety;
+mod schedule;
+mod script;
+mod wake;
+
+pub use look::PartitionStats;
+pub use route::{Registration, RegistrationError};
+pub use safety::SafetyError;
+pub use wake::WakeListener;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use keys::{PartitionKeys, routes_key};
+
+use crate::{
+    connection::Connection,
+    port::{Partition, StoreError},
+};
+
+/// Version of the keys and of what they hold, as `P:routes` tells it.
+pub const DATA_VERSION: u32 = 1;
+
+/// Largest reply of a script that carries bodies, in bytes: what Redis and this process buffer at once.
+const MAX_REPLY_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Largest script call that carries bodies, in bytes.
+pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
+
+/// Most ids in one script call. Lua's `unpack` takes 7,999 values, a script uses up to two for an id; Redis
+/// stands still for 1-4 ms meanwhile.
+pub const MAX_BATCH: usize = 1000;
+
+/// The queues behind one connection. Cheap to make: the API and the scheduler have one each, so that a large
+/// claim does not hold up a call.
+pub struct RedisStore {
+    connection: Arc<Connection>,
+    routes_key: String,
+    partitions: BTreeMap<Arc<str>, Vec<PartitionKeys>>,
+}
+
+impl RedisStore {
+    /// `routes` with their number of partitions.
+    pub fn new<'a>(
+        connection: Arc<Connection>,
+        prefix: &str,
+        routes: impl IntoIterator<Item = (&'a Arc<str>, u16)>,
+    ) -> Self {
+        let partitions = routes
+            .into_iter()
+            .map(|(route, count)| {
+                let keys = (0..count).map(|number| PartitionKeys::new(prefix, route, number)).collect();
+                (route.clone(), keys)
+            })
+            .collect();
+        Self { connection, routes_key: routes_key(prefix), partitions }
+    }
+
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    fn keys(&self, partition: &Partition) -> Result<&PartitionKeys, StoreError> {
+        self.partitions.get(&partition.route).and_then(|keys| keys.get(usize::from(partition.number))).ok_or_else(
+            || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") },
+        )
+    }
+}

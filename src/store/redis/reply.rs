@@ -1,0 +1,73 @@
+//! Takes a script's flat reply apart.
+
+use bytes::Bytes;
+use redis::Value;
+
+use crate::{message::MessageId, port::StoreError, time::UnixMillis};
+
+/// Values in the order in which the script's header names them.
+pub struct Reply(std::vec::IntoIter<Value>);
+
+impl From<Vec<Value>> for Reply {
+    fn from(values: Vec<Value>) -> Self {
+        Self(values.into_iter())
+    }
+}
+
+impl Reply {
+    pub fn is_done(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    pub fn bytes(&mut self) -> Result<Bytes, StoreError> {
+        match self.0.next() {
+            Some(Value::BulkString(bytes)) => Ok(bytes.into()),
+            Some(Value::SimpleString(text)) => Ok(text.into_bytes().into()),
+            other => Err(unexpected("a string", other.as_ref())),
+        }
+    }
+
+    pub fn text(&mut self) -> Result<String, StoreError> {
+        String::from_utf8(self.bytes()?.into()).map_err(|_| unexpected("UTF-8", None))
+    }
+
+    /// An id; one that this release would not accept was not written by punctual.
+    pub fn id(&mut self) -> Result<MessageId, StoreError> {
+        MessageId::parse(&self.text()?).map_err(|_| StoreError::WrongType { text: "a foreign id in the queue".into() })
+    }
+
+    pub fn integer(&mut self) -> Result<u64, StoreError> {
+        self.optional()?.ok_or_else(|| unexpected("an integer", None))
+    }
+
+    /// -1 stands for nothing.
+    pub fn optional(&mut self) -> Result<Option<u64>, StoreError> {
+        match self.0.next() {
+            Some(Value::Int(number)) => Ok(u64::try_from(number).ok()),
+            other => Err(unexpected("an integer", other.as_ref())),
+        }
+    }
+
+    pub fn count(&mut self) -> Result<u32, StoreError> {
+        u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
+    }
+
+    pub fn flag(&mut self) -> Result<bool, StoreError> {
+        Ok(self.integer()? != 0)
+    }
+
+    pub fn millis(&mut self) -> Result<UnixMillis, StoreError> {
+        UnixMillis::new(self.integer()?).ok_or_else(|| unexpected("milliseconds", None))
+    }
+}
+
+/// The reply's content may be a payload: only its kind is told.
+fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
+    let got = match got {
+        None => "nothing usable",
+        Some(Value::Int(_)) => "an integer",
+        Some(Value::BulkString(_) | Value::SimpleString(_)) => "a string",
+        Some(_) => "something else",
+    };
+    StoreError::Unavailable { kind: "reply", text: format!("a script should answer {wanted}, but answered {got}") }
+}

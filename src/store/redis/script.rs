@@ -1,0 +1,107 @@
+//! The Lua files, and how one is called.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, FromRedisValue, ToRedisArgs};
+use tokio::time::Instant;
+
+use crate::{connection::Connection, metrics, port::StoreError};
+
+/// A script, loaded by its first call on a server.
+pub struct Script {
+    name: &'static str,
+    code: String,
+    sha: String,
+}
+
+macro_rules! scripts {
+    ($($constant:ident $name:literal)*) => {
+        $(pub static $constant: LazyLock<Script> = LazyLock::new(|| {
+            Script::new($name, include_str!(concat!("../../../lua/", $name, ".lua")))
+        });)*
+
+        /// Every script but produce.lua, to be loaded before the first call.
+        pub fn all() -> [&'static Script; [$($name),*].len()] {
+            [$(&*$constant),*]
+        }
+    };
+}
+
+scripts! {
+    ACK "ack"
+    BURY "bury"
+    CANCEL "cancel"
+    CLAIM "claim"
+    GET "get"
+    LIST "list"
+    OPEN "open"
+    PAUSE "pause"
+    PURGE "purge"
+    RECOVER "recover"
+    REDRIVE "redrive"
+    REGISTER "register"
+    RELEASE "release"
+    RESCHEDULE "reschedule"
+    RETRY "retry"
+    SCHEDULE "schedule"
+    STATS "stats"
+    TRANSFER "transfer"
+}
+
+impl Script {
+    fn new(name: &'static str, body: &str) -> Self {
+        let code = format!("{}\n{body}", include_str!("../../../lua/commit.lua"));
+        let sha = redis::Script::new(&code).get_hash().to_owned();
+        Self { name, code, sha }
+    }
+
+    /// Begins a call with its keys.
+    pub fn keys(&'static self, keys: &[&String]) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(keys.len());
+        for key in keys {
+            command.arg(key);
+        }
+        Call { script: self, command }
+    }
+
+    pub async fn load(&self, connection: &Connection) -> Result<(), StoreError> {
+        connection.run(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await
+    }
+}
+
+/// A call that takes its arguments.
+pub struct Call {
+    script: &'static Script,
+    command: Cmd,
+}
+
+impl Call {
+    pub fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// Runs it; a server that does not know the script is given its text.
+    pub async fn run<T: FromRedisValue>(self, connection: &Connection) -> Result<T, StoreError> {
+        let started = Instant::now();
+        let result = match connection.run(&self.command).await {
+            Err(StoreError::Refused { slug, .. }) if slug == "noscript" => connection.run(&self.with_text()).await,
+            result => result,
+        };
+        metrics::redis_script(self.script.name, started.elapsed());
+        result
+    }
+
+    fn with_text(&self) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&self.script.code);
+        // Behind EVALSHA and the hash.
+        for argument in self.command.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                command.arg(bytes);
+            }
+        }
+        command
+    }
+}

@@ -1,0 +1,101 @@
+//! Wake-ups: one subscription of its own connection rings the bells of all partitions.
+//!
+//! Bells ring on every message, and on every (re)subscribe and loss, because anything may have been missed
+//! meanwhile. Losing a wake-up costs at most `max_sleep`.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use redis::Client;
+use tokio::time::{sleep, timeout};
+
+use super::keys::PartitionKeys;
+use crate::port::{Bell, Partition};
+
+/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten routes this
+/// stays below one command in two seconds.
+const PING_INTERVAL: Duration = Duration::from_secs(7);
+/// Longest wait for its answer, and for a connection.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
+const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Holds the bells, and rings them while `run` is polled.
+pub struct WakeListener {
+    client: Client,
+    bells: HashMap<String, Arc<Bell>>,
+}
+
+impl WakeListener {
+    pub fn new(client: Client) -> Self {
+        Self { client, bells: HashMap::new() }
+    }
+
+    /// The bell of a partition; call for all of them before `run`.
+    pub fn bell(&mut self, prefix: &str, partition: &Partition) -> Arc<Bell> {
+        let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
+        self.bells.entry(channel).or_default().clone()
+    }
+
+    /// Never returns; drop it to end the subscription.
+    pub async fn run(self) {
+        if self.bells.is_empty() {
+            return std::future::pending().await;
+        }
+        let mut told = false;
+        loop {
+            let error = match self.listen().await {
+                Ok(()) => {
+                    told = false;
+                    "the connection was lost".to_owned()
+                }
+                Err(error) => error,
+            };
+            if !told {
+                tracing::warn!(error, "wake-ups do not arrive; looking every second instead");
+                told = true;
+            }
+            self.set_listening(false);
+            sleep(RESUBSCRIBE_INTERVAL).await;
+        }
+    }
+
+    /// `Ok` when a subscription that had stood was lost, an error when none came about.
+    async fn listen(&self) -> Result<(), String> {
+        let subscribe = async {
+            let mut subscription = self.client.get_async_pubsub().await?;
+            let channels: Vec<&String> = self.bells.keys().collect();
+            subscription.subscribe(channels).await?;
+            Ok::<_, redis::RedisError>(subscription.split())
+        };
+        let (mut commands, mut messages) = match timeout(ANSWER_TIMEOUT, subscribe).await {
+            Ok(Ok(parts)) => parts,
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
+        };
+        self.set_listening(true);
+        loop {
+            match timeout(PING_INTERVAL, messages.next()).await {
+                Ok(Some(message)) => {
+                    if let Some(bell) = self.bells.get(message.get_channel_name()) {
+                        bell.ring();
+                    }
+                }
+                Ok(None) => return Ok(()),
+                // Quiet for a while: does it still live?
+                Err(_) => match timeout(ANSWER_TIMEOUT, commands.ping::<redis::Value>()).await {
+                    Ok(Ok(_)) => {}
+                    _ => return Ok(()),
+                },
+            }
+        }
+    }
+
+    fn set_listening(&self, listening: bool) {
+        for bell in self.bells.values() {
+            if listening || bell.is_listening() {
+                bell.set_listening(listening);
+            }
+        }
+    }
+}
