@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+pub use self::secret::{Secret, SecretUrl};
 use crate::outcome::RetryPolicy;
+
+mod secret;
 
 /// A validated configuration.
 #[derive(Clone, Debug)]
@@ -22,7 +25,7 @@ pub struct RedisConfig {
     pub url: RedisUrl,
     /// ACL user; `None` leaves it to the URL.
     pub username: Option<String>,
-    pub password: Option<String>,
+    pub password: Option<Secret>,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
@@ -38,7 +41,7 @@ pub enum RedisUrl {
     /// A private redis-server child.
     Embedded,
     /// `redis://`, `rediss://` or `unix://`.
-    Url(String),
+    Url(SecretUrl),
 }
 
 #[derive(Clone, Debug)]
@@ -60,7 +63,7 @@ pub struct AuthConfig {
 
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
-    pub token: String,
+    pub token: Secret,
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
     pub routes: Vec<String>,
@@ -93,12 +96,12 @@ pub enum SinkConfig {
 
 #[derive(Clone, Debug)]
 pub struct HttpSinkConfig {
-    pub url: String,
+    pub url: SecretUrl,
     pub timeout: Duration,
     /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
-    pub signing_secrets: Vec<String>,
+    pub signing_secrets: Vec<Secret>,
     /// Sent with every request.
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, Secret>,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
@@ -116,9 +119,9 @@ pub struct RedisListConfig {
 /// Another Redis than that of the queue.
 #[derive(Clone, Debug)]
 pub struct RemoteRedis {
-    pub url: String,
+    pub url: SecretUrl,
     pub username: Option<String>,
-    pub password: Option<String>,
+    pub password: Option<Secret>,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
