@@ -1,6 +1,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::future::try_join_all;
@@ -13,8 +14,8 @@ use crate::{
     message::{MessageId, NewMessage, State},
     metrics,
     port::{Partition, StoreError},
-    store::redis::{RedisStore, Registration, RegistrationError, SafetyError},
-    time::{Due, UnixMillis},
+    store::redis::{PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
+    time::Due,
 };
 
 /// A route as the handle serves it.
@@ -40,7 +41,6 @@ struct Route {
 }
 
 struct Settings {
-    key_prefix: String,
     max_payload: usize,
     allow_eviction: bool,
 }
@@ -66,13 +66,7 @@ impl StartError {
 
 impl Queue {
     /// `max_payload` in bytes, at most 3 MiB. Must be called within a tokio runtime.
-    pub fn new(
-        store: Arc<RedisStore>,
-        routes: &[QueueRoute],
-        key_prefix: &str,
-        max_payload: usize,
-        allow_eviction: bool,
-    ) -> Self {
+    pub fn new(store: Arc<RedisStore>, routes: &[QueueRoute], max_payload: usize, allow_eviction: bool) -> Self {
         let routes = routes
             .iter()
             .map(|route| {
@@ -86,7 +80,7 @@ impl Queue {
                 (route.name.clone(), Route { sink: route.sink.clone(), partitions })
             })
             .collect();
-        let settings = Settings { key_prefix: key_prefix.to_owned(), max_payload, allow_eviction };
+        let settings = Settings { max_payload, allow_eviction };
         Self { store, routes, settings, registered: Mutex::new(None) }
     }
 
@@ -198,24 +192,7 @@ impl Queue {
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
         let found = self.route(route)?;
         let parts = try_join_all(found.partitions.iter().map(|(partition, _)| self.store.stats(partition))).await?;
-        let sum = |of: fn(&crate::store::redis::PartitionStats) -> u64| parts.iter().map(of).sum();
-        let next_due = parts.iter().filter_map(|part| part.next_due).min();
-        let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
-        let overdue = next_due.map_or(0, |due| now.saturating_sub(due.get()));
-        Ok(RouteStats {
-            route: route.into(),
-            sink: found.sink.clone(),
-            paused: parts.iter().any(|part| part.paused),
-            pending: sum(|part| part.pending),
-            due: sum(|part| part.due),
-            unack: sum(|part| part.unack),
-            dead: sum(|part| part.dead),
-            next_due,
-            oldest_overdue_seconds: UnixMillis::new(overdue)
-                .unwrap_or_default()
-                .since(UnixMillis::default())
-                .as_secs_f64(),
-        })
+        Ok(summed(route, &found.sink, &parts))
     }
 
     /// Dead messages back to pending, due now, attempts 0: the named ones, or all that died before the call.
@@ -290,23 +267,24 @@ impl Queue {
         self.store.check_writable().await.map_err(|error| error.to_string())
     }
 
-    /// Routes that hold messages but are in no configuration of ours: nobody delivers them.
+    /// Routes that hold messages but are not among ours: nobody delivers them here.
     pub async fn unconfigured(&self) -> Result<Vec<RouteStats>, QueueError> {
-        let found = self.store.unconfigured(&self.settings.key_prefix).await?;
-        Ok(found
-            .into_iter()
-            .map(|(route, parts)| RouteStats {
-                route: route.into(),
-                sink: "".into(),
-                paused: parts.iter().any(|part| part.paused),
-                pending: parts.iter().map(|part| part.pending).sum(),
-                due: parts.iter().map(|part| part.due).sum(),
-                unack: parts.iter().map(|part| part.unack).sum(),
-                dead: parts.iter().map(|part| part.dead).sum(),
-                next_due: parts.iter().filter_map(|part| part.next_due).min(),
-                oldest_overdue_seconds: 0.0,
-            })
-            .collect())
+        let mut found = Vec::new();
+        for known in self.store.known_routes().await? {
+            if self.routes.contains_key(&known.name) {
+                continue;
+            }
+            let parts = try_join_all((0..known.partitions).map(async |number| {
+                let partition = Partition { route: known.name.clone(), number };
+                self.store.stats(&partition).await
+            }))
+            .await?;
+            let stats = summed(&known.name, &"".into(), &parts);
+            if stats.pending + stats.unack + stats.dead > 0 {
+                found.push(stats);
+            }
+        }
+        Ok(found)
     }
 
     fn route(&self, name: &str) -> Result<&Route, QueueError> {
@@ -326,5 +304,23 @@ impl Route {
 
     fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
         ids.iter().filter(|id| id.partition(self.count()) == partition.number).cloned().collect()
+    }
+}
+
+fn summed(route: &str, sink: &Arc<str>, parts: &[PartitionStats]) -> RouteStats {
+    let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
+    let next_due = parts.iter().filter_map(|part| part.next_due).min();
+    let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
+    let overdue = next_due.map_or(0, |due| now.saturating_sub(due.get()));
+    RouteStats {
+        route: route.into(),
+        sink: sink.clone(),
+        paused: parts.iter().any(|part| part.paused),
+        pending: sum(|part| part.pending),
+        due: sum(|part| part.due),
+        unack: sum(|part| part.unack),
+        dead: sum(|part| part.dead),
+        next_due,
+        oldest_overdue_seconds: Duration::from_millis(overdue).as_secs_f64(),
     }
 }

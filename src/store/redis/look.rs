@@ -82,11 +82,9 @@ impl RedisStore {
         Ok((listed, more))
     }
 
+    /// Of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
-        self.stats_of(self.keys(partition)?).await
-    }
-
-    pub(super) async fn stats_of(&self, keys: &PartitionKeys) -> Result<PartitionStats, StoreError> {
+        let keys = PartitionKeys::new(&self.prefix, &partition.route, partition.number);
         let reply: Vec<Value> =
             script::STATS.keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused]).run(&self.connection).await?;
         let mut reply = Reply::from(reply);

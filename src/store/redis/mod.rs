@@ -17,13 +17,13 @@ mod script;
 mod wake;
 
 pub use look::PartitionStats;
-pub use route::{Registration, RegistrationError};
+pub use route::{KnownRoute, Registration, RegistrationError};
 pub use safety::SafetyError;
 pub use wake::WakeListener;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use keys::{PartitionKeys, routes_key};
+use keys::PartitionKeys;
 
 use crate::{
     connection::Connection,
@@ -47,7 +47,7 @@ pub const MAX_BATCH: usize = 1000;
 /// claim does not hold up a call.
 pub struct RedisStore {
     connection: Arc<Connection>,
-    routes_key: String,
+    prefix: String,
     partitions: BTreeMap<Arc<str>, Vec<PartitionKeys>>,
 }
 
@@ -65,7 +65,7 @@ impl RedisStore {
                 (route.clone(), keys)
             })
             .collect();
-        Self { connection, routes_key: routes_key(prefix), partitions }
+        Self { connection, prefix: prefix.to_owned(), partitions }
     }
 
     pub fn connection(&self) -> &Arc<Connection> {

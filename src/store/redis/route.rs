@@ -1,8 +1,10 @@
 //! Routes as Redis knows them: registered with their partitions, paused and resumed.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use serde::Deserialize;
 
-use super::{DATA_VERSION, RedisStore, keys::PartitionKeys, look::PartitionStats, script};
+use super::{DATA_VERSION, RedisStore, keys::routes_key, script};
 use crate::port::{Partition, StoreError};
 
 /// What registering a route found.
@@ -28,6 +30,15 @@ pub enum RegistrationError {
 struct StoredRoute {
     version: u32,
     partitions: u16,
+    max_payload: usize,
+}
+
+/// A route as Redis knows it.
+pub struct KnownRoute {
+    pub name: Arc<str>,
+    pub partitions: u16,
+    /// Bytes.
+    pub max_payload: usize,
 }
 
 impl RedisStore {
@@ -40,7 +51,7 @@ impl RedisStore {
         for (route, partitions) in &self.partitions {
             let count = u16::try_from(partitions.len()).expect("configured as u16");
             let reply: String = script::REGISTER
-                .keys(&[&self.routes_key])
+                .keys(&[&routes_key(&self.prefix)])
                 .arg(&**route)
                 .arg(DATA_VERSION)
                 .arg(count)
@@ -73,24 +84,18 @@ impl RedisStore {
         Ok(registrations)
     }
 
-    /// Routes that Redis holds messages of, but this configuration does not name, with their numbers.
-    pub async fn unconfigured(&self, prefix: &str) -> Result<Vec<(String, Vec<PartitionStats>)>, StoreError> {
-        let known: Vec<(String, String)> = self.connection.run(redis::cmd("HGETALL").arg(&self.routes_key)).await?;
-        let mut found = Vec::new();
-        for (route, json) in known {
-            let Ok(stored) = serde_json::from_str::<StoredRoute>(&json) else { continue };
-            if self.partitions.contains_key(route.as_str()) || stored.version != DATA_VERSION {
-                continue;
-            }
-            let mut stats = Vec::new();
-            for number in 0..stored.partitions {
-                stats.push(self.stats_of(&PartitionKeys::new(prefix, &route, number)).await?);
-            }
-            if stats.iter().any(|s| s.pending + s.unack + s.dead > 0) {
-                found.push((route, stats));
+    /// The routes that Redis knows of this release's data version, whoever registered them, by name.
+    pub async fn known_routes(&self) -> Result<Vec<KnownRoute>, StoreError> {
+        let known: BTreeMap<String, String> =
+            self.connection.run(redis::cmd("HGETALL").arg(routes_key(&self.prefix))).await?;
+        let mut routes = Vec::new();
+        for (name, json) in known {
+            // Else it is another release's, or somebody else's.
+            if let Ok(StoredRoute { version: DATA_VERSION, partitions, max_payload }) = serde_json::from_str(&json) {
+                routes.push(KnownRoute { name: name.into(), partitions, max_payload });
             }
         }
-        Ok(found)
+        Ok(routes)
     }
 
     pub async fn pause(&self, partition: &Partition) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! Whether this Redis may be trusted with messages: new enough, not evicting, writable.
 
-use super::RedisStore;
+use super::{RedisStore, keys::routes_key};
 use crate::port::StoreError;
 
 /// ZMSCORE came with 6.2.
@@ -54,7 +54,7 @@ impl RedisStore {
 
     /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.
     pub async fn check_writable(&self) -> Result<(), StoreError> {
-        let _: u64 = self.connection.run(redis::cmd("HDEL").arg(&self.routes_key).arg("")).await?;
+        let _: u64 = self.connection.run(redis::cmd("HDEL").arg(routes_key(&self.prefix)).arg("")).await?;
         Ok(())
     }
 
