@@ -118,7 +118,9 @@ const RESERVED_HEADERS: [&str; 13] = [
 /// Header name prefixes that belong to punctual and to Standard Webhooks.
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "webhook-"];
 
-fn check_header_name(name: &str) -> Result<(), String> {
+/// # Errors
+/// The text to show when `name` is no header name, or one that the transport or punctual itself sets.
+pub fn check_header_name(name: &str) -> Result<(), String> {
     // RFC 9110, section 5.6.2: token.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > 256 || !name.bytes().all(token) {
