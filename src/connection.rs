@@ -20,6 +20,11 @@ use crate::{metrics, port::StoreError};
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
+pub const NO_ANSWER: &str = "timeout";
+/// The kind when not even a link was made in time: nothing was sent.
+pub const NO_LINK: &str = "connect";
+
 /// How to reach a Redis. Its `Debug` shows no secret.
 #[derive(Clone, Default)]
 pub struct Endpoint {
@@ -108,17 +113,18 @@ impl Connection {
     pub async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let mut used = None;
         let attempt = async {
-            let (generation, mut link) = self.link().await?;
+            let (generation, mut link) = self.link().await.map_err(Failure::while_connecting)?;
             used = Some(generation);
             command.query_async(&mut link).await.map_err(|error| Failure::of(&error))
         };
         let failure = match timeout(self.timeout, attempt).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(failure)) => failure,
-            Err(_) => Failure {
-                link_lost: true,
-                error: StoreError::Unavailable { kind: "timeout", text: format!("no answer in {:?}", self.timeout) },
-            },
+            Err(_) => {
+                let kind = if used.is_some() { NO_ANSWER } else { NO_LINK };
+                let text = format!("no answer in {:?}", self.timeout);
+                Failure { link_lost: true, error: StoreError::Unavailable { kind, text } }
+            }
         };
         if let StoreError::Unavailable { kind, .. } = failure.error {
             metrics::redis_error(kind);
@@ -180,6 +186,15 @@ impl Failure {
         let link_lost = error.is_io_error() || error.is_unrecoverable_error();
         Self { link_lost, error: classify(error) }
     }
+
+    fn while_connecting(mut self) -> Self {
+        if let StoreError::Unavailable { kind, .. } = &mut self.error
+            && *kind == NO_ANSWER
+        {
+            *kind = NO_LINK;
+        }
+        self
+    }
 }
 
 /// Prefixes of error replies that tell a state of the server, and the label they are counted under.
@@ -203,7 +218,7 @@ pub fn classify(error: &RedisError) -> StoreError {
     let text = error.to_string();
     let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
     match error.kind() {
-        ErrorKind::Io => return unavailable(if error.is_timeout() { "timeout" } else { "io" }),
+        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
         ErrorKind::AuthenticationFailed => return unavailable("auth"),
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
         _ => {}
