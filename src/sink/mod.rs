@@ -3,6 +3,9 @@
 //!
 //! A new sink is one file here, one line in `app` where configuration becomes objects, and one row in the README.
 
+pub mod http;
+mod tls;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;

@@ -1,0 +1,256 @@
+//! One message as one request. Where two name the same header, the stronger wins, from weak to strong:
+//! our `User-Agent` and the message's headers, then the sink's own, then what punctual says about the
+//! message (`Punctual-*`, `webhook-*`). `Content-Type`: the sink's, else the message's, else octet-stream.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method,
+    header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
+};
+use percent_encoding::percent_decode_str;
+use reqwest::{Request, Url};
+
+use super::webhook::Signer;
+use crate::{config::HttpSinkConfig, message::check_header_name, sink::Delivery};
+
+const ID: HeaderName = HeaderName::from_static("punctual-id");
+const ROUTE: HeaderName = HeaderName::from_static("punctual-route");
+const ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt");
+const DUE: HeaderName = HeaderName::from_static("punctual-due");
+
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
+const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Headers that a message may not set, but the configuration of its sink may.
+const CONFIGURABLE: [&str; 3] = ["authorization", "content-type", "host"];
+
+/// What all requests of one sink have in common.
+pub struct RequestFactory {
+    url: Url,
+    /// `Authorization` of the URL's user and the configured headers.
+    headers: HeaderMap,
+    signer: Signer,
+}
+
+impl RequestFactory {
+    /// # Errors
+    /// Which setting cannot be used; the text shows neither secrets nor header values.
+    pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
+        let mut url = Url::parse(&config.url).map_err(|error| format!("url: {error}"))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            return Err("url: not an http:// or https:// address".into());
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(value) = basic_authorization(&url) {
+            headers.insert(AUTHORIZATION, value);
+            url.set_username("").and_then(|()| url.set_password(None)).expect("the address has a host");
+        }
+        url.set_fragment(None);
+        configure(&mut headers, &config.headers)?;
+        Ok(Self { url, headers, signer: Signer::new(&config.signing_secrets)? })
+    }
+
+    /// Where every request of this sink goes to, as far as connecting is concerned.
+    pub fn base(&self) -> &Url {
+        &self.url
+    }
+
+    /// `now` goes into the signature.
+    ///
+    /// # Errors
+    /// What of the message cannot be sent over HTTP.
+    pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<Request, String> {
+        let headers = self.headers(delivery, now)?;
+        let mut request = Request::new(Method::POST, self.url(delivery));
+        *request.headers_mut() = headers;
+        *request.body_mut() = Some(delivery.payload.clone().into());
+        Ok(request)
+    }
+
+    /// The address for this message.
+    fn url(&self, _delivery: &Delivery) -> Url {
+        self.url.clone()
+    }
+
+    fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::with_capacity(16);
+        headers.insert(USER_AGENT, AGENT);
+        for (name, text) in &delivery.metadata.headers {
+            // Again here: whatever way the message took in, it must not touch the framing of the request.
+            check_header_name(name)?;
+            headers.insert(header_name(name)?, header_value(name, text)?);
+        }
+        let content_type = match &delivery.metadata.content_type {
+            Some(text) => header_value("content_type", text)?,
+            None => OCTET_STREAM,
+        };
+        headers.insert(CONTENT_TYPE, content_type);
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        headers.insert(ID, header_value("id", delivery.id.as_str())?);
+        headers.insert(ROUTE, header_value("route", &delivery.route)?);
+        headers.insert(ATTEMPT, delivery.attempt.into());
+        headers.insert(DUE, delivery.due.get().into());
+        let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.signer.sign(&mut headers, &delivery.id, since_epoch.as_secs(), &delivery.payload);
+        Ok(headers)
+    }
+}
+
+/// From the user and password of an address, if it has them.
+fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let mut pair = percent_decode_str(url.username()).collect::<Vec<u8>>();
+    pair.push(b':');
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
+    let mut value: HeaderValue = format!("Basic {}", STANDARD.encode(pair)).parse().expect("base64 is plain ASCII");
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn configure(headers: &mut HeaderMap, configured: &BTreeMap<String, String>) -> Result<(), String> {
+    for (name, text) in configured {
+        if !CONFIGURABLE.contains(&name.to_ascii_lowercase().as_str()) {
+            check_header_name(name)?;
+        }
+        let mut value = header_value(name, text)?;
+        // Kept out of debug output, and out of the compression state that HTTP/2 shares between requests.
+        value.set_sensitive(true);
+        headers.insert(header_name(name)?, value);
+    }
+    Ok(())
+}
+
+fn header_name(name: &str) -> Result<HeaderName, String> {
+    name.parse().map_err(|_| format!("`{}` is not a header name", name.escape_debug()))
+}
+
+fn header_value(name: &str, text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("the value of `{name}` cannot be sent as a header"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata},
+        time::UnixMillis,
+    };
+
+    fn config(headers: &[(&str, &str)]) -> HttpSinkConfig {
+        HttpSinkConfig {
+            url: "http://example.org/due?a=b".into(),
+            timeout: Duration::from_secs(1),
+            signing_secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
+            headers: owned(headers),
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+        }
+    }
+
+    fn owned(headers: &[(&str, &str)]) -> BTreeMap<String, String> {
+        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn delivery(headers: &[(&str, &str)], content_type: Option<&str>) -> Delivery {
+        let metadata = Metadata {
+            headers: owned(headers),
+            content_type: content_type.map(ToOwned::to_owned),
+            ..Metadata::default()
+        };
+        Delivery {
+            id: MessageId::parse("m1").unwrap(),
+            route: "r".into(),
+            attempt: 3,
+            due: UnixMillis::new(1_700_000_000_123).unwrap(),
+            metadata,
+            payload: Bytes::from_static(b"payload"),
+        }
+    }
+
+    fn request(configured: &[(&str, &str)], message: &[(&str, &str)]) -> Result<Request, String> {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_614_265_330);
+        RequestFactory::new(&config(configured))?.request(&delivery(message, None), now)
+    }
+
+    #[test]
+    fn a_request_says_what_the_message_is() {
+        let request = request(&[], &[("X-Trace", "é")]).unwrap();
+        let headers = request.headers();
+        assert_eq!(request.url().as_str(), "http://example.org/due?a=b");
+        assert_eq!(headers["punctual-id"], "m1");
+        assert_eq!(headers["punctual-route"], "r");
+        assert_eq!(headers["punctual-attempt"], "3");
+        assert_eq!(headers["punctual-due"], "1700000000123");
+        assert_eq!(headers["content-type"], "application/octet-stream");
+        assert_eq!(headers["x-trace"].as_bytes(), "é".as_bytes());
+        assert_eq!(headers["webhook-id"], "m1");
+        assert_eq!(headers["webhook-timestamp"], "1614265330");
+        assert!(headers["user-agent"].to_str().unwrap().starts_with("punctual/"));
+    }
+
+    #[test]
+    fn the_sink_s_headers_are_stronger_than_the_message_s() {
+        let request =
+            request(&[("X-Tenant", "ours"), ("Authorization", "Bearer x")], &[("x-tenant", "theirs")]).unwrap();
+        assert_eq!(request.headers()["x-tenant"], "ours");
+        assert_eq!(request.headers()["authorization"], "Bearer x");
+    }
+
+    #[test]
+    fn the_content_type_is_the_sink_s_else_the_message_s() {
+        let content_type = |configured: &[(&str, &str)]| {
+            let factory = RequestFactory::new(&config(configured)).unwrap();
+            let request = factory.request(&delivery(&[], Some("text/plain")), SystemTime::UNIX_EPOCH).unwrap();
+            request.headers()["content-type"].to_str().unwrap().to_owned()
+        };
+        assert_eq!(content_type(&[]), "text/plain");
+        assert_eq!(content_type(&[("content-type", "application/json")]), "application/json");
+    }
+
+    #[test]
+    fn what_would_touch_the_framing_or_our_own_headers_is_refused() {
+        for (name, value) in [
+            ("Transfer-Encoding", "chunked"),
+            ("content-length", "1"),
+            ("punctual-id", "x"),
+            ("webhook-signature", "x"),
+            ("a b", "x"),
+            ("x", "a\r\nb: c"),
+            ("x", "\0"),
+        ] {
+            assert!(request(&[], &[(name, value)]).is_err(), "message header {name:?}");
+            assert!(request(&[(name, value)], &[]).is_err(), "configured header {name:?}");
+        }
+        assert!(request(&[], &[("host", "x")]).is_err());
+    }
+
+    #[test]
+    fn user_and_password_of_the_address_become_a_header_and_leave_the_address() {
+        let config = HttpSinkConfig { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
+        let factory = RequestFactory::new(&config).unwrap();
+        let request = factory.request(&delivery(&[], None), SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(request.url().as_str(), "http://example.org/x");
+        // base64 of `us@er:p:ss`
+        assert_eq!(request.headers()["authorization"], "Basic dXNAZXI6cDpzcw==");
+    }
+
+    #[test]
+    fn only_http_addresses_are_accepted() {
+        for url in ["", "/due", "ftp://example.org", "http://", "mailto:a@b.c"] {
+            let config = HttpSinkConfig { url: url.into(), ..config(&[]) };
+            assert!(RequestFactory::new(&config).is_err(), "{url}");
+        }
+    }
+}

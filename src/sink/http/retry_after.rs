@@ -1,0 +1,62 @@
+//! `Retry-After` (RFC 9110, section 10.2.3): how long the destination wants to be left alone.
+
+use std::time::{Duration, SystemTime};
+
+use http::{
+    HeaderMap,
+    header::{DATE, RETRY_AFTER},
+};
+
+/// From seconds or an HTTP date; zero for a date that has passed, `None` when absent or neither.
+///
+/// A date is compared with the `Date` of the same reply where it has one, so that both are of one clock,
+/// else with `now`.
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().ok().map(Duration::from_secs);
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    let date = headers.get(DATE).and_then(|date| date.to_str().ok());
+    let from = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
+    Some(until.duration_since(from).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(value: &str, date: Option<&str>) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        if let Some(date) = date {
+            headers.insert(DATE, date.parse().unwrap());
+        }
+        // Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
+        retry_after(&headers, SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777))
+    }
+
+    #[test]
+    fn seconds_are_taken_as_they_are() {
+        assert_eq!(parse("0", None), Some(Duration::ZERO));
+        assert_eq!(parse(" 120 ", None), Some(Duration::from_mins(2)));
+        assert_eq!(parse("1000000000", None), Some(Duration::from_secs(1_000_000_000)));
+    }
+
+    #[test]
+    fn a_date_counts_from_the_reply_s_own_clock_else_from_ours() {
+        let date = "Sun, 06 Nov 1994 08:50:37 GMT";
+        assert_eq!(parse(date, None), Some(Duration::from_mins(1)));
+        assert_eq!(parse(date, Some("Sun, 06 Nov 1994 08:50:07 GMT")), Some(Duration::from_secs(30)));
+        assert_eq!(parse(date, Some("yesterday")), Some(Duration::from_mins(1)));
+        assert_eq!(parse("Sunday, 06-Nov-94 08:50:37 GMT", None), Some(Duration::from_mins(1)));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:00:00 GMT", None), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_is_neither_is_ignored() {
+        for garbage in ["", "-1", "+1", "1.5", "1e9", "soon", "99999999999999999999999", "Sun, 06 Nov", "\u{e9}"] {
+            assert_eq!(parse(garbage, None), None, "{garbage}");
+        }
+    }
+}

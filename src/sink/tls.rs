@@ -1,0 +1,75 @@
+//! TLS towards a destination: rustls with ring, the system's roots or one's own.
+
+use std::{path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, ConfigBuilder, RootCertStore,
+    client::WantsClientCert,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+/// `ca_file` replaces the system's roots; `cert_file` and `key_file` (only together) are the client's own
+/// certificate chain and key. All are PEM.
+///
+/// # Errors
+/// The file that cannot be used, and why.
+pub fn client_config(
+    ca_file: Option<&Path>,
+    cert_file: Option<&Path>,
+    key_file: Option<&Path>,
+) -> Result<ClientConfig, String> {
+    let roots = match ca_file {
+        Some(file) => own_roots(file)?,
+        None => system_roots(),
+    };
+    let builder = trusting(roots);
+    match (cert_file, key_file) {
+        (Some(cert), Some(key)) => {
+            let chain = certificates(cert)?;
+            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+            builder.with_client_auth_cert(chain, private).map_err(|error| format!("{}: {error}", cert.display()))
+        }
+        (None, None) => Ok(builder.with_no_client_auth()),
+        _ => Err("`cert_file` and `key_file` belong together".into()),
+    }
+}
+
+/// Trusts nobody: for a client that has to be given some TLS settings, yet never uses them.
+pub fn unused() -> ClientConfig {
+    trusting(RootCertStore::empty()).with_no_client_auth()
+}
+
+fn trusting(roots: RootCertStore) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring has TLS 1.2 and 1.3")
+        .with_root_certificates(roots)
+}
+
+fn own_roots(file: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
+    Ok(roots)
+}
+
+/// May be empty: then no certificate verifies, and each connection tells so.
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if added == 0 {
+        tracing::warn!("no root certificates on this system: install ca-certificates or set `ca_file`");
+    }
+    roots
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = || CertificateDer::pem_file_iter(file)?.collect::<Result<Vec<_>, _>>();
+    match read() {
+        Ok(chain) if chain.is_empty() => Err(format!("{}: no certificate in it", file.display())),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
