@@ -3,7 +3,9 @@
 //!
 //! A new sink is one file here, one line in `app` where configuration becomes objects, and one row in the README.
 
+pub mod envelope;
 pub mod http;
+pub mod redis_list;
 mod tls;
 
 use std::{sync::Arc, time::Duration};

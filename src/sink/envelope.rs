@@ -1,0 +1,108 @@
+//! What a list element holds: the payload alone, or the payload with all that is known about it.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::Delivery;
+use crate::config::ListFormat;
+
+/// The list element for one attempt.
+pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
+    match format {
+        ListFormat::Payload => delivery.payload.clone(),
+        ListFormat::Envelope => envelope(delivery),
+    }
+}
+
+/// A JSON object. `key` and `content_type` are left out where the message has none; `headers` is always
+/// there. A payload that is UTF-8 is the string `payload`, any other is `payload_base64` (standard, padded).
+fn envelope(delivery: &Delivery) -> Bytes {
+    let text = std::str::from_utf8(&delivery.payload).ok();
+    let envelope = Envelope {
+        id: delivery.id.as_str(),
+        route: &delivery.route,
+        attempt: delivery.attempt,
+        due: delivery.due.get(),
+        key: delivery.metadata.key.as_deref(),
+        content_type: delivery.metadata.content_type.as_deref(),
+        headers: &delivery.metadata.headers,
+        payload: text,
+        payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
+    };
+    serde_json::to_vec(&envelope).expect("strings and integers always serialize").into()
+}
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    id: &'a str,
+    route: &'a str,
+    /// Counts from 1.
+    attempt: u32,
+    /// Epoch ms, the original due time.
+    due: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+    headers: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata},
+        time::UnixMillis,
+    };
+
+    fn delivery(payload: &'static [u8], metadata: Metadata) -> Delivery {
+        Delivery {
+            id: MessageId::parse("m1").unwrap(),
+            route: "r".into(),
+            attempt: 2,
+            due: UnixMillis::new(1_700_000_000_123).unwrap(),
+            metadata,
+            payload: Bytes::from_static(payload),
+        }
+    }
+
+    fn rendered(payload: &'static [u8], metadata: Metadata) -> String {
+        String::from_utf8(render(ListFormat::Envelope, &delivery(payload, metadata)).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_payload_is_rendered_as_it_is() {
+        let payload = b"\0\xff{}";
+        assert_eq!(render(ListFormat::Payload, &delivery(payload, Metadata::default())), Bytes::from_static(payload));
+    }
+
+    #[test]
+    fn an_envelope_holds_all_that_is_known() {
+        let metadata = Metadata {
+            headers: [("X".to_owned(), "é".to_owned())].into(),
+            key: Some("k".into()),
+            content_type: Some("text/plain".into()),
+            max_attempts: Some(3),
+            ..Metadata::default()
+        };
+        assert_eq!(
+            rendered(b"a\"b", metadata),
+            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","content_type":"text/plain","headers":{"X":"é"},"payload":"a\"b"}"#
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_base64_and_what_is_absent_is_left_out() {
+        assert_eq!(
+            rendered(b"\0\xff", Metadata::default()),
+            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"headers":{},"payload_base64":"AP8="}"#
+        );
+    }
+}
