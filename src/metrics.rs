@@ -193,6 +193,13 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     set(NEXT_DUE, gauges.next_due.unwrap_or(f64::NAN));
 }
 
+/// Leaves a route's queue gauges out of the page: its numbers cannot be had, and old ones would be taken for new.
+pub fn queue_unknown(route: &str) {
+    for name in [PENDING, DUE, UNACKED, DEAD_GAUGE, OLDEST_OVERDUE, NEXT_DUE] {
+        gauge!(name, "route" => route.to_owned()).set(f64::NAN);
+    }
+}
+
 /// Drops the samples that the recorder holds as NaN ("absent") from a rendered page.
 pub fn without_absent(page: &str) -> String {
     page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
