@@ -1,3 +1,4 @@
 //! All tests that need servers, in one binary: it links once.
 
+mod proxy;
 mod support;

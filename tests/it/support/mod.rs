@@ -1,6 +1,8 @@
 //! Real servers, each on its own free port and in its own temporary directory, stopped by process id.
 
-mod redis_server;
+pub mod port;
+pub mod proxy;
+pub mod redis_server;
 
 use std::net::TcpListener;
 
