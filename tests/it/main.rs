@@ -1,4 +1,5 @@
 //! All tests that need servers, in one binary: it links once.
 
 mod proxy;
+mod receiver;
 mod support;

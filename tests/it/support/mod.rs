@@ -1,7 +1,9 @@
 //! Real servers, each on its own free port and in its own temporary directory, stopped by process id.
 
+pub mod http;
 pub mod port;
 pub mod proxy;
+pub mod receiver;
 pub mod redis_server;
 
 use std::net::TcpListener;
