@@ -3,6 +3,8 @@
 pub mod http;
 pub mod port;
 pub mod proxy;
+#[allow(dead_code, reason = "the tests of the whole program use it")]
+pub mod punctual;
 pub mod receiver;
 pub mod redis_server;
 

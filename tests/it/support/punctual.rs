@@ -1,0 +1,178 @@
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{http, port::Port};
+
+/// Longest start, up to the first 200 of /readyz, an embedded Redis included.
+const START: Duration = Duration::from_secs(20);
+/// Longest stop: the default `shutdown_timeout`, 10 s, and some more.
+const STOP: Duration = Duration::from_secs(20);
+/// Pause between two looks at /readyz.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The real program: `punctual serve` on a port and in a directory of its own. Killed on drop, and an embedded
+/// Redis that outlived it is stopped.
+pub struct Punctual {
+    directory: TempDir,
+    port: Port,
+    environment: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+/// How it ended by itself or by a signal.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit {
+    /// `None`: a signal that it did not handle.
+    pub code: Option<i32>,
+    pub took: Duration,
+}
+
+impl Punctual {
+    /// With a configuration as YAML, ready to serve. Its `server.listen` and `redis.data_dir` are overridden.
+    pub async fn start(configuration: &str) -> Self {
+        Self::start_with(configuration, &[]).await
+    }
+
+    /// The same, with environment variables.
+    pub async fn start_with(configuration: &str, environment: &[(&str, &str)]) -> Self {
+        let mut punctual = Self::spawn(configuration, environment);
+        punctual.ready().await;
+        punctual
+    }
+
+    /// Started, but perhaps not ready yet, or never.
+    pub fn spawn(configuration: &str, environment: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let mut punctual = Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            port: Port::reserve(),
+            environment: environment.iter().map(owned).collect(),
+            child: None,
+        };
+        fs::write(punctual.path("punctual.yaml"), configuration).expect("the configuration is written");
+        punctual.run();
+        punctual
+    }
+
+    /// Of the HTTP API; `path` begins with a slash.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.port.address())
+    }
+
+    pub fn pid(&self) -> Pid {
+        let id = self.child.as_ref().and_then(Child::id).expect("it runs");
+        Pid::from_raw(id.try_into().expect("a process id")).expect("not zero")
+    }
+
+    /// All that it logged, over restarts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("punctual.log")).unwrap_or_default()
+    }
+
+    /// A file in its directory, which is its working directory; `redis.data_dir` is `data` in there.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Waits until /readyz says 200.
+    pub async fn ready(&mut self) {
+        let (client, deadline) = (http::client(), Instant::now() + START);
+        loop {
+            let answer = client.get(self.url("/readyz")).send().await;
+            if answer.is_ok_and(|answer| answer.status() == 200) {
+                return;
+            }
+            let ended = self.child.as_mut().expect("it runs").try_wait().expect("it can be waited for");
+            assert!(ended.is_none(), "punctual ended, {}:\n{}", ended.unwrap(), self.log());
+            assert!(Instant::now() < deadline, "punctual was not ready within {START:?}:\n{}", self.log());
+            sleep(LOOK).await;
+        }
+    }
+
+    /// SIGTERM, and how it ended.
+    pub async fn terminate(&mut self) -> Exit {
+        let started = Instant::now();
+        self.signal(Signal::TERM);
+        let code = self.ended().await.code();
+        Exit { code, took: started.elapsed() }
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let child = self.child.as_mut().expect("it runs");
+        let Ok(status) = timeout(STOP, child.wait()).await else {
+            panic!("punctual did not end within {STOP:?}:\n{}", self.log());
+        };
+        self.child = None;
+        status.expect("it can be waited for")
+    }
+
+    /// `kill -9`.
+    pub async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.ended().await;
+    }
+
+    /// On the same port, configuration and data; ready to serve.
+    pub async fn restart(&mut self) {
+        assert!(self.child.is_none(), "it still runs");
+        self.run();
+        self.ready().await;
+    }
+
+    /// SIGSTOP: as if its machine stood still.
+    pub fn suspend(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs and is ours");
+    }
+
+    fn run(&mut self) {
+        let log = File::options().create(true).append(true).open(self.path("punctual.log")).expect("a log file");
+        let child = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(["serve", "-c", "punctual.yaml"])
+            .current_dir(self.directory.path())
+            .env("PUNCTUAL__SERVER__LISTEN", self.port.address().to_string())
+            .env("PUNCTUAL__REDIS__DATA_DIR", "data")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the program was built");
+        self.child = Some(child);
+    }
+}
+
+impl Drop for Punctual {
+    fn drop(&mut self) {
+        // First the parent, or it would start its Redis again.
+        if let Some(child) = &mut self.child {
+            // It may have ended already.
+            let _ = child.start_kill();
+        }
+        if let Ok(mut orphan) = UnixStream::connect(self.path("data/redis.sock")) {
+            let _ = orphan.write_all(b"SHUTDOWN NOSAVE\r\n");
+        }
+    }
+}
