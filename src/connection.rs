@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use crate::{metrics, port::StoreError};
+use crate::{config::RemoteRedis, metrics, port::StoreError};
 
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
 /// not stormed.
@@ -25,52 +25,32 @@ pub const NO_ANSWER: &str = "timeout";
 /// The kind when not even a link was made in time: nothing was sent.
 pub const NO_LINK: &str = "connect";
 
-/// How to reach a Redis. Its `Debug` shows no secret.
-#[derive(Clone, Default)]
-pub struct Endpoint {
-    /// `redis://`, `rediss://` or `unix://`.
-    pub url: String,
-    /// ACL user and password, in place of the URL's.
-    pub username: Option<String>,
-    pub password: Option<String>,
-    /// PEM files for `rediss://`.
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("ca_file", &self.ca_file).finish_non_exhaustive()
+/// A client for `server`; it connects later.
+///
+/// # Errors
+/// When the URL or a TLS file cannot be used; the text names neither user nor password.
+pub fn client(server: &RemoteRedis) -> Result<Client, String> {
+    let info = server.url.expose().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
+    let mut settings = info.redis_settings().clone();
+    if let Some(username) = &server.username {
+        settings = settings.set_username(username);
     }
-}
-
-impl Endpoint {
-    /// # Errors
-    /// When the URL or a TLS file cannot be used; the text names neither user nor password.
-    pub fn client(&self) -> Result<Client, String> {
-        let info = self.url.as_str().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
-        let mut settings = info.redis_settings().clone();
-        if let Some(username) = &self.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            settings = settings.set_password(password);
-        }
-        let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-        let client_tls = match (&self.cert_file, &self.key_file) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
-            _ => None,
-        };
-        let root_cert = self.ca_file.as_ref().map(read).transpose()?;
-        let client = if client_tls.is_some() || root_cert.is_some() {
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
-        } else {
-            Client::open(info)
-        };
-        client.map_err(|error| format!("redis url: {error}"))
+    if let Some(password) = &server.password {
+        settings = settings.set_password(password.expose());
     }
+    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let client_tls = match (&server.cert_file, &server.key_file) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        _ => None,
+    };
+    let root_cert = server.ca_file.as_ref().map(read).transpose()?;
+    let client = if client_tls.is_some() || root_cert.is_some() {
+        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+    } else {
+        Client::open(info)
+    };
+    client.map_err(|error| format!("redis url: {error}"))
 }
 
 /// Shared by all callers: commands are pipelined over one link.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod api;
 pub mod backoff;
 pub mod codec;
 pub mod config;

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Delivery, Report, Sink, envelope};
 use crate::{
     config::{ListFormat, RedisListConfig},
-    connection::{Connection, Endpoint, NO_ANSWER},
+    connection::{Connection, NO_ANSWER, client},
     outcome::Outcome,
     port::StoreError,
 };
@@ -45,16 +45,8 @@ impl RedisListSink {
     /// Which setting cannot be used; nothing is connected yet.
     pub fn new(config: &RedisListConfig) -> Result<Self, String> {
         let server = config.server.as_ref().ok_or("a list on the Redis of the queue needs no sink")?;
-        let endpoint = Endpoint {
-            url: server.url.clone(),
-            username: server.username.clone(),
-            password: server.password.clone(),
-            ca_file: server.ca_file.clone(),
-            cert_file: server.cert_file.clone(),
-            key_file: server.key_file.clone(),
-        };
         Ok(Self {
-            connection: Connection::new(endpoint.client()?, config.timeout),
+            connection: Connection::new(client(server)?, config.timeout),
             key: config.key.clone(),
             format: config.format,
             timeout: config.timeout,

@@ -16,7 +16,11 @@ use percent_encoding::percent_decode_str;
 use reqwest::{Request, Url};
 
 use super::webhook::Signer;
-use crate::{config::HttpSinkConfig, message::check_header_name, sink::Delivery};
+use crate::{
+    config::{HttpSinkConfig, Secret},
+    message::check_header_name,
+    sink::Delivery,
+};
 
 const ID: HeaderName = HeaderName::from_static("punctual-id");
 const ROUTE: HeaderName = HeaderName::from_static("punctual-route");
@@ -41,7 +45,7 @@ impl RequestFactory {
     /// # Errors
     /// Which setting cannot be used; the text shows neither secrets nor header values.
     pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
-        let mut url = Url::parse(&config.url).map_err(|error| format!("url: {error}"))?;
+        let mut url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
             return Err("url: not an http:// or https:// address".into());
         }
@@ -116,12 +120,12 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-fn configure(headers: &mut HeaderMap, configured: &BTreeMap<String, String>) -> Result<(), String> {
+fn configure(headers: &mut HeaderMap, configured: &BTreeMap<String, Secret>) -> Result<(), String> {
     for (name, text) in configured {
         if !CONFIGURABLE.contains(&name.to_ascii_lowercase().as_str()) {
             check_header_name(name)?;
         }
-        let mut value = header_value(name, text)?;
+        let mut value = header_value(name, text.expose())?;
         // Kept out of debug output, and out of the compression state that HTTP/2 shares between requests.
         value.set_sensitive(true);
         headers.insert(header_name(name)?, value);
@@ -159,8 +163,8 @@ mod tests {
         }
     }
 
-    fn owned(headers: &[(&str, &str)]) -> BTreeMap<String, String> {
-        headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    fn owned<V: From<String>>(headers: &[(&str, &str)]) -> BTreeMap<String, V> {
+        headers.iter().map(|(name, value)| ((*name).to_owned(), V::from((*value).to_owned()))).collect()
     }
 
     fn delivery(headers: &[(&str, &str)], content_type: Option<&str>) -> Delivery {

@@ -12,7 +12,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::Sha256;
 
-use crate::message::MessageId;
+use crate::{config::Secret, message::MessageId};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -34,9 +34,9 @@ impl Signer {
     ///
     /// # Errors
     /// Which secret is wrong, by its place, counting from 1: the text does not show it.
-    pub fn new(secrets: &[String]) -> Result<Self, String> {
-        let key = |(index, secret): (usize, &String)| {
-            let bytes = secret.strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok());
+    pub fn new(secrets: &[Secret]) -> Result<Self, String> {
+        let key = |(index, secret): (usize, &Secret)| {
+            let bytes = secret.expose().strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok());
             match bytes {
                 Some(bytes) if !bytes.is_empty() => Ok(Hmac::new_from_slice(&bytes).expect("any length is a key")),
                 _ => Err(format!("signing secret {} is not base64 after `whsec_`", index + 1)),
@@ -74,7 +74,7 @@ mod tests {
     const EXPECTED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     fn signed(secrets: &[&str]) -> HeaderMap {
-        let secrets: Vec<String> = secrets.iter().map(ToString::to_string).collect();
+        let secrets: Vec<Secret> = secrets.iter().map(|secret| (*secret).into()).collect();
         let id = MessageId::parse("msg_p5jXN8AQM9LWM0D4loKWxJek").unwrap();
         let mut headers = HeaderMap::new();
         Signer::new(&secrets).unwrap().sign(&mut headers, &id, 1_614_265_330, br#"{"test": 2432232314}"#);
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_wrong_secret_is_named_by_its_place_and_not_shown() {
         for wrong in ["", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_%hidden%"] {
-            let error = Signer::new(&[SECRET.to_owned(), wrong.to_owned()]).err().unwrap();
+            let error = Signer::new(&[SECRET.into(), wrong.into()]).err().unwrap();
             assert!(error.contains("secret 2") && !error.contains("hidden"), "{error}");
         }
     }

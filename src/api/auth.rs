@@ -1,0 +1,209 @@
+//! Who may call what: bearer tokens with rights and routes.
+//!
+//! Rights are apart from each other: `schedule` is POST, PATCH and DELETE of messages, `read` every GET, `admin`
+//! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are kept and compared, so the time of a
+//! comparison tells nothing about a token.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{RawPathParams, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use sha2::{Digest, Sha256};
+
+use super::{Api, problem::Problem};
+use crate::config::{AuthConfig, Right};
+
+/// What a call asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Open,
+    /// `read`, unless the configuration opens the page.
+    Metrics,
+    AnyToken,
+    Needs(Right),
+}
+
+/// What a caller may do; a request extension.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    rights: Vec<Right>,
+    /// `None`: all.
+    routes: Option<Vec<String>>,
+}
+
+impl Grant {
+    fn all() -> Self {
+        Self { rights: vec![Right::Schedule, Right::Read, Right::Admin], routes: None }
+    }
+
+    pub fn covers(&self, route: &str) -> bool {
+        self.routes.as_ref().is_none_or(|routes| routes.iter().any(|name| name == route))
+    }
+}
+
+/// The tokens of the configuration.
+pub struct Guard {
+    /// `None`: everybody may do everything.
+    tokens: Option<Vec<([u8; 32], Arc<Grant>)>>,
+    open_metrics: bool,
+    everything: Arc<Grant>,
+}
+
+impl Guard {
+    pub fn new(config: Option<&AuthConfig>) -> Self {
+        let tokens = config.map(|auth| {
+            let grant = |rights: &[Right], routes: &[String]| Grant {
+                rights: rights.to_vec(),
+                routes: (!routes.iter().any(|name| name == "*")).then(|| routes.to_vec()),
+            };
+            auth.tokens
+                .iter()
+                .map(|entry| (digest(entry.token.expose()), Arc::new(grant(&entry.rights, &entry.routes))))
+                .collect()
+        });
+        Self { tokens, open_metrics: config.is_some_and(|auth| auth.open_metrics), everything: Arc::new(Grant::all()) }
+    }
+
+    /// `None` for no or a wrong token.
+    fn grant(&self, headers: &HeaderMap) -> Option<&Arc<Grant>> {
+        let Some(tokens) = &self.tokens else { return Some(&self.everything) };
+        let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+        let presented = digest(token.trim());
+        let known = tokens.iter().find(|(digest, _)| *digest == presented);
+        known.filter(|_| scheme.eq_ignore_ascii_case("bearer")).map(|(_, grant)| grant)
+    }
+
+    fn is_open(&self, path: &str) -> bool {
+        matches!(path, "/livez" | "/readyz") || (path == "/metrics" && self.open_metrics)
+    }
+}
+
+/// 401 without a known token, for unknown paths too: an outsider learns nothing about what there is.
+pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let guard = &api.guard;
+    if guard.tokens.is_none() && !request.method().is_safe() && is_from_a_foreign_page(request.headers()) {
+        let text = "without tokens, pages of other origins may not change anything";
+        return Problem::new(StatusCode::FORBIDDEN, "cross-origin", text).into_response();
+    }
+    let grant = match guard.grant(request.headers()) {
+        Some(grant) => Arc::clone(grant),
+        None if guard.is_open(request.uri().path()) => Arc::clone(&guard.everything),
+        None => {
+            let text = "send `Authorization: Bearer <token>` with a token of the configuration";
+            return Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", text).into_response();
+        }
+    };
+    request.extensions_mut().insert(grant);
+    next.run(request).await
+}
+
+/// 403 when the token lacks the right or the route, then 404 when there is no such route.
+pub async fn authorise(
+    State((api, access)): State<(Arc<Api>, Access)>,
+    params: RawPathParams,
+    request: Request,
+    next: Next,
+) -> Response {
+    let grant = request.extensions().get::<Arc<Grant>>().expect("set by `authenticate`");
+    let right = match access {
+        Access::Needs(right) => Some(right),
+        Access::Metrics if !api.guard.open_metrics => Some(Right::Read),
+        Access::Metrics | Access::Open | Access::AnyToken => None,
+    };
+    if let Some(right) = right.filter(|right| !grant.rights.contains(right)) {
+        let text = format!("the token lacks the right `{}`", format!("{right:?}").to_lowercase());
+        return Problem::new(StatusCode::FORBIDDEN, "forbidden", text).into_response();
+    }
+    if let Some((_, route)) = params.iter().find(|(name, _)| *name == "route") {
+        if !grant.covers(route) {
+            let text = "the token is for other routes";
+            return Problem::new(StatusCode::FORBIDDEN, "forbidden", text).into_response();
+        }
+        if !api.routes.contains(route) {
+            return Problem::unknown_route(route).into_response();
+        }
+    }
+    next.run(request).await
+}
+
+/// Browsers send `Origin` with every request that a page makes across origins. An API on the loopback interface
+/// that asks for no token would otherwise obey any web page open on the same machine.
+fn is_from_a_foreign_page(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else { return false };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    origin.is_none() || origin != host
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+    use crate::config::TokenConfig;
+
+    fn guard() -> Guard {
+        let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
+            token: token.into(),
+            rights: rights.to_vec(),
+            routes: routes.iter().map(ToString::to_string).collect(),
+        };
+        let tokens = vec![token("s3cret", &[Right::Read], &["*"]), token("other", &[Right::Admin], &["a", "b"])];
+        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }))
+    }
+
+    fn grant_for(value: &'static str) -> Option<Arc<Grant>> {
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static(value))]);
+        guard().grant(&headers).cloned()
+    }
+
+    #[test]
+    fn only_a_whole_token_opens() {
+        assert!(grant_for("Bearer s3cret").is_some());
+        assert!(grant_for("bearer s3cret").is_some(), "the scheme has no case: RFC 9110, section 11.1");
+        for wrong in ["Bearer s3cre", "Bearer s3cret1", "Bearer ", "Bearer", "Basic s3cret", "s3cret", "", "Bearer a b"]
+        {
+            assert!(grant_for(wrong).is_none(), "{wrong}");
+        }
+        assert!(guard().grant(&HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn a_token_has_its_own_rights_and_routes() {
+        let reader = grant_for("Bearer s3cret").unwrap();
+        assert_eq!(reader.rights, [Right::Read]);
+        assert!(reader.covers("anything"));
+        let admin = grant_for("Bearer other").unwrap();
+        assert_eq!(admin.rights, [Right::Admin]);
+        assert!(admin.covers("a") && admin.covers("b") && !admin.covers("c"));
+    }
+
+    #[test]
+    fn without_tokens_everything_is_allowed() {
+        assert!(Guard::new(None).grant(&HeaderMap::new()).unwrap().covers("a"));
+    }
+
+    #[test]
+    fn a_page_of_another_origin_is_told_from_a_program_and_from_the_own_origin() {
+        let foreign = |origin: Option<&'static str>| {
+            let mut headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("127.0.0.1:8080"))]);
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, HeaderValue::from_static(origin));
+            }
+            is_from_a_foreign_page(&headers)
+        };
+        assert!(!foreign(None));
+        assert!(!foreign(Some("http://127.0.0.1:8080")));
+        assert!(foreign(Some("https://evil.example")));
+        assert!(foreign(Some("null")));
+    }
+}

@@ -1,0 +1,180 @@
+use axum::response::IntoResponse;
+
+use super::*;
+
+fn rules() -> Rules<'static> {
+    Rules { max_payload: 100, idempotency_key: None, new_id: &|| MessageId::parse("made").unwrap() }
+}
+
+fn one(body: &str) -> NewMessage {
+    match parse(body.as_bytes(), &rules()) {
+        Ok(Batch::One(message)) => *message,
+        other => panic!("{body}: {other:?}"),
+    }
+}
+
+fn refused(body: &str) -> Problem {
+    parse(body.as_bytes(), &rules()).expect_err(body)
+}
+
+fn status(body: &str) -> u16 {
+    refused(body).into_response().status().as_u16()
+}
+
+async fn pointers(body: &str) -> Vec<String> {
+    let response = refused(body).into_response();
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    document["errors"].as_array().unwrap().iter().map(|e| e["pointer"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_string_payload_is_its_text_and_any_other_the_very_text_that_was_sent() {
+    assert_eq!(one(r#"{"payload":"a\nb é"}"#).payload, "a\nb é");
+    for text in [r#"{"b": 1,  "a":1.50}"#, "1e400", "9007199254740993", "null", "true", "[ ]"] {
+        assert_eq!(one(&format!(r#"{{"payload": {text} }}"#)).payload, text);
+    }
+    assert_eq!(one(r#"{"payload_base64":"AP8="}"#).payload, &b"\0\xff"[..]);
+}
+
+#[test]
+fn the_content_type_follows_the_form_of_the_payload_unless_given() {
+    let content_type = |body: &str| one(body).metadata.content_type;
+    assert_eq!(content_type(r#"{"payload":"x"}"#).as_deref(), Some(TEXT));
+    assert_eq!(content_type(r#"{"payload":{}}"#).as_deref(), Some(JSON));
+    assert_eq!(content_type(r#"{"payload_base64":""}"#), None);
+    assert_eq!(content_type(r#"{"payload":"<a/>","content_type":"text/xml"}"#).as_deref(), Some("text/xml"));
+}
+
+#[test]
+fn exactly_one_payload_and_at_most_one_due_time() {
+    for body in [
+        "{}",
+        r#"{"payload":1,"payload_base64":""}"#,
+        r#"{"payload":null,"payload_base64":""}"#,
+        r#"{"payload":1,"delay":1,"deliver_at":1}"#,
+    ] {
+        assert_eq!(status(body), 422, "{body}");
+    }
+    assert_eq!(one(r#"{"payload":1}"#).due, Due::NOW);
+}
+
+#[test]
+fn due_times_have_four_forms() {
+    let due = |field: &str| one(&format!(r#"{{"payload":1,{field}}}"#)).due;
+    assert_eq!(due(r#""delay":"5m""#), Due::After(300_000));
+    assert_eq!(due(r#""delay":1500"#), Due::After(1500));
+    assert_eq!(due(r#""deliver_at":1700000000000"#), Due::At(UnixMillis::new(1_700_000_000_000).unwrap()));
+    assert_eq!(due(r#""deliver_at":"1970-01-01T00:00:01Z""#), Due::At(UnixMillis::new(1000).unwrap()));
+}
+
+#[test]
+fn numbers_that_no_clock_shows_are_refused() {
+    for value in ["1e400", "-1", "9223372036854775808", "1.5", "1e3", "true", "[]", "{}", "\"nan\"", "\"inf\"", "\"\""]
+    {
+        for name in ["delay", "deliver_at", "expires_at"] {
+            assert_eq!(status(&format!(r#"{{"payload":1,"{name}":{value}}}"#)), 422, "{name}: {value}");
+        }
+    }
+    for value in ["0", "-1", "1.5", "4294967296", "\"3\"", "1e400"] {
+        let status = parse(format!(r#"{{"payload":1,"max_attempts":{value}}}"#).as_bytes(), &rules());
+        assert!(status.is_err(), "{value}");
+    }
+    // Not JSON at all.
+    assert_eq!(status(r#"{"payload":1,"delay":nan}"#), 400);
+}
+
+#[test]
+fn unknown_and_duplicate_fields_are_refused() {
+    for body in [
+        r#"{"payload":1,"dealy":1}"#,
+        r#"{"payload":1,"payload":2}"#,
+        r#"{"payload":1,"id":"a","id":"b"}"#,
+        r#"{"payload":1,"headers":{"a":"1","a":"2"}}"#,
+        r#"{"payload":1,"headers":{"a":1}}"#,
+        r#"{"payload":1,"on_conflict":"merge"}"#,
+    ] {
+        assert_eq!(status(body), 422, "{body}");
+    }
+}
+
+#[test]
+fn what_is_not_json_is_400_and_what_is_no_message_422() {
+    for body in ["", "{", "{\"payload\":1} x", "\u{0}", "{\"payload\":\"\u{1}\"}", "nan", "'a'"] {
+        assert_eq!(status(body), 400, "{body:?}");
+    }
+    for body in ["1", "\"a\"", "null", "[1]", "[[]]", "[[null,null,null,1]]"] {
+        assert_eq!(status(body), 422, "{body}");
+    }
+    assert!(parse(b"{\"payload\":\"\xff\"}", &rules()).is_err());
+}
+
+#[test]
+fn deep_json_neither_overflows_nor_is_changed() {
+    let deep = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
+    let generous = Rules { max_payload: usize::MAX, ..rules() };
+    let Ok(Batch::One(message)) = parse(format!(r#"{{"payload":{deep}}}"#).as_bytes(), &generous) else {
+        panic!("refused")
+    };
+    assert_eq!(message.payload, deep);
+    for body in [format!(r#"{{"payload":1,"id":{deep}}}"#), deep.clone(), format!(r#"{{"x":{deep}}}"#)] {
+        assert_eq!(status(&body), 422);
+    }
+    assert_eq!(status(&"[".repeat(1_000_000)), 400);
+}
+
+#[test]
+fn one_byte_over_the_limit_is_413() {
+    let body = |length: usize| format!(r#"{{"payload":"{}"}}"#, "x".repeat(length));
+    assert_eq!(one(&body(100)).payload.len(), 100);
+    assert_eq!(status(&body(101)), 413);
+}
+
+#[tokio::test]
+async fn every_invalid_field_of_every_item_is_named() {
+    let body = r#"[{"payload":1}, {"payload":1,"id":"a b","delay":-1}, 7, {"payload":1,"headers":{"Host":"x"}}]"#;
+    assert_eq!(pointers(body).await, ["/1/id", "/1/delay", "/2", "/3/headers"]);
+    assert_eq!(pointers(r#"{"payload":1,"key":7,"max_attempts":0}"#).await, ["/key", "/max_attempts"]);
+}
+
+#[test]
+fn an_array_holds_at_most_1000_messages_and_may_be_empty() {
+    let array = |length: usize| format!("[{}]", vec![r#"{"payload":1}"#; length].join(","));
+    assert!(matches!(parse(array(1000).as_bytes(), &rules()), Ok(Batch::Many(messages)) if messages.len() == 1000));
+    assert!(matches!(parse(b"[]", &rules()), Ok(Batch::Many(messages)) if messages.is_empty()));
+    assert_eq!(status(&array(1001)), 422);
+}
+
+#[test]
+fn the_id_is_the_fields_then_the_headers_then_made() {
+    let keyed = Rules { idempotency_key: Some(MessageId::parse("key").unwrap()), ..rules() };
+    let id = |body: &str, rules: &Rules| match parse(body.as_bytes(), rules) {
+        Ok(Batch::One(message)) => message.id.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(id(r#"{"payload":1,"id":"mine"}"#, &keyed), "mine");
+    assert_eq!(id(r#"{"payload":1}"#, &keyed), "key");
+    assert_eq!(id(r#"{"payload":1}"#, &rules()), "made");
+    assert_eq!(parse(b"[]", &keyed).unwrap_err().into_response().status(), 400);
+}
+
+#[test]
+fn a_patch_holds_exactly_one_due_time() {
+    assert_eq!(parse_due(br#"{"delay":"1s"}"#).unwrap(), Due::After(1000));
+    for body in
+        [&b"{}"[..], br#"{"delay":1,"deliver_at":1}"#, br#"{"delay":null}"#, br#"{"delay":1,"key":"k"}"#, b"", b"[1]"]
+    {
+        assert!(parse_due(body).is_err(), "{}", String::from_utf8_lossy(body));
+    }
+}
+
+#[test]
+fn ids_are_all_only_when_none_are_named() {
+    assert_eq!(parse_ids(b"").unwrap(), None);
+    assert_eq!(parse_ids(b"{}").unwrap(), None);
+    assert_eq!(parse_ids(br#"{"ids":[]}"#).unwrap(), Some(vec![]));
+    assert_eq!(parse_ids(br#"{"ids":["a"]}"#).unwrap(), Some(vec![MessageId::parse("a").unwrap()]));
+    for body in [&br#"{"ids":null}"#[..], br#"{"ids":"a"}"#, br#"{"ids":["*"]}"#, br#"{"id":["a"]}"#, b"[]", b"null"] {
+        assert!(parse_ids(body).is_err(), "{}", String::from_utf8_lossy(body));
+    }
+}

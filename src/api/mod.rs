@@ -1,0 +1,135 @@
+//! The HTTP API over the queue handle.
+//!
+//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `deadline::bound`
+//! (`request_timeout`), `auth::authenticate` (401), the table of `endpoints`, `auth::authorise` (403, then 404 for an
+//! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
+//! memory of all bodies together. `server::serve` bounds what happens before a request exists.
+
+mod auth;
+mod body;
+mod dead;
+mod deadline;
+mod health;
+mod ids;
+mod message_body;
+mod messages;
+mod metrics_page;
+mod openapi;
+mod post;
+mod problem;
+mod raw;
+mod routes;
+mod scheduled;
+mod server;
+mod sinks;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    http::Method,
+    middleware::{from_fn, from_fn_with_state},
+    routing::{MethodRouter, delete, get, patch, post},
+};
+
+use self::{
+    auth::{Access, Guard},
+    body::BodyMemory,
+};
+pub use self::{
+    ids::{NewId, ulids},
+    metrics_page::MetricsPage,
+    server::serve,
+    sinks::{BreakerState, SinkStatus, SinkStatuses},
+};
+use crate::{
+    config::{Right, ServerConfig},
+    queue::Queue,
+};
+
+/// What the handlers share.
+pub struct Api {
+    queue: Arc<Queue>,
+    routes: BTreeSet<Arc<str>>,
+    guard: Guard,
+    max_payload: usize,
+    request_timeout: Duration,
+    body_memory: BodyMemory,
+    sinks: SinkStatuses,
+    metrics: MetricsPage,
+    new_id: NewId,
+}
+
+impl Api {
+    /// `new_id` makes the ids of messages that come without one: `ulids()`, unless a test wants to know them.
+    pub fn new(
+        queue: Arc<Queue>,
+        config: &ServerConfig,
+        sinks: SinkStatuses,
+        metrics: MetricsPage,
+        new_id: NewId,
+    ) -> Self {
+        Self {
+            routes: queue.routes().into_iter().collect(),
+            queue,
+            guard: Guard::new(config.auth.as_ref()),
+            max_payload: config.max_payload,
+            request_timeout: config.request_timeout,
+            body_memory: BodyMemory::default(),
+            sinks,
+            metrics,
+            new_id,
+        }
+    }
+}
+
+/// The calls of the API, ready for `serve`.
+pub fn router(api: Api) -> Router {
+    let api = Arc::new(api);
+    let mut router = Router::new();
+    for Endpoint { path, access, handler, .. } in endpoints() {
+        let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
+        router = router.route(path, handler.route_layer(authorise));
+    }
+    router
+        .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))
+        .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn(problem::normalise))
+        .with_state(api)
+}
+
+/// One call: `openapi.json` has the same ones, which a test checks.
+struct Endpoint {
+    #[cfg_attr(not(test), expect(dead_code, reason = "the handler knows its method; the test compares"))]
+    method: Method,
+    path: &'static str,
+    access: Access,
+    handler: MethodRouter<Arc<Api>>,
+}
+
+fn endpoints() -> Vec<Endpoint> {
+    const MESSAGES: &str = "/v1/routes/{route}/messages";
+    const MESSAGE: &str = "/v1/routes/{route}/messages/{id}";
+    let (schedule, read, admin) =
+        (Access::Needs(Right::Schedule), Access::Needs(Right::Read), Access::Needs(Right::Admin));
+    let call = |method, path, access, handler| Endpoint { method, path, access, handler };
+    vec![
+        call(Method::POST, MESSAGES, schedule, post(post::messages)),
+        call(Method::GET, MESSAGES, read, get(messages::list)),
+        call(Method::GET, MESSAGE, read, get(messages::look_at)),
+        call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
+        call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
+        call(Method::POST, "/v1/routes/{route}/raw", schedule, post(raw::raw)),
+        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(dead::redrive)),
+        call(Method::DELETE, "/v1/routes/{route}/dead", admin, delete(dead::purge)),
+        call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
+        call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
+        call(Method::GET, "/v1/routes", read, get(routes::list)),
+        call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
+        call(Method::GET, "/v1/sinks", read, get(sinks::list)),
+        call(Method::GET, "/metrics", Access::Metrics, get(metrics_page::page)),
+        call(Method::GET, "/livez", Access::Open, get(health::livez)),
+        call(Method::GET, "/readyz", Access::Open, get(health::readyz)),
+        call(Method::GET, "/openapi.json", Access::AnyToken, get(openapi::document)),
+    ]
+}

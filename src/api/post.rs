@@ -1,0 +1,89 @@
+//! `POST /v1/routes/{route}/messages`.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Path, Request, State},
+    http::HeaderMap,
+    response::Response,
+};
+
+use super::{
+    Api, body,
+    message_body::{self, Batch, Rules},
+    problem::Problem,
+    scheduled,
+};
+use crate::message::MessageId;
+
+/// Largest JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped. A payload
+/// that is itself large goes through `/raw`.
+pub const MAX_JSON_BYTES: usize = 16 * 1024 * 1024;
+
+/// The label of `punctual_messages_scheduled_total`.
+pub const VIA: &str = "api";
+
+pub async fn messages(
+    State(api): State<Arc<Api>>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let idempotency_key = idempotency_key(request.headers())?;
+    let body = body::read(&api, request, MAX_JSON_BYTES).await?;
+    let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
+    match message_body::parse(&body.bytes, &rules)? {
+        Batch::One(message) => {
+            let scheduled = api.queue.schedule(&route, VIA, vec![*message]).await?;
+            Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
+        }
+        Batch::Many(messages) => {
+            let scheduled = api.queue.schedule(&route, VIA, messages).await?;
+            Ok(scheduled::many(&route, &scheduled))
+        }
+    }
+}
+
+/// The id that a request carries in its header: bare, or as the quoted string of the IETF draft
+/// (draft-ietf-httpapi-idempotency-key-header, section 2.1).
+///
+/// # Errors
+/// 400 when it is there twice or is no id.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Problem> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::bad_request("`Idempotency-Key` comes twice"));
+    }
+    let text = value.to_str().unwrap_or_default();
+    let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    let id = MessageId::parse(bare).map_err(|error| Problem::bad_request(format!("`Idempotency-Key`: {error}")))?;
+    Ok(Some(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn key(values: &[&'static str]) -> Result<Option<MessageId>, Problem> {
+        idempotency_key(&values.iter().map(|v| ("idempotency-key".parse().unwrap(), HeaderValue::from_static(v))).fold(
+            HeaderMap::new(),
+            |mut headers, (name, value): (axum::http::HeaderName, _)| {
+                headers.append(name, value);
+                headers
+            },
+        ))
+    }
+
+    #[test]
+    fn an_idempotency_key_is_an_id_bare_or_quoted() {
+        let id = MessageId::parse("a-1").unwrap();
+        assert_eq!(key(&[]).unwrap(), None);
+        assert_eq!(key(&["a-1"]).unwrap(), Some(id.clone()));
+        assert_eq!(key(&["\"a-1\""]).unwrap(), Some(id));
+        for bad in [&[""][..], &["\""], &["\"a"], &["a b"], &["a", "a"]] {
+            assert!(key(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Errors as RFC 9457 problem details.
+
+use axum::{
+    body::to_bytes,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+use crate::{port::StoreError, queue::QueueError};
+
+const CONTENT_TYPE: &str = "application/problem+json";
+
+/// Longest quoted text in characters: a hostile value is named, not echoed.
+const MAX_DETAIL_CHARS: usize = 300;
+
+/// An error answer.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    /// The last part of `type`: what programs compare.
+    kind: &'static str,
+    detail: String,
+    errors: Vec<FieldError>,
+}
+
+/// One invalid field of a request body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// RFC 6901; empty for the whole body.
+    pub pointer: String,
+    pub detail: String,
+    /// Whether it is only too large: 413 in place of 422.
+    #[serde(skip)]
+    pub too_large: bool,
+}
+
+impl FieldError {
+    pub fn new(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), detail: shortened(detail.into()), too_large: false }
+    }
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, kind, detail: shortened(detail.into()), errors: Vec::new() }
+    }
+
+    /// A part of the request that is not in its JSON body: 400.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
+    }
+
+    /// Well-formed JSON with these faults (at least one): 422, or 413 when all of them are sizes.
+    pub fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = match errors.as_slice() {
+            [only] if only.pointer.is_empty() => only.detail.clone(),
+            [only] => format!("{}: {}", only.pointer, only.detail),
+            many => format!("{} fields are invalid; nothing was changed", many.len()),
+        };
+        let base = if errors.iter().all(|error| error.too_large) {
+            Self::too_large(detail)
+        } else {
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
+        };
+        Self { errors, ..base }
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail)
+    }
+
+    pub fn unknown_route(route: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "unknown-route", format!("there is no route `{}`", route.escape_debug()))
+    }
+
+    pub fn unknown_message(id: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "unknown-message", format!("`{id}` is delivered, cancelled or unknown"))
+    }
+
+    pub fn in_flight(id: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, "in-flight", format!("`{id}` is being delivered at this moment"))
+    }
+
+    /// Whether it was done is unknown: the caller repeats with the same id.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+}
+
+impl From<QueueError> for Problem {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::UnknownRoute(route) => Self::unknown_route(&route),
+            QueueError::Invalid(text) => Self::bad_request(text),
+            QueueError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable { .. } => Self::unavailable(error.to_string()),
+            StoreError::Refused { slug, text } if slug.contains("large") => Self::too_large(text),
+            StoreError::Refused { text, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", text),
+            // Waiting does not help, so no `Retry-After`: somebody must look.
+            StoreError::WrongType { .. } | StoreError::Destination { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error.to_string())
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: String,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    errors: &'a [FieldError],
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let document = Document {
+            r#type: format!("urn:problem-type:punctual:{}", self.kind),
+            title: self.kind.replace('-', " "),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            errors: &self.errors,
+        };
+        let json = serde_json::to_vec(&document).expect("strings and integers always serialize");
+        let mut response = (self.status, [(header::CONTENT_TYPE, CONTENT_TYPE)], json).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// Gives the framework's own refusals (no such path, no such method, an unreadable query) the form of all others.
+pub async fn normalise(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value == CONTENT_TYPE);
+    if is_problem || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    // The framework's texts are one line; `Problem` shortens them anyway.
+    let text = to_bytes(body, 64 * 1024).await.unwrap_or_default();
+    let (kind, fallback) = match status {
+        StatusCode::NOT_FOUND => ("unknown-path", "there is nothing at this path"),
+        StatusCode::METHOD_NOT_ALLOWED => ("method-not-allowed", "this path has other methods: see `Allow`"),
+        _ if status.is_client_error() => ("bad-request", "the request cannot be read"),
+        _ => ("internal", "the request failed"),
+    };
+    let text = if text.is_empty() { fallback.into() } else { String::from_utf8_lossy(&text).into_owned() };
+    let mut problem = Problem::new(status, kind, text).into_response();
+    if let Some(allow) = parts.headers.get(header::ALLOW) {
+        problem.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    problem
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_DETAIL_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_of_the_queue_has_its_status() {
+        let status = |error: QueueError| Problem::from(error).into_response().status().as_u16();
+        let store = |error: StoreError| status(QueueError::Store(error));
+        let text = String::from("x");
+        assert_eq!(status(QueueError::UnknownRoute(text.clone())), 404);
+        assert_eq!(status(QueueError::Invalid(text.clone())), 400);
+        assert_eq!(store(StoreError::Unavailable { kind: "io", text: text.clone() }), 503);
+        assert_eq!(store(StoreError::WrongType { text: text.clone() }), 500);
+        assert_eq!(store(StoreError::Refused { slug: "too_large".into(), text: text.clone() }), 413);
+        assert_eq!(store(StoreError::Refused { slug: "due".into(), text }), 422);
+    }
+
+    #[test]
+    fn unavailable_says_when_to_come_back_and_unauthorized_how_to_come_in() {
+        let response = Problem::unavailable("x").into_response();
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        assert_eq!(response.headers()[header::CONTENT_TYPE], CONTENT_TYPE);
+        let response = Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", "x").into_response();
+        assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
+    }
+
+    #[test]
+    fn only_sizes_make_413_and_anything_else_422() {
+        let small = FieldError::new("/0/id", "bad");
+        let large = FieldError { too_large: true, ..FieldError::new("/1/payload", "too large") };
+        let status = |errors: Vec<FieldError>| Problem::invalid(errors).status;
+        assert_eq!(status(vec![large.clone()]), 413);
+        assert_eq!(status(vec![small, large]), 422);
+    }
+
+    #[test]
+    fn a_hostile_value_is_not_echoed_in_full() {
+        let problem = Problem::bad_request("é".repeat(1_000_000));
+        assert!(problem.detail.chars().count() < MAX_DETAIL_CHARS + 10);
+    }
+}

@@ -1,0 +1,61 @@
+//! What the caller hears about a message that was scheduled or rescheduled.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+use super::problem::Problem;
+use crate::{
+    message::{MessageId, State},
+    queue::{Scheduled, Status},
+    time::UnixMillis,
+};
+
+/// The answer for one message.
+#[derive(Debug, Serialize)]
+pub struct Answer<'a> {
+    id: &'a str,
+    route: &'a str,
+    deliver_at: String,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<State>,
+}
+
+impl<'a> Answer<'a> {
+    pub fn scheduled(route: &'a str, scheduled: &'a Scheduled) -> Self {
+        let (status, state) = match scheduled.status {
+            Status::Scheduled => ("scheduled", None),
+            Status::Exists(state) => ("exists", Some(state)),
+            Status::Replaced | Status::Revived => ("replaced", None),
+            Status::InFlight => ("in_flight", None),
+        };
+        Self { id: scheduled.id.as_str(), route, deliver_at: scheduled.due.to_rfc3339(), status, state }
+    }
+
+    pub fn rescheduled(route: &'a str, id: &'a MessageId, due: UnixMillis) -> Self {
+        Self { id: id.as_str(), route, deliver_at: due.to_rfc3339(), status: "rescheduled", state: None }
+    }
+}
+
+/// 201 for a new message, 200 for a kept or replaced one, 409 for one in flight that should be replaced.
+pub fn one(route: &str, scheduled: &Scheduled) -> Response {
+    let status = match scheduled.status {
+        Status::Scheduled => StatusCode::CREATED,
+        Status::Exists(_) | Status::Replaced | Status::Revived => StatusCode::OK,
+        Status::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
+    };
+    (status, Json(Answer::scheduled(route, scheduled))).into_response()
+}
+
+/// 200 with one answer per message: here an `in_flight` one is among the others, which were scheduled.
+pub fn many(route: &str, scheduled: &[Scheduled]) -> Response {
+    #[derive(Serialize)]
+    struct Results<'a> {
+        results: Vec<Answer<'a>>,
+    }
+    Json(Results { results: scheduled.iter().map(|one| Answer::scheduled(route, one)).collect() }).into_response()
+}

@@ -1,0 +1,40 @@
+//! How the sinks are doing, as this instance sees them.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+
+use super::Api;
+
+/// Tells the present state of every sink; called once per request, so it must not block.
+pub type SinkStatuses = Arc<dyn Fn() -> Vec<SinkStatus> + Send + Sync>;
+
+/// One sink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SinkStatus {
+    pub name: String,
+    /// As in the configuration: `http`, `redis_list`...
+    pub r#type: &'static str,
+    pub breaker: BreakerState,
+    pub last_error: Option<String>,
+    /// Messages being sent by this instance.
+    pub in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerState {
+    Closed,
+    HalfOpen,
+    Open,
+}
+
+#[derive(Serialize)]
+pub struct Listing {
+    sinks: Vec<SinkStatus>,
+}
+
+pub async fn list(State(api): State<Arc<Api>>) -> Json<Listing> {
+    Json(Listing { sinks: (api.sinks)() })
+}
