@@ -126,11 +126,16 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > 256 || !name.bytes().all(token) {
         return Err(format!("`{}` is not a header name", name.escape_debug()));
     }
-    let lower = name.to_ascii_lowercase();
-    if RESERVED_HEADERS.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
+    if is_reserved_header(name) {
         return Err(format!("header `{name}` is reserved"));
     }
     Ok(())
+}
+
+/// Whether the transport or punctual itself sets the header `name`, in any case.
+pub fn is_reserved_header(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    RESERVED_HEADERS.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
 fn check_text(value: &str) -> Result<(), String> {
