@@ -1,11 +1,36 @@
 //! The configuration as plain structs. `load` reads and validates it, `app` turns it into live objects.
+//!
+//! Its way: `source` (files, environment, command line: trees of values and where each was written) ->
+//! figment merges them over `config/defaults.yaml` -> `expand` (`${VAR}`) -> `read` (the `raw` structs, which
+//! also make the JSON Schema) -> `check` (ranges, and what must fit together) -> `Config`. Every step reports to
+//! `Problems` and goes on, so that all mistakes show at once. No report holds a secret.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-pub use self::secret::{Secret, SecretUrl};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use self::{
+    load::{Sources, load, schema},
+    problem::{ConfigErrors, Origin, Path, Problem},
+    secret::{Secret, SecretUrl},
+};
 use crate::outcome::RetryPolicy;
 
+mod check;
+mod entries;
+mod expand;
+mod load;
+mod problem;
+mod raw;
+mod read;
+mod routes;
 mod secret;
+mod sinks;
+mod source;
+#[cfg(test)]
+mod tests;
+mod value;
 
 /// A validated configuration.
 #[derive(Clone, Debug)]
@@ -69,7 +94,8 @@ pub struct TokenConfig {
     pub routes: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Right {
     Schedule,
     Read,
@@ -82,7 +108,8 @@ pub struct LogConfig {
     pub level: tracing::Level,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     Text,
     Json,
@@ -127,7 +154,8 @@ pub struct RemoteRedis {
     pub key_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum ListFormat {
     Payload,
     Envelope,

@@ -1,0 +1,227 @@
+//! From the raw structs to `Config`: ranges, and what must fit together.
+
+use std::{collections::BTreeMap, fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+
+use url::Url;
+
+use super::{
+    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, TokenConfig,
+    entries::{Names, is_name},
+    problem::{Path, Problems},
+    raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
+    read::unknown,
+    routes, sinks,
+    value::{Period, Size},
+};
+
+/// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
+/// the arguments included.
+const MAX_PAYLOAD: u64 = 3 << 20;
+
+pub const fn millis(millis: u64) -> Period {
+    Period(Duration::from_millis(millis))
+}
+
+pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<Config> {
+    let key_prefix = raw.redis.key_prefix.clone().unwrap_or_default();
+    let redis = redis(raw.redis, problems);
+    let max_payload = raw.server.max_payload.map(|size| size.0);
+    let server = server(raw.server, names, problems);
+    let log = log(&raw.log, problems);
+    let range = millis(100)..=millis(600_000);
+    let shutdown_timeout = problems.within(&Path::of("shutdown_timeout"), raw.shutdown_timeout, range);
+    let max_sleep = problems.within(&Path::of("max_sleep"), raw.max_sleep, millis(100)..=millis(300_000));
+    let mut timeouts = BTreeMap::new();
+    let mut sinks = BTreeMap::new();
+    for (name, sink) in raw.sinks {
+        let at = Path::of("sinks").key(&name);
+        timeouts.extend(sinks::timeout(&sink).map(|timeout| (name.clone(), timeout)));
+        sinks.extend(sinks::sink(sink, &at, &key_prefix, problems).map(|sink| (name, sink)));
+    }
+    let limits = routes::Limits { sinks: &names.sinks, timeouts: &timeouts, max_payload };
+    let mut routes = BTreeMap::new();
+    for (name, route) in raw.routes {
+        let at = Path::of("routes").key(&name);
+        routes.extend(routes::route(route, &at, &limits, problems).map(|route| (name, route)));
+    }
+    Some(Config {
+        redis: redis?,
+        server: server?,
+        log: log?,
+        shutdown_timeout: shutdown_timeout?.0,
+        max_sleep: max_sleep?.0,
+        sinks,
+        routes,
+    })
+}
+
+fn redis(raw: RawRedis, problems: &mut Problems) -> Option<RedisConfig> {
+    let at = Path::of("redis");
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    let url = problems.require(&at.key("url"), raw.url).and_then(|url| match url.expose() {
+        "embedded" => {
+            check_tls(&at, &tls, false, problems);
+            Some(RedisUrl::Embedded)
+        }
+        _ => redis_server(&at, &url, &tls, problems).map(RedisUrl::Url),
+    });
+    let key_prefix = problems.require(&at.key("key_prefix"), raw.key_prefix);
+    if let Some(prefix) = key_prefix.as_ref().filter(|prefix| !is_name(prefix)) {
+        let text = format!("`{}` is not 1 to 64 of A-Za-z0-9._-", prefix.escape_debug());
+        problems.add(&at.key("key_prefix"), text);
+    }
+    let data_dir = problems.require(&at.key("data_dir"), raw.data_dir);
+    let timeout = problems.within(&at.key("timeout"), raw.timeout, millis(100)..=millis(60_000));
+    let allow_eviction = problems.require(&at.key("allow_eviction"), raw.allow_eviction);
+    let [ca_file, cert_file, key_file] = tls;
+    Some(RedisConfig {
+        url: url?,
+        username: raw.username.filter(|name| !name.is_empty()),
+        password: raw.password.filter(|password| !password.expose().is_empty()),
+        ca_file,
+        cert_file,
+        key_file,
+        key_prefix: key_prefix?,
+        data_dir: data_dir?,
+        timeout: timeout?.0,
+        allow_eviction: allow_eviction?.0,
+    })
+}
+
+/// Checks the `url` at `at` of a Redis that runs already, with its TLS files.
+pub fn redis_server(at: &Path, url: &Secret, tls: &[Option<PathBuf>; 3], problems: &mut Problems) -> Option<SecretUrl> {
+    let url = problems.check(&at.key("url"), redis_url(url.expose()).map(|()| url.expose()))?;
+    check_tls(at, tls, url.starts_with("rediss:"), problems);
+    Some(url.into())
+}
+
+fn redis_url(text: &str) -> Result<(), String> {
+    let url = Url::parse(text).map_err(|error| format!("is not a URL such as redis://127.0.0.1:6379/0: {error}"))?;
+    match url.scheme() {
+        "redis" | "rediss" => {
+            let database = url.path().trim_start_matches('/');
+            if !url.has_host() {
+                Err("names no host".into())
+            } else if !database.is_empty() && database.parse::<u16>().is_err() {
+                Err(format!("has `{database}` for the number of its database"))
+            } else if url.fragment().is_some() {
+                Err("must not have a `#` part; a server with an own certificate needs `ca_file`".into())
+            } else {
+                Ok(())
+            }
+        }
+        "unix" | "redis+unix" if url.to_file_path().is_ok_and(|path| path.parent().is_some()) => Ok(()),
+        "unix" | "redis+unix" => Err("names no socket: unix:///run/redis.sock".into()),
+        other => Err(format!("has the scheme `{other}`; known: redis, rediss, unix")),
+    }
+}
+
+/// `files`: `ca_file`, `cert_file`, `key_file` at `at`; `used`: whether the URL asks for TLS.
+pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: &mut Problems) {
+    let keys = ["ca_file", "cert_file", "key_file"].map(|key| at.key(key));
+    for (file, key) in files.iter().zip(&keys) {
+        let Some(file) = file else { continue };
+        if !used {
+            problems.add(key, "needs a URL with TLS: rediss:// or https://");
+        } else if let Err(error) = File::open(file) {
+            problems.add(key, format!("`{}` cannot be read: {error}", file.display()));
+        }
+    }
+    match files {
+        [_, Some(_), None] => problems.add(&keys[1], "needs `key_file` too"),
+        [_, None, Some(_)] => problems.add(&keys[2], "needs `cert_file` too"),
+        _ => {}
+    }
+}
+
+fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<ServerConfig> {
+    let at = Path::of("server");
+    let auth = auth(raw.auth, names, problems);
+    let listen = problems.require(&at.key("listen"), raw.listen).and_then(|text| {
+        let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8080");
+        problems.check(&at.key("listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
+    });
+    if let Some(listen) = listen.filter(|listen| auth.is_none() && !listen.ip().to_canonical().is_loopback()) {
+        let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
+        problems.add(&at.key("listen"), text);
+    }
+    let max_payload = problems.within(&at.key("max_payload"), raw.max_payload, Size(1)..=Size(MAX_PAYLOAD));
+    let range = millis(100)..=millis(60_000);
+    let request_timeout = problems.within(&at.key("request_timeout"), raw.request_timeout, range);
+    Some(ServerConfig {
+        listen: listen?,
+        auth,
+        max_payload: usize::try_from(max_payload?.0).expect("at most 3 MiB"),
+        request_timeout: request_timeout?.0,
+    })
+}
+
+/// `None`: no tokens. A token with mistakes is reported and left out.
+fn auth(raw: RawAuth, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
+    let at = Path::of("server.auth.tokens");
+    let mut any = false;
+    let mut tokens = Vec::new();
+    for (place, raw) in raw.0.tokens.items() {
+        any = true;
+        tokens.extend(token(raw, &at.key(place.to_string()), names, problems));
+    }
+    any.then(|| AuthConfig { tokens, open_metrics: raw.0.open_metrics.is_some_and(|open| open.0) })
+}
+
+fn token(raw: RawToken, at: &Path, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
+    let all_routes = vec!["*".to_owned()];
+    let token = match raw {
+        RawToken::Plain(token) => {
+            let rights = vec![Right::Schedule, Right::Read, Right::Admin];
+            TokenConfig { token, rights, routes: all_routes }
+        }
+        RawToken::Entry(entry) => {
+            let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
+            if rights.is_empty() {
+                problems.require::<()>(&at.key("rights"), None);
+            }
+            let routes = match entry.routes {
+                Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
+                None => all_routes,
+            };
+            TokenConfig { token: problems.require(&at.key("token"), entry.token)?, rights, routes }
+        }
+    };
+    // RFC 9110: what an Authorization header can carry.
+    let text = token.token.expose();
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        problems.add(at, "has an empty token, or one with other than visible ASCII characters");
+        return None;
+    }
+    Some(token)
+}
+
+fn known_routes(
+    routes: impl Iterator<Item = (usize, String)>,
+    at: &Path,
+    names: &Names,
+    problems: &mut Problems,
+) -> Vec<String> {
+    let routes: Vec<(usize, String)> = routes.collect();
+    if routes.is_empty() {
+        problems.add(at, "is empty: name routes, or `*` for all");
+    }
+    for (place, route) in &routes {
+        if route != "*" && !names.routes.contains(route) {
+            problems.add(&at.key(place.to_string()), format!("route {}", unknown(route, &names.routes)));
+        }
+    }
+    routes.into_iter().map(|(_, route)| route).collect()
+}
+
+fn log(raw: &RawLog, problems: &mut Problems) -> Option<LogConfig> {
+    let format = problems.require(&Path::of("log.format"), raw.format);
+    let level = problems.require(&Path::of("log.level"), raw.level).map(|level| match level {
+        RawLevel::Error => tracing::Level::ERROR,
+        RawLevel::Warn => tracing::Level::WARN,
+        RawLevel::Info => tracing::Level::INFO,
+        RawLevel::Debug => tracing::Level::DEBUG,
+        RawLevel::Trace => tracing::Level::TRACE,
+    });
+    Some(LogConfig { format: format?, level: level? })
+}

@@ -1,0 +1,99 @@
+//! `${VAR}`, `${VAR:-default}` and `${file:/path}` in text values; `$${` stands for `${`.
+
+use std::collections::BTreeMap;
+
+/// Expansion happens on single values, so that what a variable or file holds is never read as YAML, nor
+/// expanded again. As in a shell, `:-` also replaces an empty variable; a default ends at the first `}`.
+///
+/// # Errors
+/// The text to show; it names variables and files, not what they hold.
+pub fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        if let Some(before) = rest[..start].strip_suffix('$') {
+            expanded += before;
+            expanded += "${";
+            rest = &rest[start + 2..];
+            continue;
+        }
+        expanded += &rest[..start];
+        let (inner, after) =
+            rest[start + 2..].split_once('}').ok_or("has a `${` without its `}`; write `$${` for a plain `${`")?;
+        expanded += &value(inner, env)?;
+        rest = after;
+    }
+    Ok(expanded + rest)
+}
+
+fn value(inner: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
+    if let Some(path) = inner.strip_prefix("file:") {
+        let mut text = std::fs::read_to_string(path).map_err(|error| format!("names the file `{path}`: {error}"))?;
+        if text.ends_with('\n') {
+            text.truncate(text.len() - 1);
+        }
+        return Ok(text);
+    }
+    let (name, default) = match inner.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inner, None),
+    };
+    let valid = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.bytes().all(valid) {
+        return Err("has a `${...}` that is neither `${VAR}`, `${VAR:-default}` nor `${file:/path}`".into());
+    }
+    match (env.get(name), default) {
+        (Some(value), None) => Ok(value.clone()),
+        (Some(value), Some(_)) if !value.is_empty() => Ok(value.clone()),
+        (_, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(format!("names the environment variable `{name}`, which is not set")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(text: &str) -> Result<String, String> {
+        let env = [("A", "one"), ("NESTED", "${A}"), ("EMPTY", "")];
+        expand(text, &env.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+    }
+
+    #[test]
+    fn variables_defaults_and_escapes_expand_once() {
+        for (text, result) in [
+            ("plain $A $ }", "plain $A $ }"),
+            ("<${A}${A}>", "<oneone>"),
+            ("${NESTED}", "${A}"),
+            ("${B:-two}", "two"),
+            ("${EMPTY:-two}", "two"),
+            ("${EMPTY}", ""),
+            ("${B:-}", ""),
+            ("$${A}", "${A}"),
+            ("é$${é${A}é", "é${éoneé"),
+        ] {
+            assert_eq!(expanded(text).as_deref(), Ok(result), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_expanded_is_named() {
+        for (text, part) in [
+            ("${B}", "`B`"),
+            ("${A", "without its `}`"),
+            ("${}", "neither"),
+            ("${1A}", "neither"),
+            ("${file:/does/not/exist}", "`/does/not/exist`"),
+        ] {
+            let error = expanded(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_loses_one_newline_at_its_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "${A}: \n\n").unwrap();
+        assert_eq!(expanded(&format!("${{file:{}}}", file.path().display())).as_deref(), Ok("${A}: \n"));
+    }
+}

@@ -1,0 +1,156 @@
+//! What is wrong with a configuration: all of it at once, each with its path and where it was written.
+
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive, path::PathBuf};
+
+/// Keys and list indices from the root, shown as `routes.order-timeout.lease`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(pub Vec<String>);
+
+impl Path {
+    #[must_use]
+    pub fn key(&self, key: impl Into<String>) -> Self {
+        let mut path = self.clone();
+        path.0.push(key.into());
+        path
+    }
+
+    /// From a text in which every dot separates: for the fixed parts.
+    pub fn of(dotted: &str) -> Self {
+        Self(dotted.split('.').map(str::to_owned).collect())
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("."))
+    }
+}
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Line and column count from 1; both are 0 when the whole file is meant.
+    File {
+        file: PathBuf,
+        line: usize,
+        column: usize,
+    },
+    /// An environment variable.
+    Variable(String),
+    CommandLine(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { file, line: 0, .. } => write!(f, "{}", file.display()),
+            Origin::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
+            Origin::Variable(name) => write!(f, "${name}"),
+            Origin::CommandLine(option) => f.write_str(option),
+        }
+    }
+}
+
+/// The origin of every value that does not come from the built-in defaults.
+pub type Origins = BTreeMap<Path, Origin>;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// `None` when the mistake is that something is missing altogether.
+    pub origin: Option<Origin>,
+    pub path: Path,
+    /// Names the offending value, unless it is a secret.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(origin) = &self.origin {
+            write!(f, "{origin}: ")?;
+        }
+        if !self.path.0.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// All that is wrong with a configuration, in the order of the files: one line each.
+#[derive(Debug, thiserror::Error)]
+pub struct ConfigErrors(pub Vec<Problem>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// Collects mistakes while a configuration is read.
+#[derive(Debug, Default)]
+pub struct Problems {
+    pub origins: Origins,
+    found: Vec<Problem>,
+    /// What was taken out of the tree after its report: it is not missing.
+    refused: Vec<Path>,
+}
+
+impl Problems {
+    /// The origin is that of the value, or of what is nearest around it.
+    pub fn add(&mut self, path: &Path, text: impl Into<String>) {
+        let nearest = |length| self.origins.get(&Path(path.0[..length].to_vec()));
+        let origin = (1..=path.0.len()).rev().find_map(nearest).cloned();
+        self.add_at(origin, path, text);
+    }
+
+    pub fn add_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
+        self.found.push(Problem { origin, path: path.clone(), text: text.into() });
+    }
+
+    /// Of a value that is taken out of the tree.
+    pub fn refuse(&mut self, path: &Path, text: impl Into<String>) {
+        self.add(path, text);
+        self.refused.push(path.clone());
+    }
+
+    /// A value that must be there; a missing one is reported unless it, or what holds it, was refused.
+    pub fn require<T>(&mut self, path: &Path, value: Option<T>) -> Option<T> {
+        let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
+        if value.is_none() && !self.refused.iter().any(related) {
+            self.add(path, "is missing");
+        }
+        value
+    }
+
+    /// A value that must be there and within `range`.
+    pub fn within<T: PartialOrd + fmt::Display>(
+        &mut self,
+        path: &Path,
+        value: Option<T>,
+        range: RangeInclusive<T>,
+    ) -> Option<T> {
+        let value = self.require(path, value)?;
+        if range.contains(&value) {
+            return Some(value);
+        }
+        self.add(path, format!("`{value}` is not within {} .. {}", range.start(), range.end()));
+        None
+    }
+
+    /// Reports `result`'s error.
+    pub fn check<T>(&mut self, path: &Path, result: Result<T, impl Into<String>>) -> Option<T> {
+        result.map_err(|text| self.add(path, text)).ok()
+    }
+
+    /// # Errors
+    /// What was found, if anything.
+    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigErrors> {
+        self.found.sort();
+        self.found.dedup();
+        match value {
+            Some(value) if self.found.is_empty() => Ok(value),
+            _ => Err(ConfigErrors(self.found)),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The configuration as it is written: the keys, their descriptions, and what kind of value each takes. Nothing
+//! is required here and no default is spelled: those come from `config/defaults.yaml` before this is read.
+//! Descriptions end up in the JSON Schema.
+
+use std::{borrow::Cow, collections::BTreeMap, fmt, path::PathBuf};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+
+use super::{
+    ListFormat, LogFormat, Right, Secret,
+    value::{Flag, List, Period, Real, Size, Whole},
+};
+
+/// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(title = "punctual")]
+pub struct RawConfig {
+    pub redis: RawRedis,
+    pub server: RawServer,
+    pub log: RawLog,
+    /// After SIGTERM, how long messages under way may take to finish: 100ms to 10m.
+    pub shutdown_timeout: Option<Period>,
+    /// Longest sleep of a route, should a wake-up get lost: 100ms to 5m.
+    pub max_sleep: Option<Period>,
+    pub sink_defaults: RawSinkDefaults,
+    /// Where messages go, by name.
+    pub sinks: BTreeMap<String, RawSink>,
+    /// What every route starts from.
+    pub route_defaults: RawRoute,
+    /// Named queues.
+    pub routes: BTreeMap<String, RawRoute>,
+}
+
+/// The Redis that keeps the messages.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRedis {
+    /// `redis://`, `rediss://` or `unix://`, or `embedded`: a private redis-server child.
+    pub url: Option<Secret>,
+    /// ACL user, instead of in the URL.
+    pub username: Option<String>,
+    /// Instead of in the URL.
+    pub password: Option<Secret>,
+    /// PEM; for `rediss://`, in place of the system's certificates.
+    pub ca_file: Option<PathBuf>,
+    /// PEM; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM; with `cert_file`.
+    pub key_file: Option<PathBuf>,
+    /// Begins every key: 1 to 64 of A-Za-z0-9._-
+    pub key_prefix: Option<String>,
+    /// For `embedded`: its data, socket and log.
+    pub data_dir: Option<PathBuf>,
+    /// Longest time that one command may take: 100ms to 60s.
+    pub timeout: Option<Period>,
+    /// Start although Redis may evict keys. It will lose messages.
+    pub allow_eviction: Option<Flag>,
+}
+
+/// The HTTP server.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawServer {
+    /// Address and port of the API, /metrics, /livez and /readyz. Any but a loopback address needs tokens.
+    pub listen: Option<String>,
+    pub auth: RawAuth,
+    /// Largest payload of a message: 1 to 3MiB.
+    pub max_payload: Option<Size>,
+    /// Longest time that one API call may take: 100ms to 60s.
+    pub request_timeout: Option<Period>,
+}
+
+/// Who may call the API.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawTokens {
+    pub tokens: List<RawToken>,
+    /// Whether /metrics answers without a token.
+    pub open_metrics: Option<Flag>,
+}
+
+/// `none`, or tokens.
+#[derive(Debug, Default)]
+pub struct RawAuth(pub RawTokens);
+
+/// One token and what it may do.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawTokenEntry {
+    pub token: Option<Secret>,
+    /// Required: any of schedule, read, admin.
+    pub rights: List<Right>,
+    /// Route names; `*`, the default, means all.
+    pub routes: Option<List<String>>,
+}
+
+/// A token that may do all, or one with rights.
+#[derive(Debug)]
+pub enum RawToken {
+    Plain(Secret),
+    Entry(RawTokenEntry),
+}
+
+/// Logs, on standard error.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawLog {
+    pub format: Option<LogFormat>,
+    pub level: Option<RawLevel>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RawLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// What every sink of a type starts from.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawSinkDefaults {
+    pub http: RawHttp,
+    pub redis_list: RawRedisList,
+}
+
+/// A sink: `type` decides what else it takes.
+// As serde reads it, `{http: {...}}`: `load` takes the `type` out first, because the path of a mistake gets
+// lost within an internally tagged enum.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(tag = "type")]
+pub enum RawSink {
+    Http(RawHttp),
+    RedisList(RawRedisList),
+}
+
+/// The values of a sink's `type`.
+pub const SINK_TYPES: [&str; 2] = ["http", "redis_list"];
+
+/// POST to an HTTP endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawHttp {
+    /// `http://` or `https://`; required.
+    pub url: Option<Secret>,
+    /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    pub timeout: Option<Period>,
+    /// Standard Webhooks: `whsec_` and base64. Every secret signs.
+    pub signing_secrets: List<Secret>,
+    /// Sent with every request.
+    pub headers: BTreeMap<String, Secret>,
+    /// PEM; for `https://`, in place of the system's certificates.
+    pub ca_file: Option<PathBuf>,
+    /// PEM; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM; with `cert_file`.
+    pub key_file: Option<PathBuf>,
+}
+
+/// RPUSH to a Redis list.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRedisList {
+    /// The list; required.
+    pub key: Option<String>,
+    pub format: Option<ListFormat>,
+    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    pub timeout: Option<Period>,
+    /// Another Redis than the queue's: `redis://`, `rediss://` or `unix://`.
+    pub url: Option<Secret>,
+    /// ACL user, instead of in the URL.
+    pub username: Option<String>,
+    /// Instead of in the URL.
+    pub password: Option<Secret>,
+    /// PEM; for `rediss://`, in place of the system's certificates.
+    pub ca_file: Option<PathBuf>,
+    /// PEM; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM; with `cert_file`.
+    pub key_file: Option<PathBuf>,
+}
+
+/// A queue and its policy.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRoute {
+    /// Name of a sink; required.
+    pub sink: Option<String>,
+    /// 1 to 256; cannot be changed while the route holds messages.
+    pub partitions: Option<Whole>,
+    /// How long a claimed message is ours: 1s to 1h.
+    pub lease: Option<Period>,
+    /// Most messages under way on one instance: 1 to 100000.
+    pub max_in_flight: Option<Whole>,
+    /// Most bytes under way on one instance: at least `server.max_payload` and 128KiB.
+    pub max_in_flight_bytes: Option<Size>,
+    pub retry: RawRetry,
+}
+
+/// What follows a failed attempt.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRetry {
+    /// Attempts before a message is dead: at least 1.
+    pub max_attempts: Option<Whole>,
+    /// Wait after the first failure: at least 1ms.
+    pub initial: Option<Period>,
+    /// Times so much after each further failure: 1 to 100.
+    pub factor: Option<Real>,
+    /// Longest wait.
+    pub max: Option<Period>,
+    /// Share of the wait that is drawn at random: 0 to 1.
+    pub jitter: Option<Real>,
+}
+
+impl<'de> Deserialize<'de> for RawAuth {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NoneOrTokens;
+
+        impl<'de> Visitor<'de> for NoneOrTokens {
+            type Value = RawAuth;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("`none` or a mapping with `tokens`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawAuth, E> {
+                match text {
+                    "none" => Ok(RawAuth::default()),
+                    // Not shown: it may well be a token.
+                    _ => Err(E::custom("must be `none` or a mapping with `tokens`")),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawAuth, A::Error> {
+                RawTokens::deserialize(MapAccessDeserializer::new(map)).map(RawAuth)
+            }
+        }
+
+        deserializer.deserialize_any(NoneOrTokens)
+    }
+}
+
+impl JsonSchema for RawAuth {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "RawAuth".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let tokens = generator.subschema_for::<RawTokens>();
+        json_schema!({ "anyOf": [{ "const": "none" }, tokens] })
+    }
+}
+
+impl<'de> Deserialize<'de> for RawToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PlainOrEntry;
+
+        impl<'de> Visitor<'de> for PlainOrEntry {
+            type Value = RawToken;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a text or a mapping with `token`, `rights` and `routes`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawToken, E> {
+                Ok(RawToken::Plain(text.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawToken, A::Error> {
+                RawTokenEntry::deserialize(MapAccessDeserializer::new(map)).map(RawToken::Entry)
+            }
+        }
+
+        deserializer.deserialize_any(PlainOrEntry)
+    }
+}
+
+impl JsonSchema for RawToken {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "RawToken".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let entry = generator.subschema_for::<RawTokenEntry>();
+        json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
+    }
+}

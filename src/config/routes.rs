@@ -1,0 +1,77 @@
+//! Checks of routes, alone and against their sinks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{
+    RouteConfig,
+    check::millis,
+    problem::{Path, Problems},
+    raw::{RawRetry, RawRoute},
+    read::unknown,
+    value::{Period, Size, Whole},
+};
+use crate::{backoff::Backoff, outcome::RetryPolicy};
+
+/// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
+const LEASE_MARGIN: Duration = Duration::from_millis(500);
+
+/// What a message may take beside its payload, in bytes: metadata (64 KiB) and encoding, with room.
+const LARGEST_OVERHEAD: u64 = 128 << 10;
+
+/// What a route has to fit in with.
+pub struct Limits<'a> {
+    pub sinks: &'a BTreeSet<String>,
+    /// By sink; not all are known when there are mistakes.
+    pub timeouts: &'a BTreeMap<String, Duration>,
+    /// Bytes.
+    pub max_payload: Option<u64>,
+}
+
+pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
+    let sink = problems.require(&at.key("sink"), raw.sink);
+    if let Some(sink) = sink.as_ref().filter(|sink| !limits.sinks.contains(*sink)) {
+        problems.add(&at.key("sink"), format!("sink {}", unknown(sink, limits.sinks)));
+    }
+    let partitions = problems.within(&at.key("partitions"), raw.partitions, Whole(1)..=Whole(256));
+    let lease = problems.within(&at.key("lease"), raw.lease, millis(1_000)..=millis(3_600_000));
+    let timeout = sink.as_ref().and_then(|sink| limits.timeouts.get(sink));
+    if let (Some(lease), Some(timeout)) = (lease, timeout)
+        && lease.0 < timeout.saturating_add(LEASE_MARGIN)
+    {
+        let (timeout, margin) = (Period(*timeout), Period(LEASE_MARGIN));
+        let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
+        problems.add(&at.key("lease"), text);
+    }
+    let max_in_flight = problems.within(&at.key("max_in_flight"), raw.max_in_flight, Whole(1)..=Whole(100_000));
+    let bytes_at = at.key("max_in_flight_bytes");
+    let max_in_flight_bytes = problems.require(&bytes_at, raw.max_in_flight_bytes);
+    let smallest = limits.max_payload.unwrap_or(0).saturating_add(LARGEST_OVERHEAD);
+    if let Some(bytes) = max_in_flight_bytes.filter(|bytes| bytes.0 < smallest) {
+        let text = format!("`{bytes}` is too small for one message: server.max_payload and 128KiB, {}", Size(smallest));
+        problems.add(&bytes_at, text);
+    }
+    let retry = retry(&raw.retry, &at.key("retry"), problems);
+    Some(RouteConfig {
+        sink: sink?.into(),
+        partitions: u16::try_from(partitions?.0).expect("at most 256"),
+        lease: lease?.0,
+        max_in_flight: usize::try_from(max_in_flight?.0).expect("at most 100000"),
+        max_in_flight_bytes: max_in_flight_bytes?.0,
+        retry: retry?,
+    })
+}
+
+fn retry(raw: &RawRetry, at: &Path, problems: &mut Problems) -> Option<RetryPolicy> {
+    let most = Whole(u64::from(u32::MAX));
+    let max_attempts = problems.within(&at.key("max_attempts"), raw.max_attempts, Whole(1)..=most);
+    let initial = problems.require(&at.key("initial"), raw.initial);
+    let factor = problems.require(&at.key("factor"), raw.factor);
+    let max = problems.require(&at.key("max"), raw.max);
+    let jitter = problems.require(&at.key("jitter"), raw.jitter);
+    let backoff = Backoff::new(initial?.0, factor?.0, max?.0, jitter?.0);
+    let backoff = backoff.map_err(|(key, text)| problems.add(&at.key(key), text)).ok();
+    Some(RetryPolicy { max_attempts: u32::try_from(max_attempts?.0).expect("within u32"), backoff: backoff? })
+}

@@ -1,0 +1,208 @@
+//! Where values come from: files, the environment and the command line, each a tree with the origin of its values.
+
+use std::{collections::BTreeMap, path::Path as FilePath};
+
+use figment::value::{Dict, Value};
+use granit_parser::{Event, Marker, Parser};
+
+use super::problem::{Origin, Origins, Path, Problems};
+
+/// Begins the name of every environment variable that is a setting. Two underscores, because Kubernetes
+/// injects `PUNCTUAL_PORT` and the like for a service called `punctual`.
+const PREFIX: &str = "PUNCTUAL__";
+
+/// Values of one source, without the empty ones.
+#[derive(Debug, Default)]
+pub struct Layer {
+    pub values: Dict,
+    pub origins: Origins,
+}
+
+/// Reads a YAML (or JSON) file. `None` after a report when it cannot be read at all.
+pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
+    let here = |line, column| Some(Origin::File { file: path.to_owned(), line, column });
+    let root = Path::default();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            problems.add_at(here(0, 0), &root, format!("cannot be read: {error}"));
+            return None;
+        }
+    };
+    // Duplicates are found below, all of them and with their paths.
+    let options = serde_saphyr::options! {
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+        strict_booleans: true,
+        leading_zero_numbers_as_strings: true,
+        // They are refused below, with their paths.
+        reject_non_finite_typeless_float: false,
+        with_snippet: false,
+    };
+    let values = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
+        Ok(Value::Dict(_, values)) => values,
+        Ok(Value::Empty(..)) => Dict::new(),
+        Ok(_) => {
+            problems.add_at(here(1, 1), &root, "must hold a mapping with keys such as `redis` and `routes`");
+            return None;
+        }
+        Err(error) => {
+            let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
+            let place = here(usize::try_from(line).unwrap_or(0), usize::try_from(column).unwrap_or(0));
+            let text = error.to_string();
+            // The place is told already.
+            let text = text.split_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+            problems.add_at(place, &root, format!("is not YAML: {text}"));
+            return None;
+        }
+    };
+    let values = without_empty(values);
+    let places = Places::of(&text);
+    let origin = |mark: Marker| Origin::File { file: path.to_owned(), line: mark.line(), column: mark.col() + 1 };
+    for (path, mark) in places.duplicates {
+        problems.add_at(Some(origin(mark)), &path, "is a duplicate key");
+    }
+    Some(Layer { values, origins: places.found.into_iter().map(|(path, mark)| (path, origin(mark))).collect() })
+}
+
+/// Settings from the environment. Names are those of `known` keys where they agree but for case and for `_`
+/// in place of `-` and `.`, else the lower case. Every value is text.
+pub fn environment(env: &BTreeMap<String, String>, known: &Dict) -> Layer {
+    let mut layer = Layer::default();
+    // From the end: what claims to be a section and text at once stays text, and is reported as such.
+    for (variable, text) in env.iter().rev() {
+        let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+        let mut known = Some(known);
+        let mut path = Path::default();
+        for part in name.split("__") {
+            let same = |key: &&String| key.replace(['-', '.'], "_").eq_ignore_ascii_case(part);
+            let key = known.and_then(|dict| dict.keys().find(same)).cloned().unwrap_or_else(|| part.to_lowercase());
+            known = known.and_then(|dict| dict.get(&key)).and_then(Value::as_dict);
+            path = path.key(key);
+        }
+        insert(&mut layer.values, &path.0, text);
+        layer.origins.insert(path, Origin::Variable(variable.clone()));
+    }
+    layer
+}
+
+/// One setting with a given origin.
+pub fn single(path: &Path, text: &str, origin: Option<Origin>) -> Layer {
+    let mut layer = Layer::default();
+    insert(&mut layer.values, &path.0, text);
+    layer.origins.extend(origin.map(|origin| (path.clone(), origin)));
+    layer
+}
+
+fn insert(values: &mut Dict, path: &[String], text: &str) {
+    match path {
+        [] => {}
+        [key] => {
+            values.insert(key.clone(), Value::from(text));
+        }
+        [key, rest @ ..] => {
+            let inner = values.entry(key.clone()).or_insert_with(|| Value::from(Dict::new()));
+            if let Value::Dict(_, inner) = inner {
+                insert(inner, rest, text);
+            }
+        }
+    }
+}
+
+/// Removes keys without a value. The names of sinks and routes stay: there it is a mistake.
+pub fn without_empty(mut values: Dict) -> Dict {
+    drop_empty(&mut values, true, false);
+    values
+}
+
+fn drop_empty(values: &mut Dict, root: bool, names: bool) {
+    values.retain(|_, value| names || !matches!(value, Value::Empty(..)));
+    for (key, value) in values {
+        if let Value::Dict(_, inner) = value {
+            drop_empty(inner, false, root && matches!(key.as_str(), "sinks" | "routes"));
+        }
+    }
+}
+
+/// Where in a YAML text each key and list item begins.
+#[derive(Debug, Default)]
+struct Places {
+    found: BTreeMap<Path, Marker>,
+    duplicates: Vec<(Path, Marker)>,
+}
+
+impl Places {
+    /// `text` has been parsed before: what cannot be parsed ends the walk.
+    fn of(text: &str) -> Self {
+        let mut places = Self::default();
+        let mut events = Parser::new_from_str(text).map_while(Result::ok).map(|(event, span)| (event, span.start));
+        while let Some((event, _)) = events.next() {
+            places.node(&event, &Path::default(), &mut events);
+        }
+        places
+    }
+
+    fn node<'a>(&mut self, event: &Event<'a>, at: &Path, events: &mut impl Iterator<Item = (Event<'a>, Marker)>) {
+        match event {
+            Event::SequenceStart(..) => {
+                for index in 0_usize.. {
+                    let Some((event, mark)) = events.next() else { return };
+                    if matches!(event, Event::SequenceEnd) {
+                        return;
+                    }
+                    let path = at.key(index.to_string());
+                    self.found.insert(path.clone(), mark);
+                    self.node(&event, &path, events);
+                }
+            }
+            Event::MappingStart(..) => {
+                while let Some((event, mark)) = events.next() {
+                    let path = match event {
+                        Event::MappingEnd => return,
+                        Event::Scalar(key, ..) => at.key(key),
+                        // A key that is not text is not one of ours; `Value` refuses it.
+                        other => {
+                            self.node(&other, at, events);
+                            at.clone()
+                        }
+                    };
+                    if self.found.insert(path.clone(), mark).is_some() {
+                        self.duplicates.push((path.clone(), mark));
+                    }
+                    let Some((event, _)) = events.next() else { return };
+                    self.node(&event, &path, events);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_and_item_has_its_place() {
+        let places = Places::of("# comment\na:\n  b: 1\n  c: [x, {d: 2}]\n\"e\": |\n  text\n");
+        let shown: Vec<String> =
+            places.found.iter().map(|(path, at)| format!("{path} {}:{}", at.line(), at.col() + 1)).collect();
+        assert_eq!(shown, ["a 2:1", "a.b 3:3", "a.c 4:3", "a.c.0 4:7", "a.c.1 4:10", "a.c.1.d 4:11", "e 5:1"]);
+        assert_eq!(places.duplicates, []);
+    }
+
+    #[test]
+    fn environment_variables_find_the_names_that_files_gave() {
+        let known = Dict::from([(
+            "routes".to_owned(),
+            Value::from(Dict::from([("Order-time.out".to_owned(), Value::from(Dict::new()))])),
+        )]);
+        let env = [
+            ("PUNCTUAL__ROUTES__ORDER_TIME_OUT__LEASE", "9s"),
+            ("PUNCTUAL__ROUTES__NEW__SINK", "x"),
+            ("PUNCTUAL_PORT", "tcp://1"),
+        ];
+        let layer = environment(&env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(), &known);
+        let paths: Vec<String> = layer.origins.keys().map(ToString::to_string).collect();
+        assert_eq!(paths, ["routes.Order-time.out.lease", "routes.new.sink"]);
+    }
+}

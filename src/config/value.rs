@@ -1,0 +1,278 @@
+//! The kinds of values that settings have. Each also reads text, which is what the environment and `${VAR}` give.
+
+use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer, SeqAccess, Visitor, value::StrDeserializer},
+};
+
+use super::Secret;
+
+/// A duration: humantime text.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Period(pub Duration);
+
+/// A number of bytes: a whole number, or text with a unit.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Size(pub u64);
+
+/// A whole number.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Whole(pub u64);
+
+/// Any finite number.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Real(pub f64);
+
+/// Yes or no.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flag(pub bool);
+
+/// A list, or one text with commas between its items. `None` stands for an item that was refused.
+#[derive(Clone, Debug)]
+pub struct List<T>(Vec<Option<T>>);
+
+impl<T> List<T> {
+    /// The items with their places in the list.
+    pub fn items(self) -> impl Iterator<Item = (usize, T)> {
+        self.0.into_iter().enumerate().filter_map(|(place, item)| Some((place, item?)))
+    }
+}
+
+/// Units of sizes, in bytes.
+const UNITS: [(&str, u64); 7] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("B", 1),
+];
+
+impl Period {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |why: &dyn fmt::Display| format!("`{text}` is not a duration such as `30s`: {why}");
+        humantime::parse_duration(text).map(Self).map_err(|error| wrong(&error))
+    }
+}
+
+impl Size {
+    fn parse(text: &str) -> Result<Self, String> {
+        let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
+        let (number, bytes) = unit.unwrap_or((text, 1));
+        let size = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(bytes));
+        size.map(Self).ok_or_else(|| format!("`{text}` is not a size such as `65536`, `64KiB` or `1MiB`"))
+    }
+}
+
+impl Whole {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("`{text}` is not a whole number"))
+    }
+}
+
+impl Real {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+        number.map(Self).ok_or_else(|| format!("`{text}` is not a number"))
+    }
+}
+
+impl Flag {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("`{text}` is neither true nor false"))
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS[..3].iter().rev().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
+        match unit {
+            Some((name, bytes)) => write!(f, "{}{name}", self.0 / bytes),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Reads text and numbers through `parse`, and refuses all else naming what was `expected`.
+struct Parsed<T> {
+    parse: fn(&str) -> Result<T, String>,
+    expected: &'static str,
+}
+
+impl<T> Visitor<'_> for Parsed<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(E::custom)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<T, E> {
+        self.visit_str(&value.to_string())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
+        self.visit_str(&value.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+        self.visit_str(&value.to_string())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
+        self.visit_str(&value.to_string())
+    }
+}
+
+/// `Deserialize` and `JsonSchema` of a type with a `parse`.
+macro_rules! parsed {
+    ($type:ident, $expected:literal, $schema:tt) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(Parsed { parse: $type::parse, expected: $expected })
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    };
+}
+
+// Text in place of a number is for `${VAR}`.
+parsed!(Period, "a duration such as `30s`", { "type": "string", "examples": ["500ms", "30s", "10m"] });
+parsed!(Size, "a size such as `1MiB`", { "type": ["integer", "string"], "minimum": 0, "examples": ["64KiB", "1MiB"] });
+parsed!(Whole, "a whole number", { "type": ["integer", "string"], "minimum": 0 });
+parsed!(Real, "a number", { "type": ["number", "string"] });
+parsed!(Flag, "true or false", { "type": ["boolean", "string"] });
+
+impl JsonSchema for Secret {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "writeOnly": true })
+    }
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                let item = |text: &str| {
+                    let item: StrDeserializer<'_, E> = text.trim().into_deserializer();
+                    T::deserialize(item).map(Some)
+                };
+                text.split(',').map(item).collect::<Result<_, E>>().map(List)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some(item) = items.next_element::<Option<T>>()? {
+                    list.push(item);
+                }
+                Ok(List(list))
+            }
+        }
+
+        deserializer.deserialize_any(Items(PhantomData))
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for List<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("ListOf{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let items = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [{ "type": "array", "items": items }, { "type": "string" }] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_and_decimal_units() {
+        for (text, size) in [
+            ("0", 0),
+            ("8080", 8080),
+            ("64KiB", 65_536),
+            ("1 MiB", 1 << 20),
+            ("2GiB", 2 << 30),
+            ("3kB", 3000),
+            ("5B", 5),
+        ] {
+            assert_eq!(Size::parse(text), Ok(Size(size)));
+        }
+        for bad in ["", "1.5MiB", "-1", "1mib", "MiB", "99999999999GiB", "1e3"] {
+            assert!(Size::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!([Size(3 << 20), Size(1025), Size(0)].map(|size| size.to_string()), ["3MiB", "1025", "0"]);
+    }
+
+    #[test]
+    fn a_list_is_also_a_text_with_commas() {
+        let read = |json: serde_json::Value| {
+            serde_json::from_value::<List<Whole>>(json)
+                .map(|list| list.items().map(|(_, item)| item).collect::<Vec<_>>())
+        };
+        assert_eq!(read("1, 2".into()).unwrap(), [Whole(1), Whole(2)]);
+        assert_eq!(read(serde_json::json!([1, "2"])).unwrap(), [Whole(1), Whole(2)]);
+        assert!(read("".into()).is_err());
+    }
+}
