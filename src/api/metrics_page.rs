@@ -32,11 +32,15 @@ impl MetricsPage {
     /// A route whose numbers cannot be had, or not within `patience`, is left out of the gauges.
     async fn render(&self, patience: Duration) -> String {
         let routes = self.queue.routes();
-        let stats = join_all(routes.iter().map(|route| timeout(patience, self.queue.stats(route)))).await;
-        for (route, stats) in routes.iter().zip(stats) {
+        // In tasks, which outlive the patience: the store must see its own timeout to notice a dead connection.
+        let stats = join_all(routes.iter().cloned().map(|route| {
+            let queue = Arc::clone(&self.queue);
+            timeout(patience, tokio::spawn(async move { queue.stats(&route).await }))
+        }));
+        for (route, stats) in routes.iter().zip(stats.await) {
             match stats {
-                Ok(Ok(stats)) => metrics::queue(route, gauges(&stats)),
-                Ok(Err(_)) | Err(_) => metrics::queue_unknown(route),
+                Ok(Ok(Ok(stats))) => metrics::queue(route, gauges(&stats)),
+                _ => metrics::queue_unknown(route),
             }
         }
         metrics::without_absent(&self.recorder.render())

@@ -1,6 +1,6 @@
 //! Connections: how many, how long they may be silent, and how they end.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -71,20 +71,19 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
 async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (OwnedSemaphorePermit, TcpStream) {
     loop {
         let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await.and_then(|(stream, _)| prepared(stream)) {
-            Ok(stream) => return (place, stream),
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // A connection that is reset already refuses both; whoever reads from it learns that.
+                let _ = stream.set_nodelay(true);
+                let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
+                return (place, stream);
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-}
-
-fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT))?;
-    Ok(stream)
 }
 
 /// Half of the files that this process may open: the other half is for Redis, the sinks and their surprises.
