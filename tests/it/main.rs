@@ -2,4 +2,5 @@
 
 mod proxy;
 mod receiver;
+mod api;
 mod support;

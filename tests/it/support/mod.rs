@@ -7,6 +7,11 @@ pub mod proxy;
 pub mod punctual;
 pub mod receiver;
 pub mod redis_server;
+mod api_server;
+mod redis_server;
+
+pub use api_server::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer};
+pub use redis_server::RedisServer;
 
 use std::net::TcpListener;
 

@@ -1,0 +1,212 @@
+//! Input that means harm: only 4xx, no foreign key, nothing without bound.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+
+use crate::support::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT};
+
+/// Sends bytes as they are and reads what comes back until the server closes.
+async fn talk(server: &ApiServer, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    // A refused request may be cut while it is still being written.
+    let _ = stream.write_all(request).await;
+    let mut reply = Vec::new();
+    let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut reply)).await.expect("the server ends it");
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+fn status_of(reply: &str) -> u16 {
+    reply.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("no status: {reply:?}"))
+}
+
+#[tokio::test]
+async fn hostile_names_and_ids_are_refused_and_leave_no_key() {
+    let server = ApiServer::start().await;
+    let long = "x".repeat(60_000);
+    let names = [
+        "*",
+        "%3F",
+        "%5B%5D",
+        "%7Bpunctual%3Aa%7D",
+        "%0D%0A",
+        "%00",
+        "%2E%2E%2Fa",
+        "%2F",
+        "%FF",
+        "a%20b",
+        "%C3%A9",
+        &long,
+    ];
+    for name in names {
+        for (method, path, body) in [
+            ("POST", format!("/v1/routes/{name}/messages"), r#"{"payload":1}"#),
+            ("POST", format!("/v1/routes/{name}/raw"), "x"),
+            ("POST", format!("/v1/routes/{name}/pause"), ""),
+            ("GET", format!("/v1/routes/{name}/messages/x"), ""),
+            ("GET", format!("/v1/routes/a/messages/{name}"), ""),
+            ("PATCH", format!("/v1/routes/a/messages/{name}"), r#"{"delay":1}"#),
+            ("DELETE", format!("/v1/routes/a/messages/{name}"), ""),
+            ("POST", format!("/v1/routes/a/raw?id={name}"), "x"),
+        ] {
+            let request = format!(
+                "{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let reply = talk(&server, request.as_bytes()).await;
+            assert!((400..500).contains(&status_of(&reply)), "{method} {path}: {reply}");
+            assert!(reply.len() < 2000, "a long name is not echoed");
+        }
+    }
+    let mut connection = server.redis.connection().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_refused() {
+    let server = ApiServer::start().await;
+    let deep = "[".repeat(1_000_000);
+    let control = "x\\r\\nInjected: 1";
+    for (body, status) in [
+        (r#"{"payload":1,"delay":nan}"#.to_owned(), 400),
+        (r#"{"payload":1,"delay":1e400}"#.to_owned(), 422),
+        (r#"{"payload":1,"delay":-1}"#.to_owned(), 422),
+        (r#"{"payload":1,"delay":9223372036854775808}"#.to_owned(), 422),
+        (r#"{"payload":1,"delay":9007199254740992}"#.to_owned(), 422),
+        (r#"{"payload":1,"delay":1.5}"#.to_owned(), 422),
+        (r#"{"payload":1,"deliver_at":1e400}"#.to_owned(), 422),
+        (r#"{"payload":1,"deliver_at":"nan"}"#.to_owned(), 422),
+        (r#"{"payload":1,"deliver_at":"-inf"}"#.to_owned(), 422),
+        (format!(r#"{{"payload":1,"headers":{{"X":"{control}"}}}}"#), 422),
+        (format!(r#"{{"payload":1,"headers":{{"{control}":"x"}}}}"#), 422),
+        (format!(r#"{{"payload":1,"key":"{control}"}}"#), 422),
+        (format!(r#"{{"payload":1,"content_type":"{control}"}}"#), 422),
+        (r#"{"payload":1,"id":"a\u0000b"}"#.to_owned(), 422),
+        (format!(r#"{{"payload":1,"id":"{}"}}"#, "x".repeat(1_000_000)), 422),
+        (r#"{"payload":"\ud800"}"#.to_owned(), 422),
+        (deep.clone(), 400),
+        (format!(r#"{{"payload":1,"headers":{deep}"#), 400),
+        (format!("[{}1]", "1,".repeat(2_000_000)), 422),
+        (format!(r#"{{"payload":"{}"}}"#, "x".repeat(MAX_PAYLOAD + 1)), 413),
+    ] {
+        let refused = server.call("POST", "/v1/routes/a/messages", &body).await;
+        refused.problem(status);
+        assert!(refused.text.len() < 1000, "a hostile value is not echoed: {} bytes", refused.text.len());
+    }
+    let largest = format!(r#"{{"payload":"{}"}}"#, "x".repeat(MAX_PAYLOAD));
+    let scheduled = server.call("POST", "/v1/routes/a/messages", &largest).await;
+    assert_eq!(scheduled.status, 201, "the limit itself is allowed");
+}
+
+#[tokio::test]
+async fn hostile_raw_requests_are_refused() {
+    let server = ApiServer::start().await;
+    for query in [
+        "delay=nan",
+        "delay=-1",
+        "delay=1e400",
+        "delay=1.5",
+        "deliver_at=9223372036854775808",
+        "delay=1&delay=2",
+        "delay=1&deliver_at=1",
+        "unknown=1",
+        "id=",
+        "id=a%00b",
+        "max_attempts=-1",
+        "on_conflict=x",
+    ] {
+        server.call("POST", &format!("/v1/routes/a/raw?{query}"), "x").await.problem(400);
+    }
+    server.call("POST", "/v1/routes/a/raw?key=a%0D%0Ab", "x").await.problem(422);
+    server.call("POST", "/v1/routes/a/raw?max_attempts=0", "x").await.problem(422);
+    for length in [MAX_PAYLOAD, MAX_PAYLOAD + 1, 50 * MAX_PAYLOAD] {
+        let status = server.call("POST", "/v1/routes/a/raw?delay=1h", &"x".repeat(length)).await.status;
+        assert_eq!(status, if length > MAX_PAYLOAD { 413 } else { 201 }, "{length}");
+    }
+    let header = |name: &str, value: &str| {
+        format!(
+            "POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\n{name}: {value}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+        )
+    };
+    for (name, value) in [
+        ("Punctual-Forward-Host", "x"),
+        ("Punctual-Forward-Punctual-Id", "x"),
+        ("Punctual-Forward-X", "a\u{1}b"),
+        ("Idempotency-Key", "a b"),
+        ("Content-Length", "2"),
+        ("Transfer-Encoding", "chunked"),
+    ] {
+        let reply = talk(&server, header(name, value).as_bytes()).await;
+        assert!((400..500).contains(&status_of(&reply)), "{name}: {reply}");
+    }
+    assert_eq!(server.ids_in("a", "pending").await.len(), 1, "only the one of allowed length");
+}
+
+#[tokio::test]
+async fn an_endless_chunked_body_is_cut() {
+    let server = ApiServer::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let chunk = format!("{:x}\r\n{}\r\n", 65536, "x".repeat(65536));
+    let (mut reader, mut writer) = stream.into_split();
+    let mut sent = 0_usize;
+    let pump = async {
+        while writer.write_all(chunk.as_bytes()).await.is_ok() {
+            sent += chunk.len();
+        }
+    };
+    let mut reply = [0; 64];
+    let read = async { reader.read(&mut reply).await.unwrap_or(0) };
+    let (length, ()) = timeout(Duration::from_secs(10), async { tokio::join!(read, pump) }).await.expect("it is cut");
+    assert_eq!(status_of(&String::from_utf8_lossy(&reply[..length])), 413);
+    assert!(sent < 20 << 20, "{sent} bytes were taken, those in the kernel's buffers included");
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_given_up_within_the_request_timeout() {
+    let server = ApiServer::start().await;
+    let began = Instant::now();
+    let head = b"POST /v1/routes/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{";
+    let reply = talk(&server, head).await;
+    assert_eq!(status_of(&reply), 408, "{reply}");
+    assert!(began.elapsed() < REQUEST_TIMEOUT + Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_schedules_nothing() {
+    let server = ApiServer::start().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut reply = String::new();
+    let _ = timeout(Duration::from_secs(10), stream.read_to_string(&mut reply)).await.expect("the server ends it");
+    assert!(!reply.contains(" 201 "), "{reply}");
+    assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_keep_others_out() {
+    let server = ApiServer::start().await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let server = ApiServer::start().await;
+    let mut request = b"GET /livez HTTP/1.1\r\nHost: h\r\nX: ".to_vec();
+    request.resize(request.len() + (1 << 20), b'x');
+    let reply = talk(&server, &request).await;
+    // The rest of the head may still be on its way when the connection is closed: then no answer is read.
+    assert!(reply.is_empty() || status_of(&reply) == 431, "{reply}");
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+}

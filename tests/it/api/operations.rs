@@ -1,0 +1,143 @@
+//! What operators and probes call.
+
+use serde_json::{Value, json};
+
+use crate::support::{ApiServer, Setup};
+
+#[tokio::test]
+async fn a_route_tells_its_numbers() {
+    let server = ApiServer::start().await;
+    let empty = json!({
+        "route": "a", "sink": "out", "paused": false, "pending": 0, "due": 0, "unack": 0, "dead": 0,
+        "next_due": null, "oldest_overdue_seconds": 0.0,
+    });
+    assert_eq!(server.call("GET", "/v1/routes/a", "").await.json, empty);
+
+    server.bury("a", "dead").await;
+    server.schedule("a", r#"{"id":"busy","payload":1}"#).await;
+    server.claim("a").await;
+    server.schedule("a", r#"{"payload":1,"delay":"1h"}"#).await;
+    server.schedule("a", r#"{"payload":1,"deliver_at":1000}"#).await;
+    let stats = server.call("GET", "/v1/routes/a", "").await.json;
+    let number = |name: &str| stats[name].as_u64().unwrap();
+    assert_eq!((number("pending"), number("due"), number("unack"), number("dead")), (2, 1, 1, 1));
+    assert_eq!(stats["next_due"], "1970-01-01T00:00:01.000Z");
+    assert!(stats["oldest_overdue_seconds"].as_f64().unwrap() > 1e9);
+
+    let all = server.call("GET", "/v1/routes", "").await.json;
+    assert_eq!(all["routes"].as_array().unwrap().len(), 2);
+    assert_eq!((&all["routes"][0]["dead"], &all["routes"][1]["route"]), (&json!(1), &json!("b")));
+}
+
+#[tokio::test]
+async fn dead_messages_are_redriven_by_name_or_all() {
+    let server = ApiServer::start().await;
+    for id in ["d1", "d2", "d3"] {
+        server.bury("a", id).await;
+    }
+    let redrive = async |body: &str| server.call("POST", "/v1/routes/a/dead/redrive", body).await;
+    assert_eq!(redrive(r#"{"ids":[]}"#).await.json, json!({"count": 0}));
+    assert_eq!(redrive(r#"{"ids":["d1","unknown"]}"#).await.json, json!({"count": 1}));
+    assert_eq!(server.call("GET", "/v1/routes/a/messages/d1", "").await.json["state"], "pending");
+    assert_eq!(redrive(r#"{"ids":null}"#).await.problem(422), "invalid");
+    assert_eq!(redrive(r#"{"ids":["a b"]}"#).await.json["errors"][0]["pointer"], "/ids/0");
+    assert_eq!(redrive("").await.json, json!({"count": 2}));
+    assert!(server.ids_in("a", "dead").await.is_empty());
+}
+
+#[tokio::test]
+async fn dead_messages_are_purged_by_name_or_all() {
+    let server = ApiServer::start().await;
+    for id in ["d1", "d2", "d3"] {
+        server.bury("a", id).await;
+    }
+    let purge = async |body: &str| server.call("DELETE", "/v1/routes/a/dead", body).await;
+    assert_eq!(purge(r#"{"ids":["d1"]}"#).await.json, json!({"count": 1}));
+    assert_eq!(server.ids_in("a", "dead").await, ["d2", "d3"]);
+    assert_eq!(purge("").await.json, json!({"count": 2}));
+    assert!(server.ids_in("a", "dead").await.is_empty());
+}
+
+#[tokio::test]
+async fn pausing_stops_claims_until_resumed() {
+    let server = ApiServer::start().await;
+    server.schedule("a", r#"{"payload":1}"#).await;
+    assert_eq!(server.call("POST", "/v1/routes/a/pause", "").await.status, 204);
+    assert_eq!(server.call("GET", "/v1/routes/a", "").await.json["paused"], true);
+    assert!(server.claim("a").await.is_empty());
+    assert_eq!(server.call("POST", "/v1/routes/a/resume", "").await.status, 204);
+    assert_eq!(server.call("GET", "/v1/routes/a", "").await.json["paused"], false);
+    assert_eq!(server.claim("a").await.len(), 1);
+}
+
+#[tokio::test]
+async fn sinks_health_and_the_description_are_served() {
+    let server = ApiServer::start().await;
+    let expected = json!({"sinks": [
+        {"name": "out", "type": "http", "breaker": "half_open", "last_error": "HTTP 500", "in_flight": 3},
+    ]});
+    assert_eq!(server.call("GET", "/v1/sinks", "").await.json, expected);
+    for probe in ["/livez", "/readyz"] {
+        let health = server.call("GET", probe, "").await;
+        assert_eq!((health.status, health.json), (200, json!({"status": "ok"})), "{probe}");
+    }
+    let description = server.call("GET", "/openapi.json", "").await;
+    assert_eq!(description.headers["content-type"], "application/json");
+    assert_eq!(description.json["openapi"], "3.1.0");
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_do_not_exist_are_problems_too() {
+    let server = ApiServer::start().await;
+    for path in ["/", "/v1", "/v1/routes/", "/v1/routes/a/dead/redrive/x", "/v2/routes", "/v1/routes//messages"] {
+        server.call("GET", path, "").await.problem(404);
+    }
+    for (method, path, allowed) in [
+        ("PUT", "/v1/routes/a/messages", "POST,GET,HEAD"),
+        ("POST", "/v1/routes/a", "GET,HEAD"),
+        ("GET", "/v1/routes/a/raw", "POST"),
+    ] {
+        let refused = server.call(method, path, "").await;
+        assert_eq!(refused.problem(405), "method-not-allowed");
+        assert_eq!(refused.headers["allow"], allowed);
+    }
+    for (method, path) in [
+        ("GET", "/v1/routes/none"),
+        ("POST", "/v1/routes/none/messages"),
+        ("POST", "/v1/routes/none/raw"),
+        ("DELETE", "/v1/routes/none/dead"),
+        ("POST", "/v1/routes/none/pause"),
+    ] {
+        assert_eq!(server.call(method, path, "").await.problem(404), "unknown-route", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_show_each_queue_and_leave_out_one_that_cannot_be_read() {
+    let routes = vec![("metrics-good", 1), ("metrics-broken", 1)];
+    let server = ApiServer::start_with(Setup { routes, ..Setup::default() }).await;
+    server.schedule("metrics-good", r#"{"payload":1,"deliver_at":4102444800000}"#).await;
+    let page = server.call("GET", "/metrics", "").await;
+    assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let has = |page: &str, line: &str| page.lines().any(|found| found == line);
+    assert!(has(&page.text, r#"punctual_pending_messages{route="metrics-good"} 1"#), "{}", page.text);
+    assert!(has(&page.text, r#"punctual_next_due_timestamp_seconds{route="metrics-good"} 4102444800"#));
+    assert!(has(&page.text, r#"punctual_messages_scheduled_total{route="metrics-good",via="api"} 1"#));
+    assert!(has(&page.text, r#"punctual_pending_messages{route="metrics-broken"} 0"#));
+    assert!(!page.text.contains(r#"punctual_next_due_timestamp_seconds{route="metrics-broken"}"#));
+
+    let mut connection = server.redis.connection().await;
+    let key = "{punctual:metrics-broken:0}:pending";
+    let _: () = redis::cmd("SET").arg(key).arg("foreign").query_async(&mut connection).await.unwrap();
+    let page = server.call("GET", "/metrics", "").await.text;
+    assert!(has(&page, r#"punctual_pending_messages{route="metrics-good"} 1"#));
+    assert!(!page.contains(r#"punctual_pending_messages{route="metrics-broken"}"#), "{page}");
+
+    let listed = server.call("GET", "/v1/routes", "").await;
+    assert_eq!(listed.status, 200);
+    assert!(listed.json["routes"][0]["error"].is_string(), "{}", listed.text);
+    assert_eq!(listed.json["routes"][1]["pending"], 1);
+    assert_eq!(server.call("GET", "/v1/routes/metrics-broken", "").await.problem(500), "wrong-type");
+    let foreign: Value = redis::cmd("GET").arg(key).query_async::<String>(&mut connection).await.unwrap().into();
+    assert_eq!(foreign, "foreign");
+}

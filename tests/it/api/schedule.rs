@@ -1,0 +1,166 @@
+//! Ways to schedule: one message, an array, a raw body.
+
+use std::collections::HashSet;
+
+use serde_json::json;
+
+use crate::support::{ApiServer, MAX_PAYLOAD, answer};
+
+const MESSAGES: &str = "/v1/routes/a/messages";
+const IN_2100: &str = "2100-01-01T00:00:00.000Z";
+
+#[tokio::test]
+async fn a_new_message_is_created_a_known_one_kept_or_replaced() {
+    let server = ApiServer::start().await;
+    let body = r#"{"id":"x","payload":"one","deliver_at":"2100-01-01T01:00:00+01:00"}"#;
+    let created = server.call("POST", MESSAGES, body).await;
+    assert_eq!(created.status, 201);
+    let expected = json!({"id": "x", "route": "a", "deliver_at": IN_2100, "status": "scheduled"});
+    assert_eq!(created.json, expected);
+
+    let kept = server.call("POST", MESSAGES, r#"{"id":"x","payload":"two","delay":5}"#).await;
+    assert_eq!(kept.status, 200);
+    let expected = json!({"id": "x", "route": "a", "deliver_at": IN_2100, "status": "exists", "state": "pending"});
+    assert_eq!(kept.json, expected);
+    let payload = async || server.call("GET", "/v1/routes/a/messages/x", "").await.json["payload"].clone();
+    assert_eq!(payload().await, "one");
+
+    let body = r#"{"id":"x","payload":"two","deliver_at":4102444800001,"on_conflict":"replace"}"#;
+    let replaced = server.call("POST", MESSAGES, body).await;
+    assert_eq!((replaced.status, &replaced.json["status"]), (200, &json!("replaced")));
+    assert_eq!(replaced.json["deliver_at"], "2100-01-01T00:00:00.001Z");
+    assert_eq!(payload().await, "two");
+}
+
+#[tokio::test]
+async fn a_message_in_flight_is_kept_but_not_replaced() {
+    let server = ApiServer::start().await;
+    server.schedule("a", r#"{"id":"x","payload":"one"}"#).await;
+    assert_eq!(server.claim("a").await.len(), 1);
+    let kept = server.call("POST", MESSAGES, r#"{"id":"x","payload":"two"}"#).await;
+    assert_eq!((kept.status, &kept.json["state"]), (200, &json!("unack")));
+    let replace = r#"{"id":"x","payload":"two","on_conflict":"replace"}"#;
+    assert_eq!(server.call("POST", MESSAGES, replace).await.problem(409), "in-flight");
+
+    let array = server.call("POST", MESSAGES, &format!(r#"[{replace},{{"id":"y","payload":1}}]"#)).await;
+    assert_eq!(array.status, 200);
+    assert_eq!(array.json["results"][0]["status"], "in_flight");
+    assert_eq!(array.json["results"][1]["status"], "scheduled");
+}
+
+#[tokio::test]
+async fn a_dead_message_revives_when_replaced() {
+    let server = ApiServer::start().await;
+    server.bury("a", "x").await;
+    let kept = server.call("POST", MESSAGES, r#"{"id":"x","payload":"two"}"#).await;
+    assert_eq!((kept.status, &kept.json["state"]), (200, &json!("dead")));
+    let replaced = server.call("POST", MESSAGES, r#"{"id":"x","payload":"two","on_conflict":"replace"}"#).await;
+    assert_eq!((replaced.status, &replaced.json["status"]), (200, &json!("replaced")));
+    let now = server.call("GET", "/v1/routes/a/messages/x", "").await.json;
+    assert_eq!((&now["state"], &now["attempts"]), (&json!("pending"), &json!(0)));
+}
+
+#[tokio::test]
+async fn without_an_id_the_idempotency_key_is_one_and_else_one_is_made() {
+    let server = ApiServer::start().await;
+    let keyed = || server.request("POST", MESSAGES).body(r#"{"payload":1,"delay":"1h"}"#);
+    let first = answer(keyed().header("Idempotency-Key", "\"key-1\"")).await;
+    assert_eq!((first.status, &first.json["id"]), (201, &json!("key-1")));
+    let again = answer(keyed().header("Idempotency-Key", "key-1")).await;
+    assert_eq!((again.status, &again.json["status"]), (200, &json!("exists")));
+    answer(keyed().header("Idempotency-Key", "not an id")).await.problem(400);
+    let array = server.request("POST", MESSAGES).header("Idempotency-Key", "k").body("[]");
+    answer(array).await.problem(400);
+
+    let made: HashSet<String> =
+        [server.schedule("a", r#"{"payload":1}"#).await, server.schedule("a", r#"{"payload":1}"#).await]
+            .iter()
+            .map(|scheduled| scheduled["id"].as_str().unwrap().to_owned())
+            .collect();
+    assert_eq!(made.len(), 2);
+    assert!(made.iter().all(|id| id.len() == 26), "{made:?}");
+}
+
+#[tokio::test]
+async fn a_thousand_messages_come_back_in_their_order_over_all_partitions() {
+    let server = ApiServer::start().await;
+    let items: Vec<_> = (0..1000).map(|n| json!({"id": format!("m{n}"), "payload": n, "delay": "1h"})).collect();
+    let answer = server.call("POST", "/v1/routes/b/messages", &json!(items).to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let results = answer.json["results"].as_array().unwrap();
+    assert_eq!(results.len(), 1000);
+    for (n, result) in results.iter().enumerate() {
+        assert_eq!((&result["id"], &result["status"]), (&json!(format!("m{n}")), &json!("scheduled")));
+    }
+    let empty = server.call("POST", MESSAGES, "[]").await;
+    assert_eq!((empty.status, empty.json), (200, json!({"results": []})));
+}
+
+#[tokio::test]
+async fn one_invalid_item_refuses_the_whole_array_and_each_is_named() {
+    let server = ApiServer::start().await;
+    let body = r#"[{"id":"good","payload":1},{"payload":1,"delay":-1},{"id":"a b"}]"#;
+    let refused = server.call("POST", MESSAGES, body).await;
+    assert_eq!(refused.problem(422), "invalid");
+    let pointers: Vec<_> = refused.json["errors"].as_array().unwrap().iter().map(|e| &e["pointer"]).collect();
+    assert_eq!(pointers, ["/1/delay", "/2/id", "/2"]);
+    assert!(server.ids_in("a", "pending").await.is_empty());
+
+    let large = "x".repeat(MAX_PAYLOAD + 1);
+    let refused = server.call("POST", MESSAGES, &json!([{"payload": 1}, {"payload": large}]).to_string()).await;
+    assert_eq!(refused.problem(413), "too-large");
+    assert_eq!(refused.json["errors"][0]["pointer"], "/1/payload");
+    assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_message_carries_everything_that_was_sent_with_it() {
+    let server = ApiServer::start().await;
+    let body = r#"{"id":"x","payload":{"b": 1,  "a":1.50},"headers":{"traceparent":"00-1"},"key":"k",
+                   "content_type":"application/cloudevents+json","max_attempts":3,"expires_at":4102444800000}"#;
+    server.schedule("a", body).await;
+    let claimed = server.claim("a").await.remove(0).1;
+    let message = punctual::codec::decode(&claimed.body).unwrap();
+    assert_eq!(message.payload, r#"{"b": 1,  "a":1.50}"#);
+    let metadata = message.metadata;
+    assert_eq!(metadata.headers["traceparent"], "00-1");
+    assert_eq!(metadata.key.as_deref(), Some("k"));
+    assert_eq!(metadata.content_type.as_deref(), Some("application/cloudevents+json"));
+    assert_eq!((metadata.max_attempts, metadata.expires_at), (Some(3), Some(4_102_444_800_000)));
+}
+
+#[tokio::test]
+async fn a_raw_body_is_the_payload_byte_for_byte() {
+    let server = ApiServer::start().await;
+    let bytes: Vec<u8> = (0..=255).collect();
+    let raw = server
+        .request("POST", "/v1/routes/a/raw?id=r&key=k&deliver_at=2100-01-01T01:00:00+01:00")
+        .header("Content-Type", "image/png")
+        .header("Punctual-Forward-X", "v")
+        .header("X-Private", "stays")
+        .body(bytes.clone());
+    let created = answer(raw).await;
+    assert_eq!(created.status, 201, "{}", created.text);
+    assert_eq!(created.json, json!({"id": "r", "route": "a", "deliver_at": IN_2100, "status": "scheduled"}));
+    let shown = server.call("GET", "/v1/routes/a/messages/r", "").await.json;
+    assert_eq!((&shown["content_type"], &shown["key"]), (&json!("image/png"), &json!("k")));
+    assert_eq!(shown["headers"], json!({"X": "v"}));
+    let stored = server.call("PATCH", "/v1/routes/a/messages/r", r#"{"delay":0}"#).await;
+    assert_eq!(stored.status, 200);
+    let claimed = server.claim("a").await.remove(0).1;
+    assert_eq!(punctual::codec::decode(&claimed.body).unwrap().payload, bytes);
+}
+
+#[tokio::test]
+async fn a_raw_body_takes_its_id_from_query_or_header_and_repeats_safely() {
+    let server = ApiServer::start().await;
+    let post = |query: &str| server.request("POST", &format!("/v1/routes/a/raw?delay=1h{query}")).body("x");
+    let keyed = answer(post("").header("Idempotency-Key", "k1")).await;
+    assert_eq!((keyed.status, &keyed.json["id"]), (201, &json!("k1")));
+    let again = answer(post("&id=k1")).await;
+    assert_eq!((again.status, &again.json["status"]), (200, &json!("exists")));
+    let replaced = answer(post("&id=k1&on_conflict=replace")).await;
+    assert_eq!((replaced.status, &replaced.json["status"]), (200, &json!("replaced")));
+    let made = answer(server.request("POST", "/v1/routes/a/raw")).await;
+    assert_eq!((made.status, made.json["id"].as_str().unwrap().len()), (201, 26));
+}

@@ -1,0 +1,113 @@
+//! Who may call what.
+
+use punctual::config::{AuthConfig, Right, TokenConfig};
+use serde_json::json;
+
+use crate::support::{ApiServer, Setup, answer};
+
+/// Every call of the API: method, path, the right that it needs.
+const CALLS: [(&str, &str, Option<Right>); 15] = [
+    ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
+    ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
+    ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
+    ("DELETE", "/v1/routes/a/messages/x", Some(Right::Schedule)),
+    ("GET", "/v1/routes/a/messages", Some(Right::Read)),
+    ("GET", "/v1/routes/a/messages/x", Some(Right::Read)),
+    ("GET", "/v1/routes", Some(Right::Read)),
+    ("GET", "/v1/routes/a", Some(Right::Read)),
+    ("GET", "/v1/sinks", Some(Right::Read)),
+    ("GET", "/metrics", Some(Right::Read)),
+    ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
+    ("DELETE", "/v1/routes/a/dead", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
+    ("GET", "/openapi.json", None),
+];
+
+async fn guarded(open_metrics: bool) -> ApiServer {
+    let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
+        token: token.into(),
+        rights: rights.to_vec(),
+        routes: routes.iter().map(ToString::to_string).collect(),
+    };
+    let tokens = vec![
+        token("t-schedule", &[Right::Schedule], &["*"]),
+        token("t-read", &[Right::Read], &["*"]),
+        token("t-admin", &[Right::Admin], &["*"]),
+        token("t-only-b", &[Right::Schedule, Right::Read, Right::Admin], &["b"]),
+    ];
+    ApiServer::start_with(Setup { auth: Some(AuthConfig { tokens, open_metrics }), ..Setup::default() }).await
+}
+
+#[tokio::test]
+async fn no_call_but_the_probes_answers_without_a_whole_token() {
+    let server = guarded(false).await;
+    let unknown = [("GET", "/", None), ("GET", "/v1/routes/none", None), ("PUT", "/v1/routes", None)];
+    for (method, path, _) in CALLS.into_iter().chain(unknown) {
+        let bare = answer(server.request(method, path)).await;
+        assert_eq!(bare.problem(401), "unauthorized", "{method} {path}");
+        assert_eq!(bare.headers["www-authenticate"], "Bearer");
+        for wrong in
+            ["Bearer wrong", "Bearer t-rea", "Bearer t-read1", "Bearer", "Basic dC1yZWFk", "t-read", "Bearer é"]
+        {
+            let request = server.request(method, path).header("Authorization", wrong);
+            assert_eq!(answer(request).await.problem(401), "unauthorized", "{method} {path} {wrong}");
+        }
+    }
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+    assert_eq!(server.call("GET", "/readyz", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn each_call_asks_for_its_right_and_no_right_includes_another() {
+    let server = guarded(false).await;
+    let tokens = [("t-schedule", Right::Schedule), ("t-read", Right::Read), ("t-admin", Right::Admin)];
+    for (method, path, needed) in CALLS {
+        for (token, right) in tokens {
+            let called = answer(server.request(method, path).bearer_auth(token)).await;
+            if needed.is_none_or(|needed| needed == right) {
+                assert!(![401, 403].contains(&called.status), "{method} {path} {token}: {}", called.text);
+            } else {
+                assert_eq!(called.problem(403), "forbidden", "{method} {path} {token}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_sees_and_reaches_its_own_routes_only() {
+    let server = guarded(false).await;
+    let call = async |path: &str| answer(server.request("GET", path).bearer_auth("t-only-b")).await;
+    assert_eq!(call("/v1/routes/b").await.status, 200);
+    assert_eq!(call("/v1/routes/a").await.problem(403), "forbidden");
+    assert_eq!(call("/v1/routes/none").await.problem(403), "forbidden");
+    let listed = call("/v1/routes").await.json;
+    assert_eq!(listed["routes"].as_array().unwrap().len(), 1);
+    assert_eq!(listed["routes"][0]["route"], "b");
+    let elsewhere = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-only-b").body(r#"{"payload":1}"#);
+    assert_eq!(answer(elsewhere).await.problem(403), "forbidden");
+    assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn metrics_can_be_opened_and_never_show_a_token() {
+    let server = guarded(true).await;
+    let with_token = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-schedule").body(r#"{"payload":1}"#);
+    assert_eq!(answer(with_token).await.status, 201);
+    let page = server.call("GET", "/metrics", "").await;
+    assert_eq!(page.status, 200);
+    assert!(page.text.contains("punctual_messages_scheduled_total") && !page.text.contains("t-schedule"));
+    server.call("GET", "/v1/sinks", "").await.problem(401);
+}
+
+#[tokio::test]
+async fn without_tokens_a_page_of_another_origin_changes_nothing() {
+    let server = ApiServer::start().await;
+    let post = |origin: String| {
+        server.request("POST", "/v1/routes/a/messages").header("Origin", origin).body(r#"{"payload":1}"#)
+    };
+    assert_eq!(answer(post("https://evil.example".into())).await.problem(403), "cross-origin");
+    assert!(server.ids_in("a", "pending").await.is_empty());
+    let own = answer(post(format!("http://{}", server.address))).await;
+    assert_eq!((own.status, &own.json["status"]), (201, &json!("scheduled")));
+}

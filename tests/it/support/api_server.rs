@@ -1,0 +1,189 @@
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use punctual::{
+    api::{self, Api, BreakerState, MetricsPage, SinkStatus},
+    config::{AuthConfig, ServerConfig},
+    connection::{Connection, Endpoint},
+    outcome::DeadReason,
+    port::{Burial, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Store},
+    queue::{Queue, QueueRoute},
+    store::redis::RedisStore,
+};
+use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
+use serde_json::Value;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
+
+use super::RedisServer;
+
+/// The largest payload of the server under test, in bytes.
+pub const MAX_PAYLOAD: usize = 100_000;
+/// Its request timeout. Redis has half of it.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What differs between tests.
+pub struct Setup {
+    pub auth: Option<AuthConfig>,
+    pub redis_arguments: Vec<&'static str>,
+    /// With their number of partitions.
+    pub routes: Vec<(&'static str, u16)>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { auth: None, redis_arguments: Vec::new(), routes: vec![("a", 1), ("b", 2)] }
+    }
+}
+
+/// The API on a port of its own, over queues on a Redis of its own.
+pub struct ApiServer {
+    pub redis: RedisServer,
+    pub store: Arc<RedisStore>,
+    pub address: std::net::SocketAddr,
+    client: reqwest::Client,
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinHandle<()>,
+}
+
+/// An answer, read.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+    /// Null when the text is not JSON.
+    pub json: Value,
+}
+
+impl Answer {
+    /// Checks that it is a problem document of this status, and gives the last part of its type.
+    pub fn problem(&self, status: u16) -> &str {
+        assert_eq!(self.status, status, "{}", self.text);
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.text);
+        assert_eq!(self.json["status"], status);
+        assert!(self.json["title"].is_string() && self.json["detail"].is_string(), "{}", self.text);
+        self.json["type"].as_str().unwrap().strip_prefix("urn:problem-type:punctual:").unwrap()
+    }
+}
+
+impl ApiServer {
+    pub async fn start() -> Self {
+        Self::start_with(Setup::default()).await
+    }
+
+    pub async fn start_with(setup: Setup) -> Self {
+        let redis = RedisServer::start_with(&setup.redis_arguments).await;
+        let endpoint = Endpoint { url: redis.url(), ..Endpoint::default() };
+        let connection = Arc::new(Connection::new(endpoint.client().unwrap(), REQUEST_TIMEOUT / 2));
+        let route = |(name, partitions): &(&str, u16)| QueueRoute {
+            name: (*name).into(),
+            sink: "out".into(),
+            partitions: *partitions,
+        };
+        let routes: Vec<QueueRoute> = setup.routes.iter().map(route).collect();
+        let partitions = routes.iter().map(|route| (&route.name, route.partitions));
+        let store = Arc::new(RedisStore::new(connection, "punctual", partitions));
+        let queue = Arc::new(Queue::new(store.clone(), &routes, "punctual", MAX_PAYLOAD, false));
+
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = ServerConfig {
+            listen: address,
+            auth: setup.auth,
+            max_payload: MAX_PAYLOAD,
+            request_timeout: REQUEST_TIMEOUT,
+        };
+        let sink = SinkStatus {
+            name: "out".into(),
+            r#type: "http",
+            breaker: BreakerState::HalfOpen,
+            last_error: Some("HTTP 500".into()),
+            in_flight: 3,
+        };
+        let page = MetricsPage::new(queue.clone(), recorder());
+        let api = Api::new(queue, &config, Arc::new(move || vec![sink.clone()]), page, api::ulids());
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
+            let _ = stopped.await;
+        }));
+        // The client wants it, although it speaks plain HTTP here. Another test may have been first.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
+        Self { redis, store, address, client, stop: Some(stop), serving }
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        self.client.request(method, format!("http://{}{path}", self.address))
+    }
+
+    /// With a body, unless it is empty.
+    pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
+        let request = self.request(method, path);
+        answer(if body.is_empty() { request } else { request.body(body.to_owned()) }).await
+    }
+
+    /// Schedules a message that must be new.
+    pub async fn schedule(&self, route: &str, body: &str) -> Value {
+        let answer = self.call("POST", &format!("/v1/routes/{route}/messages"), body).await;
+        assert_eq!((answer.status, &answer.json["status"]), (201, &"scheduled".into()), "{}", answer.text);
+        answer.json
+    }
+
+    /// Claims what is due on a route of one partition, for a minute.
+    pub async fn claim(&self, route: &str) -> Vec<(Lease, Claimed)> {
+        let request =
+            ClaimRequest { mode: ClaimMode::Ordinary, limit: 1000, max_bytes: 1 << 20, lease: Duration::from_mins(1) };
+        let claim = self.store.claim(&partition(route), request).await.unwrap();
+        let token = claim.token;
+        claim.messages.into_iter().map(|claimed| (Lease { id: claimed.id.clone(), token }, claimed)).collect()
+    }
+
+    /// Schedules a message and makes it dead.
+    pub async fn bury(&self, route: &str, id: &str) {
+        self.schedule(route, &format!(r#"{{"id":"{id}","payload":"x"}}"#)).await;
+        let (lease, _) = self.claim(route).await.into_iter().find(|(lease, _)| lease.id.as_str() == id).unwrap();
+        let burial = Burial { lease, reason: DeadReason::Rejected, error: "HTTP 400".into() };
+        self.store.bury(&partition(route), &[burial]).await.unwrap();
+    }
+
+    /// Stops as on SIGTERM, and tells whether it was done within 5 s.
+    pub async fn stop(&mut self) -> bool {
+        let _ = self.stop.take().expect("still serving").send(());
+        timeout(Duration::from_secs(5), &mut self.serving).await.is_ok()
+    }
+
+    /// The ids in a sorted set of a route's partition 0.
+    pub async fn ids_in(&self, route: &str, set: &str) -> Vec<String> {
+        let mut connection = self.redis.connection().await;
+        let key = format!("{{punctual:{route}:0}}:{set}");
+        redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async(&mut connection).await.unwrap()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+pub async fn answer(request: RequestBuilder) -> Answer {
+    let response: Response = request.send().await.expect("an answer");
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let text = response.text().await.expect("a whole answer");
+    let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+    Answer { status, headers, text, json }
+}
+
+fn partition(route: &str) -> Partition {
+    Partition { route: route.into(), number: 0 }
+}
+
+/// One recorder for the process: there can be no more.
+fn recorder() -> PrometheusHandle {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    RECORDER.get_or_init(|| PrometheusBuilder::new().install_recorder().expect("the first recorder")).clone()
+}
