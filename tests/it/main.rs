@@ -3,4 +3,7 @@
 mod proxy;
 mod receiver;
 mod api;
+mod http_zoo;
+mod redis_list_faults;
+mod sink_contract;
 mod support;

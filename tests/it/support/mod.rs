@@ -8,12 +8,20 @@ pub mod punctual;
 pub mod receiver;
 pub mod redis_server;
 mod api_server;
+mod raw_server;
 mod redis_server;
+mod sending;
 
 pub use api_server::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer};
 pub use redis_server::RedisServer;
 
 use std::net::TcpListener;
+
+pub use self::{
+    raw_server::{RawServer, read_request},
+    redis_server::RedisServer,
+    sending::{delivery, send, send_one},
+};
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {

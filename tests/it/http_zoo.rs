@@ -1,0 +1,26 @@
+//! What HTTP endpoints do to their clients. Every attempt ends in time and with a small amount read.
+
+mod replies;
+mod tls;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use punctual::{config::HttpSinkConfig, sink::http::HttpSink};
+
+fn config(url: String, timeout: Duration) -> HttpSinkConfig {
+    HttpSinkConfig {
+        url,
+        timeout,
+        signing_secrets: vec![],
+        headers: BTreeMap::new(),
+        ca_file: None,
+        cert_file: None,
+        key_file: None,
+    }
+}
+
+fn sink(port: u16, timeout: Duration) -> HttpSink {
+    // The address holds what no text may show.
+    let url = format!("http://user:hidden@127.0.0.1:{port}/due?token=hidden");
+    HttpSink::new(&config(url, timeout)).expect("a valid configuration")
+}
