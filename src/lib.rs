@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod api;
+pub mod app;
 pub mod backoff;
 pub mod codec;
 pub mod config;

@@ -6,4 +6,5 @@ mod api;
 mod http_zoo;
 mod redis_list_faults;
 mod sink_contract;
+mod embedded;
 mod support;

@@ -1,0 +1,211 @@
+//! `redis.url: embedded`: a private redis-server child, its data, socket and log in `redis.data_dir`.
+//!
+//! Two locks keep the directory safe, both held by a process for as long as it lives and freed by the kernel:
+//! - `punctual.lock` by this process: one instance per directory.
+//! - `redis.lock` by the child, which inherits it as its standard input. Free: no server runs, one may be started.
+//!   Held: a server runs, whoever started it, and is taken over. Waiting for it is how its death is noticed.
+
+use std::{
+    fs::{DirBuilder, File, Permissions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixStream,
+    sync::{oneshot, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tracing::{error, info};
+
+use self::server::Server;
+
+mod server;
+
+/// Wait before a server that died is started again, and the most it grows to while that fails.
+const RESTART_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+
+/// Longest path of a Unix socket, in bytes: `sun_path` in `<sys/un.h>` without the closing NUL.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Longest wait for another process' server to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    #[error(
+        "neither redis-server nor valkey-server is on the PATH: install one (Debian: apt-get install redis-server), \
+         or set redis.url to a server that runs already"
+    )]
+    NotInstalled,
+    #[error("`{}` is in use by another punctual: each needs its own redis.data_dir", .0.display())]
+    InUse(PathBuf),
+    #[error("the path `{}` is longer than the {MAX_SOCKET_PATH} bytes of a Unix socket: set a shorter redis.data_dir", .0.display())]
+    PathTooLong(PathBuf),
+    #[error("`{}`: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("the embedded redis-server ended at its start; its log says: {0}")]
+    Exited(String),
+    #[error("the embedded redis-server in `{}` does not answer; see redis.log there", .0.display())]
+    Silent(PathBuf),
+    #[error("no embedded Redis runs in `{}`: start `punctual serve`, or set redis.url", .0.display())]
+    NotRunning(PathBuf),
+}
+
+/// Whether the server can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running {
+        /// Its process id.
+        pid: u32,
+    },
+    /// It died, and is being started again.
+    Down,
+}
+
+/// A running server. Dropping this leaves the server running, for the next instance to take over.
+#[derive(Debug)]
+pub struct Embedded {
+    url: String,
+    state: watch::Receiver<State>,
+    stop: oneshot::Sender<()>,
+    supervisor: JoinHandle<()>,
+}
+
+impl Embedded {
+    /// Starts a server in `data_dir`, or takes over the one that runs there, and waits until it has loaded its
+    /// data: up to a minute without progress. From then on a server that dies is started again.
+    pub async fn start(data_dir: &Path) -> Result<Self, EmbeddedError> {
+        let home = Home::open(data_dir)?;
+        let server = Server::start(&home).await?;
+        let url = home.url();
+        let (set_state, state) = watch::channel(State::Running { pid: server.pid() });
+        let (stop, stopped) = oneshot::channel();
+        let supervisor = tokio::spawn(supervise(home, server, set_state, stopped));
+        Ok(Self { url, state, stop, supervisor })
+    }
+
+    /// `unix://` and the path of the socket.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Tells when the server dies and when it is back.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Lets the server write out its data and end; kills it if it takes longer than a few seconds.
+    pub async fn stop(self) {
+        // An error means that the supervisor has ended, which it does only when told.
+        let _ = self.stop.send(());
+        let _ = self.supervisor.await;
+    }
+}
+
+/// The URL of the server that a `punctual serve` runs in `data_dir`, for other commands beside it.
+pub async fn running_url(data_dir: &Path) -> Result<String, EmbeddedError> {
+    let not_running = || EmbeddedError::NotRunning(data_dir.to_owned());
+    let path = data_dir.canonicalize().map_err(|_| not_running())?;
+    let socket = socket_path(&path)?;
+    match timeout(CONNECT_TIMEOUT, UnixStream::connect(&socket)).await {
+        Ok(Ok(_)) => Ok(url_of(&socket)),
+        _ => Err(not_running()),
+    }
+}
+
+async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, mut stop: oneshot::Receiver<()>) {
+    let [shortest, longest] = RESTART_DELAYS;
+    let mut delay = shortest;
+    loop {
+        tokio::select! {
+            () = server.exited() => {}
+            asked = &mut stop => {
+                if asked.is_ok() {
+                    server.stop(&home).await;
+                }
+                return;
+            }
+        }
+        error!(pid = server.pid(), directory = %home.path.display(), "the embedded redis-server died; starting it again");
+        state.send_replace(State::Down);
+        server = loop {
+            tokio::select! {
+                () = sleep(delay) => {}
+                _ = &mut stop => return,
+            }
+            tokio::select! {
+                started = Server::start(&home) => match started {
+                    Ok(server) => break server,
+                    Err(error) => {
+                        error!(%error, "the embedded redis-server could not be started again");
+                        delay = longest.min(delay * 2);
+                    }
+                },
+                asked = &mut stop => {
+                    if asked.is_ok() {
+                        server::shut_down(&home).await;
+                    }
+                    return;
+                }
+            }
+        };
+        delay = shortest;
+        info!(pid = server.pid(), "the embedded redis-server is back");
+        state.send_replace(State::Running { pid: server.pid() });
+    }
+}
+
+/// The directory of a server, locked for this process.
+#[derive(Debug)]
+struct Home {
+    /// Absolute.
+    path: PathBuf,
+    socket: PathBuf,
+    _lock: File,
+}
+
+impl Home {
+    /// Creates the directory if need be; nobody else may look into it.
+    fn open(data_dir: &Path) -> Result<Self, EmbeddedError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| EmbeddedError::Io { path, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(at(data_dir))?;
+        let path = data_dir.canonicalize().map_err(at(data_dir))?;
+        let mode = path.metadata().map_err(at(&path))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(at(&path))?;
+        }
+        let socket = socket_path(&path)?;
+        let lock = lock_file(&path.join("punctual.lock"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path, socket, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(EmbeddedError::InUse(path)),
+            Err(TryLockError::Error(source)) => Err(EmbeddedError::Io { path, source }),
+        }
+    }
+
+    fn url(&self) -> String {
+        url_of(&self.socket)
+    }
+}
+
+fn lock_file(path: &Path) -> Result<File, EmbeddedError> {
+    let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path);
+    file.map_err(|source| EmbeddedError::Io { path: path.to_owned(), source })
+}
+
+fn socket_path(directory: &Path) -> Result<PathBuf, EmbeddedError> {
+    let socket = directory.join("redis.sock");
+    if socket.as_os_str().len() > MAX_SOCKET_PATH { Err(EmbeddedError::PathTooLong(socket)) } else { Ok(socket) }
+}
+
+fn url_of(socket: &Path) -> String {
+    let url = url::Url::from_file_path(socket).expect("the path is absolute");
+    format!("unix{}", url.as_str().trim_start_matches("file"))
+}

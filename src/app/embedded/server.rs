@@ -1,0 +1,279 @@
+//! One redis-server process: started or taken over, awaited, ended.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs::{File, TryLockError},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use redis::{InfoDict, RedisResult};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{EmbeddedError, Home, lock_file};
+
+/// Redis' own name first: it is what most machines have.
+const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
+
+/// Longest start without progress; loading a large append-only file goes on as long as it gets ahead.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Longest wait for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause between two looks at a server that starts, and at one that loads.
+const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
+
+/// Pause between two log lines about loading.
+const LOADING_LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Longest wait for a server to write out its data and end: half of the default `shutdown_timeout`.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How much of the log's end an error shows, in bytes.
+const LOG_TAIL: u64 = 600;
+
+/// A server that has answered.
+#[derive(Debug)]
+pub struct Server {
+    pid: u32,
+    /// `None` when it was taken over.
+    child: Option<Child>,
+    gone: oneshot::Receiver<()>,
+}
+
+impl Server {
+    /// Starts a server, or takes over the one that runs; returns once it answers.
+    pub async fn start(home: &Home) -> Result<Self, EmbeddedError> {
+        loop {
+            let lock = lock_file(&lock_path(home))?;
+            let child = match lock.try_lock() {
+                Ok(()) => Some(spawn(home, lock)?),
+                Err(TryLockError::WouldBlock) => None,
+                Err(TryLockError::Error(source)) => {
+                    return Err(EmbeddedError::Io { path: lock_path(home), source });
+                }
+            };
+            let mut gone = when_gone(home)?;
+            match (until_it_answers(home, &mut gone).await, child) {
+                (Ok(pid), child) => {
+                    info!(pid, directory = %home.path.display(), taken_over = child.is_none(), "embedded Redis runs");
+                    return Ok(Self { pid, child, gone });
+                }
+                // The one to take over was about to end.
+                (Err(EmbeddedError::Exited(_)), None) => {}
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(mut child)) => {
+                    // It may have ended by itself.
+                    let _ = child.kill().await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Cancel-safe.
+    pub async fn exited(&mut self) {
+        // An error means that the waiting thread is gone, which it is only after the server.
+        let _ = (&mut self.gone).await;
+        if let Some(child) = &mut self.child {
+            // The lock is free, so the process has ended: this takes its exit status.
+            let _ = child.wait().await;
+        }
+    }
+
+    /// Asks it to end; kills it if it does not.
+    pub async fn stop(mut self, home: &Home) {
+        shut_down(home).await;
+        if timeout(STOP_TIMEOUT, self.exited()).await.is_ok() {
+            return;
+        }
+        warn!(pid = self.pid, "the embedded redis-server did not end in time; killing it");
+        // The process still holds its lock, so that the id is still its own.
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = timeout(STOP_TIMEOUT, self.exited()).await;
+    }
+}
+
+/// Asks the server to write out its data and end. It answers only when it refuses.
+pub async fn shut_down(home: &Home) {
+    let asked = timeout(STOP_TIMEOUT, async {
+        let mut connection = connect(home).await?;
+        redis::cmd("SHUTDOWN").query_async::<()>(&mut connection).await
+    });
+    if let Ok(Err(error)) = asked.await
+        && error.code().is_some()
+    {
+        warn!(%error, "the embedded redis-server refused to end");
+    }
+}
+
+fn lock_path(home: &Home) -> PathBuf {
+    home.path.join("redis.lock")
+}
+
+fn log_path(home: &Home) -> PathBuf {
+    home.path.join("redis.log")
+}
+
+/// `lock` is locked; the child takes it over as its standard input, which it never reads.
+fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
+    let search = env::var_os("PATH").unwrap_or_default();
+    let program = find(&search).ok_or(EmbeddedError::NotInstalled)?;
+    let at = |path: PathBuf| move |source| EmbeddedError::Io { path, source };
+    let log = File::options().create(true).append(true).mode(0o600).open(log_path(home)).map_err(at(log_path(home)))?;
+    let errors = log.try_clone().map_err(at(log_path(home)))?;
+    let mut command = Command::new(&program);
+    command
+        .args(["--port", "0", "--unixsocketperm", "700", "--unixsocket"])
+        .arg(&home.socket)
+        .arg("--dir")
+        .arg(&home.path)
+        .args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""])
+        .args(["--maxmemory-policy", "noeviction", "--daemonize", "no"])
+        .current_dir(&home.path)
+        // The environment holds secrets that are none of its business.
+        .env_clear()
+        .env("PATH", &search)
+        // Ctrl-C in a terminal goes to the whole group: only punctual decides when Redis ends.
+        .process_group(0)
+        .stdin(Stdio::from(lock))
+        .stdout(Stdio::from(log))
+        .stderr(Stdio::from(errors));
+    command.spawn().map_err(at(program))
+}
+
+/// The first server program on the search path.
+fn find(search: &OsStr) -> Option<PathBuf> {
+    let executable =
+        |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    let in_directories =
+        |program: &&str| env::split_paths(search).map(|directory| directory.join(program)).find(executable);
+    PROGRAMS.iter().find_map(in_directories)
+}
+
+/// Resolves when no process holds the server's lock any more. The thread sleeps in the kernel until then, and
+/// ends with this process if that is sooner.
+fn when_gone(home: &Home) -> Result<oneshot::Receiver<()>, EmbeddedError> {
+    let lock = lock_file(&lock_path(home))?;
+    let (tell, gone) = oneshot::channel();
+    let wait = move || {
+        while lock.lock().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
+        drop(lock);
+        // Nobody waits any more once the handle is gone.
+        let _ = tell.send(());
+    };
+    let thread = std::thread::Builder::new().name("redis-exit".into()).spawn(wait);
+    thread.map_err(|source| EmbeddedError::Io { path: lock_path(home), source })?;
+    Ok(gone)
+}
+
+/// What a server says of itself.
+enum Answer {
+    Ready { pid: u32 },
+    Loading { bytes: u64, percent: String },
+}
+
+/// The server's process id, once it has loaded its data.
+async fn until_it_answers(home: &Home, gone: &mut oneshot::Receiver<()>) -> Result<u32, EmbeddedError> {
+    let [starting, loading] = LOOKS;
+    let mut deadline = Instant::now() + START_TIMEOUT;
+    let mut logged = Instant::now();
+    let mut loaded = 0;
+    loop {
+        let answer = tokio::select! {
+            _ = &mut *gone => return Err(EmbeddedError::Exited(log_tail(&log_path(home)))),
+            answer = timeout(ANSWER_TIMEOUT, ask(home)) => answer,
+        };
+        let pause = match answer {
+            Ok(Ok(Answer::Ready { pid })) => return Ok(pid),
+            Ok(Ok(Answer::Loading { bytes, percent })) => {
+                if bytes > loaded {
+                    (loaded, deadline) = (bytes, Instant::now() + START_TIMEOUT);
+                }
+                if logged.elapsed() >= LOADING_LOG_INTERVAL {
+                    info!(percent, "embedded Redis is loading its data");
+                    logged = Instant::now();
+                }
+                loading
+            }
+            Ok(Err(_)) | Err(_) => starting,
+        };
+        if Instant::now() >= deadline {
+            return Err(EmbeddedError::Silent(home.path.clone()));
+        }
+        sleep(pause).await;
+    }
+}
+
+async fn ask(home: &Home) -> RedisResult<Answer> {
+    let mut connection = connect(home).await?;
+    let info: InfoDict = redis::cmd("INFO").query_async(&mut connection).await?;
+    if info.get::<u8>("loading") == Some(1) {
+        let bytes = info.get("loading_loaded_bytes").unwrap_or(0);
+        return Ok(Answer::Loading { bytes, percent: info.get("loading_loaded_perc").unwrap_or_default() });
+    }
+    redis::cmd("PING").query_async::<()>(&mut connection).await?;
+    info.get("process_id")
+        .map(|pid| Answer::Ready { pid })
+        .ok_or_else(|| (redis::ErrorKind::UnexpectedReturnType, "INFO names no process_id").into())
+}
+
+async fn connect(home: &Home) -> RedisResult<redis::aio::MultiplexedConnection> {
+    redis::Client::open(home.url())?.get_multiplexed_async_connection().await
+}
+
+/// The last lines of a log, for an error.
+fn log_tail(path: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        Ok(tail)
+    };
+    match read() {
+        Ok(tail) => String::from_utf8_lossy(&tail).trim().replace('\n', " | "),
+        Err(error) => format!("(`{}`: {error})", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_program_is_found_on_the_path_if_it_can_be_executed() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let search = env::join_paths([first.path(), second.path()]).unwrap();
+        let install = |directory: &Path, program: &str, mode| {
+            let path = directory.join(program);
+            File::options().create(true).append(true).mode(mode).open(&path).unwrap();
+            path
+        };
+        assert_eq!(find(&search), None);
+        install(first.path(), "redis-server", 0o600);
+        assert_eq!(find(&search), None);
+        let valkey = install(first.path(), "valkey-server", 0o700);
+        assert_eq!(find(&search), Some(valkey));
+        let redis = install(second.path(), "redis-server", 0o700);
+        assert_eq!(find(&search), Some(redis));
+    }
+}

@@ -1,0 +1,3 @@
+//! Where the configuration becomes live objects.
+
+pub mod embedded;

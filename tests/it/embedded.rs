@@ -1,0 +1,190 @@
+//! The embedded Redis: a real redis-server, real process deaths.
+
+use std::{
+    env,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use punctual::app::embedded::{Embedded, EmbeddedError, State, running_url};
+use rustix::process::{Pid, Signal, getpgid, kill_process};
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+
+/// Tells `holds_an_embedded_redis_until_it_is_killed` where.
+const DIRECTORY: &str = "PUNCTUAL_TEST_EMBEDDED";
+
+/// Bound of every wait; each takes far less.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn redis(url: &str) -> redis::aio::MultiplexedConnection {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn set(url: &str, key: &str) {
+    redis::cmd("SET").arg(key).arg(1).query_async::<()>(&mut redis(url).await).await.unwrap();
+}
+
+async fn has(url: &str, key: &str) -> bool {
+    redis::cmd("EXISTS").arg(key).query_async(&mut redis(url).await).await.unwrap()
+}
+
+fn pid(embedded: &Embedded) -> u32 {
+    match *embedded.state().borrow() {
+        State::Running { pid } => pid,
+        State::Down => panic!("the server is down"),
+    }
+}
+
+fn process(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+/// A process of its own that runs an embedded Redis; killed with signal 9 on drop.
+struct Parent(Child);
+
+impl Parent {
+    /// Returns once its Redis answers.
+    async fn start(data_dir: &Path) -> Self {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "embedded::holds_an_embedded_redis_until_it_is_killed", "--ignored"])
+            .env(DIRECTORY, data_dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let parent = Self(child);
+        let answers = async {
+            while running_url(data_dir).await.is_err() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(SOON, answers).await.expect("the other process starts a Redis");
+        parent
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory whose server is ended with it, also when a test fails.
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let socket = self.path().join("redis.sock");
+        let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
+        if let Ok(mut connection) = client.get_connection() {
+            let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut connection);
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "the other process of the tests below"]
+async fn holds_an_embedded_redis_until_it_is_killed() {
+    let directory = env::var_os(DIRECTORY).expect("run by another test");
+    let _embedded = Embedded::start(&PathBuf::from(directory)).await.unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_a_clean_stop_and_a_start() {
+    let directory = Home::new();
+    let data_dir = directory.path().join("new/data dir");
+    let first = Embedded::start(&data_dir).await.unwrap();
+    let (url, child) = (first.url().to_owned(), process(pid(&first)));
+    set(&url, "a").await;
+    assert_eq!(data_dir.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(getpgid(Some(child)).unwrap(), child, "Ctrl-C must not reach the child");
+    first.stop().await;
+    assert!(getpgid(Some(child)).is_err(), "the child has ended");
+    assert!(matches!(running_url(&data_dir).await, Err(EmbeddedError::NotRunning(_))));
+
+    let second = Embedded::start(&data_dir).await.unwrap();
+    assert!(has(second.url(), "a").await);
+    let config: Vec<String> =
+        redis::cmd("CONFIG").arg("GET").arg("port").query_async(&mut redis(second.url()).await).await.unwrap();
+    assert_eq!(config, ["port", "0"]);
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_outlived_its_killed_parent_is_taken_over_and_stopped() {
+    let directory = Home::new();
+    let parent = Parent::start(directory.path()).await;
+    let url = running_url(directory.path()).await.unwrap();
+    set(&url, "a").await;
+    let info: redis::InfoDict = redis::cmd("INFO").query_async(&mut redis(&url).await).await.unwrap();
+    drop(parent);
+    let embedded = Embedded::start(directory.path()).await.unwrap();
+    assert_eq!((embedded.url(), Some(pid(&embedded))), (url.as_str(), info.get("process_id")));
+    assert!(has(&url, "a").await);
+    embedded.stop().await;
+    assert!(matches!(running_url(directory.path()).await, Err(EmbeddedError::NotRunning(_))));
+}
+
+#[tokio::test]
+async fn a_second_instance_on_the_same_directory_is_refused() {
+    let directory = Home::new();
+    let first = Embedded::start(directory.path()).await.unwrap();
+    let second = Embedded::start(directory.path()).await.unwrap_err();
+    assert!(matches!(second, EmbeddedError::InUse(_)), "{second}");
+    assert_eq!(running_url(directory.path()).await.unwrap(), first.url());
+    first.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_started_again_with_its_data() {
+    let directory = Home::new();
+    let embedded = Embedded::start(directory.path()).await.unwrap();
+    set(embedded.url(), "a").await;
+    let mut state = embedded.state();
+    let killed = pid(&embedded);
+    kill_process(process(killed), Signal::KILL).unwrap();
+    timeout(SOON, state.wait_for(|state| *state == State::Down)).await.expect("the death is noticed").unwrap();
+    timeout(SOON, state.wait_for(|state| *state != State::Down)).await.expect("it comes back").unwrap();
+    assert_ne!(pid(&embedded), killed);
+    assert!(has(embedded.url(), "a").await);
+    embedded.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_killed_at_the_end() {
+    let directory = Home::new();
+    let embedded = Embedded::start(directory.path()).await.unwrap();
+    set(embedded.url(), "a").await;
+    let child = process(pid(&embedded));
+    kill_process(child, Signal::STOP).unwrap();
+    timeout(SOON, embedded.stop()).await.expect("stopping is bounded");
+    assert!(getpgid(Some(child)).is_err(), "the child has ended");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_says_why() {
+    let directory = Home::new();
+    let files = directory.path().join("appendonlydir");
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("appendonly.aof.manifest"), "not a manifest\n").unwrap();
+    let error = Embedded::start(directory.path()).await.unwrap_err();
+    assert!(error.to_string().contains("AOF manifest"), "{error}");
+
+    let deep = directory.path().join("d".repeat(100));
+    let error = Embedded::start(&deep).await.unwrap_err();
+    assert!(matches!(error, EmbeddedError::PathTooLong(_)), "{error}");
+}
