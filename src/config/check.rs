@@ -159,13 +159,14 @@ fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<Serv
 /// `None`: no tokens. A token with mistakes is reported and left out.
 fn auth(raw: RawAuth, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
     let at = Path::of("server.auth.tokens");
-    let mut any = false;
+    if raw.0.tokens.is_empty() {
+        return None;
+    }
     let mut tokens = Vec::new();
     for (place, raw) in raw.0.tokens.items() {
-        any = true;
         tokens.extend(token(raw, &at.key(place.to_string()), names, problems));
     }
-    any.then(|| AuthConfig { tokens, open_metrics: raw.0.open_metrics.is_some_and(|open| open.0) })
+    Some(AuthConfig { tokens, open_metrics: raw.0.open_metrics.is_some_and(|open| open.0) })
 }
 
 fn token(raw: RawToken, at: &Path, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path as FilePath};
 
 use figment::value::{Dict, Value};
 use granit_parser::{Event, Marker, Parser};
+use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::problem::{Origin, Origins, Path, Problems};
 
@@ -31,11 +32,11 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     };
     // Duplicates are found below, all of them and with their paths.
     let options = serde_saphyr::options! {
-        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
         strict_booleans: true,
         leading_zero_numbers_as_strings: true,
-        // They are refused below, with their paths.
-        reject_non_finite_typeless_float: false,
+        // They are refused later, with their paths.
+        non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         with_snippet: false,
     };
     let values = match serde_saphyr::from_str_with_options::<Value>(&text, options) {

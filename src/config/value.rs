@@ -35,6 +35,11 @@ pub struct Flag(pub bool);
 pub struct List<T>(Vec<Option<T>>);
 
 impl<T> List<T> {
+    /// Whether nothing was written, not even something wrong.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The items with their places in the list.
     pub fn items(self) -> impl Iterator<Item = (usize, T)> {
         self.0.into_iter().enumerate().filter_map(|(place, item)| Some((place, item?)))

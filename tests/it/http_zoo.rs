@@ -9,7 +9,7 @@ use punctual::{config::HttpSinkConfig, sink::http::HttpSink};
 
 fn config(url: String, timeout: Duration) -> HttpSinkConfig {
     HttpSinkConfig {
-        url,
+        url: url.into(),
         timeout,
         signing_secrets: vec![],
         headers: BTreeMap::new(),

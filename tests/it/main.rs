@@ -1,10 +1,10 @@
 //! All tests that need servers, in one binary: it links once.
 
+mod api;
+mod embedded;
+mod http_zoo;
 mod proxy;
 mod receiver;
-mod api;
-mod http_zoo;
 mod redis_list_faults;
 mod sink_contract;
-mod embedded;
 mod support;

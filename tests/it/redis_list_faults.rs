@@ -15,7 +15,7 @@ use crate::support::{RedisServer, delivery, send, send_one};
 
 fn sink(server: &RedisServer, timeout: Duration) -> RedisListSink {
     let remote = RemoteRedis {
-        url: server.url(),
+        url: server.url().into(),
         username: None,
         password: None,
         ca_file: None,

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::support::{RawServer, delivery, free_port, send};
+use crate::support::{RawServer, delivery, port::Port, send};
 
 /// A real server, and how to send to it.
 #[async_trait]
@@ -92,7 +92,7 @@ async fn nothing_arrives_from_a_check_and_it_tells_a_good_destination_from_none(
         let name = destination.name();
         destination.sink(destination.port(), TIMEOUT).check().await.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(destination.arrived().await.is_empty(), "{name}");
-        let error = destination.sink(free_port(), TIMEOUT).check().await.expect_err(name);
+        let error = destination.sink(Port::reserve().number(), TIMEOUT).check().await.expect_err(name);
         assert!(!error.is_empty(), "{name}");
     }
 }
@@ -124,7 +124,7 @@ async fn a_slow_message_does_not_hold_the_outcomes_of_the_others() {
 #[tokio::test]
 async fn a_destination_that_refuses_connections_is_unavailable() {
     for destination in destinations().await {
-        let sink = destination.sink(free_port(), TIMEOUT);
+        let sink = destination.sink(Port::reserve().number(), TIMEOUT);
         let batch = vec![delivery("m1", "x"), delivery("m2", "x")];
         for outcome in send(&*sink, batch).await {
             assert_eq!(outcome.failure_kind(), Some("unavailable"), "{}: {outcome:?}", destination.name());

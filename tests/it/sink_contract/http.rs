@@ -68,7 +68,7 @@ impl Destination for Endpoint {
 
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
         let config = HttpSinkConfig {
-            url: format!("http://127.0.0.1:{port}/due"),
+            url: format!("http://127.0.0.1:{port}/due").into(),
             timeout,
             signing_secrets: vec![],
             headers: BTreeMap::new(),

@@ -46,7 +46,7 @@ impl Destination for List {
 
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
         let server = RemoteRedis {
-            url: format!("redis://127.0.0.1:{port}/0"),
+            url: format!("redis://127.0.0.1:{port}/0").into(),
             username: None,
             password: None,
             ca_file: None,

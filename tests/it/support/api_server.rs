@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
     api::{self, Api, BreakerState, MetricsPage, SinkStatus},
     config::{AuthConfig, ServerConfig},
-    connection::{Connection, Endpoint},
+    connection::Connection,
     outcome::DeadReason,
     port::{Burial, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Store},
     queue::{Queue, QueueRoute},
@@ -76,8 +76,8 @@ impl ApiServer {
 
     pub async fn start_with(setup: Setup) -> Self {
         let redis = RedisServer::start_with(&setup.redis_arguments).await;
-        let endpoint = Endpoint { url: redis.url(), ..Endpoint::default() };
-        let connection = Arc::new(Connection::new(endpoint.client().unwrap(), REQUEST_TIMEOUT / 2));
+        let client = redis::Client::open(redis.url()).unwrap();
+        let connection = Arc::new(Connection::new(client, REQUEST_TIMEOUT / 2));
         let route = |(name, partitions): &(&str, u16)| QueueRoute {
             name: (*name).into(),
             sink: "out".into(),
@@ -86,7 +86,7 @@ impl ApiServer {
         let routes: Vec<QueueRoute> = setup.routes.iter().map(route).collect();
         let partitions = routes.iter().map(|route| (&route.name, route.partitions));
         let store = Arc::new(RedisStore::new(connection, "punctual", partitions));
-        let queue = Arc::new(Queue::new(store.clone(), &routes, "punctual", MAX_PAYLOAD, false));
+        let queue = Arc::new(Queue::new(store.clone(), &routes, MAX_PAYLOAD, false));
 
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -6,12 +6,12 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::free_port;
+use super::port::Port;
 
 /// A `redis-server` with an append-only file; killed on drop.
 pub struct RedisServer {
     directory: TempDir,
-    port: u16,
+    port: Port,
     arguments: Vec<String>,
     child: Option<Child>,
 }
@@ -25,7 +25,7 @@ impl RedisServer {
     pub async fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self {
             directory: tempfile::tempdir().expect("a temporary directory"),
-            port: free_port(),
+            port: Port::reserve(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
             child: None,
         };
@@ -34,11 +34,11 @@ impl RedisServer {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/0", self.port)
+        format!("redis://127.0.0.1:{}/0", self.port.number())
     }
 
     pub fn pid(&self) -> u32 {
@@ -57,7 +57,16 @@ impl RedisServer {
     pub async fn restart(&mut self) {
         self.kill();
         let child = Command::new("redis-server")
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args([
+                "--port",
+                &self.port.number().to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+            ])
             .args(["--enable-debug-command", "yes", "--dir"])
             .arg(self.directory.path())
             .args(&self.arguments)

@@ -1,0 +1,224 @@
+//! Wrong configurations: every mistake is reported, where it was made, and without secrets.
+
+use super::*;
+
+fn problems(yaml: &str) -> Vec<String> {
+    Setup::new(&[yaml], &[]).problems()
+}
+
+/// One mistake each: YAML, and the one report it must lead to.
+const MISTAKES: &[(&str, &str)] = &[
+    // Form
+    ("max_sleep: 1s\nmax_sleep: 2s", "1.yaml:2:1: max_sleep: is a duplicate key"),
+    ("redis: {timeout: 1s, timeout: 2s}", "1.yaml:1:22: redis.timeout: is a duplicate key"),
+    ("rediss: {}", "1.yaml:1:1: rediss: `rediss` is unknown: did you mean `redis`? known: redis, server, log, "),
+    (
+        "redis:\n  time_out: 1s",
+        "1.yaml:2:3: redis.time_out: `time_out` is unknown: did you mean `timeout`? known: url, ",
+    ),
+    ("redis: 5", "1.yaml:1:1: redis: must be a mapping, not a number"),
+    ("[]", "1.yaml:1:1: must hold a mapping"),
+    ("max_sleep: [1s]", "1.yaml:1:1: max_sleep: must be a duration such as `30s`, not a list"),
+    ("max_sleep: 5", "1.yaml:1:1: max_sleep: `5` is not a duration such as `30s`: time unit needed"),
+    ("max_sleep: soon", "1.yaml:1:1: max_sleep: `soon` is not a duration such as `30s`: "),
+    ("server: {max_payload: 1mb}", "1.yaml:1:10: server.max_payload: `1mb` is not a size such as"),
+    ("redis: {password: 1234}", "1.yaml:1:9: redis.password: must be text, not a number: put it in quotes"),
+    ("redis: {allow_eviction: maybe}", "1.yaml:1:9: redis.allow_eviction: `maybe` is neither true nor false"),
+    ("log: {level: loud}", "1.yaml:1:7: log.level: `loud` is unknown: known: error, warn, info, debug, trace"),
+    ("log: {format: jsn}", "1.yaml:1:7: log.format: `jsn` is unknown: did you mean `json`? known: text, json"),
+    ("server: {auth: {tokens: [a, ]}, listen: ':1'}", "1.yaml:1:33: server.listen: `:1` is not an address and port"),
+    // Expansion
+    (
+        "redis:\n  url: redis://${HOST}",
+        "1.yaml:2:3: redis.url: names the environment variable `HOST`, which is not set",
+    ),
+    ("server: {auth: {tokens: [a, '${T}']}}", "1.yaml:1:29: server.auth.tokens.1: names the environment variable `T`"),
+    ("redis: {password: '${file:/none}'}", "1.yaml:1:9: redis.password: names the file `/none`: "),
+    // Redis
+    ("redis: {url: 'http://a'}", "1.yaml:1:9: redis.url: has the scheme `http`; known: redis, rediss, unix"),
+    ("redis: {url: localhost}", "1.yaml:1:9: redis.url: is not a URL such as redis://"),
+    ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has `x` for the number of its database"),
+    ("redis: {url: 'rediss://a#insecure'}", "1.yaml:1:9: redis.url: must not have a `#` part"),
+    ("redis: {url: 'unix:///'}", "1.yaml:1:9: redis.url: names no socket"),
+    ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),
+    ("redis: {timeout: 61s}", "1.yaml:1:9: redis.timeout: `1m 1s` is not within 100ms .. 1m"),
+    ("redis: {ca_file: /etc/hostname}", "1.yaml:1:9: redis.ca_file: needs a URL with TLS"),
+    ("redis: {url: 'rediss://a', ca_file: /none}", "1.yaml:1:28: redis.ca_file: `/none` cannot be read: "),
+    ("redis: {url: 'rediss://a', key_file: /etc/hostname}", "1.yaml:1:28: redis.key_file: needs `cert_file` too"),
+    ("redis: {url: 'rediss://a', cert_file: /etc/hostname}", "1.yaml:1:28: redis.cert_file: needs `key_file` too"),
+    // Server
+    ("server: {listen: '0.0.0.0:80'}", "1.yaml:1:10: server.listen: `0.0.0.0:80` is open to others: set `server.auth"),
+    ("server: {listen: '[::]:80', auth: none}", "1.yaml:1:10: server.listen: `[::]:80` is open to others"),
+    ("server: {auth: nobody}", "1.yaml:1:10: server.auth: must be `none` or a mapping with `tokens`"),
+    ("server: {auth: {tokens: [{token: a}]}}", "1.yaml:1:26: server.auth.tokens.0.rights: is missing"),
+    ("server: {auth: {tokens: [{rights: [read]}]}}", "1.yaml:1:26: server.auth.tokens.0.token: is missing"),
+    ("server: {auth: {tokens: [a, 5]}}", "1.yaml:1:29: server.auth.tokens.1: must be a text or a mapping with `token`"),
+    ("server: {auth: {tokens: ['']}}", "1.yaml:1:26: server.auth.tokens.0: has an empty token"),
+    (
+        "server: {auth: {tokens: [{token: a, rights: [all]}]}}",
+        "1.yaml:1:46: server.auth.tokens.0.rights.0: `all` is unkn",
+    ),
+    (
+        "server: {auth: {tokens: [a, {token: a, rights: [read], routes: [b]}]}}",
+        "1.yaml:1:65: server.auth.tokens.1.routes.0: route `b` is unknown: known: nothing",
+    ),
+    ("server: {max_payload: 4MiB}", "1.yaml:1:10: server.max_payload: `4MiB` is not within 1 .. 3MiB"),
+    ("server: {request_timeout: 1ms}", "1.yaml:1:10: server.request_timeout: `1ms` is not within 100ms .. 1m"),
+    ("max_sleep: 6m", "1.yaml:1:1: max_sleep: `6m` is not within 100ms .. 5m"),
+    ("shutdown_timeout: 0s", "1.yaml:1:1: shutdown_timeout: `0s` is not within 100ms .. 10m"),
+    // Sinks
+    ("sinks:\n  a:", "1.yaml:2:3: sinks.a: must be a mapping with a `type`"),
+    ("sinks: {a: {url: 'http://b'}}", "1.yaml:1:9: sinks.a.type: is missing: one of http, redis_list"),
+    (
+        "sinks: {a: {type: htp}}",
+        "1.yaml:1:13: sinks.a.type: `htp` is unknown: did you mean `http`? known: http, redis_list",
+    ),
+    ("sinks: {a: {type: http}}", "1.yaml:1:9: sinks.a.url: is missing"),
+    ("sinks: {a: {type: redis_list}}", "1.yaml:1:9: sinks.a.key: is missing"),
+    ("sinks: {a: {type: http, url: 'http://b', key: c}}", "1.yaml:1:42: sinks.a.key: `key` is unknown: "),
+    ("sinks: {a: {type: http, url: b}}", "1.yaml:1:25: sinks.a.url: is not a URL such as https://"),
+    ("sinks: {a: {type: http, url: 'ftp://b'}}", "1.yaml:1:25: sinks.a.url: has the scheme `ftp`; known: http, https"),
+    ("sinks: {a: {type: http, url: 'http://b', timeout: 2h}}", "1.yaml:1:42: sinks.a.timeout: `2h` is not within"),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {'x y': c}}}",
+        "1.yaml:1:52: sinks.a.headers.x y: `x y` is not a header name",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {Host: c}}}",
+        "1.yaml:1:52: sinks.a.headers.Host: is a header that punctual or HTTP itself sets",
+    ),
+    ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
+    (
+        "sinks: {a: {type: redis_list, key: '{punctual:r:0}:dead'}}",
+        "1.yaml:1:31: sinks.a.key: `{punctual:r:0}:dead` is among punctual's own keys",
+    ),
+    ("sinks: {a: {type: redis_list, key: b, username: c}}", "1.yaml:1:39: sinks.a.username: needs an own `url`"),
+    (
+        "sinks: {a: {type: redis_list, key: b, url: embedded}}",
+        "1.yaml:1:39: sinks.a.url: is not a URL such as redis://",
+    ),
+    // Routes
+    ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),
+    ("routes: {a: {}}", "1.yaml:1:10: routes.a.sink: is missing"),
+    ("routes: {a: {sink: b}}", "1.yaml:1:14: routes.a.sink: sink `b` is unknown: known: nothing"),
+    ("route_defaults:\n  lese: 1s", "1.yaml:2:3: route_defaults.lese: `lese` is unknown: did you mean `lease`?"),
+];
+
+/// What a route may get wrong, with a sink `s` of timeout 10s.
+const ROUTE_MISTAKES: &[(&str, &str)] = &[
+    ("partitions: 0", "partitions: `0` is not within 1 .. 256"),
+    ("partitions: 70000", "partitions: `70000` is not within 1 .. 256"),
+    ("partitions: -1", "partitions: `-1` is not a whole number"),
+    ("partitions: 1.5", "partitions: `1.5` is not a whole number"),
+    ("lease: 2h", "lease: `2h` is not within 1s .. 1h"),
+    ("lease: 10s 499ms", "lease: `10s 499ms` is too short for the timeout of its sink, 10s, and 500ms"),
+    ("max_in_flight: 100001", "max_in_flight: `100001` is not within 1 .. 100000"),
+    (
+        "max_in_flight_bytes: 1MiB",
+        "max_in_flight_bytes: `1MiB` is too small for one message: server.max_payload and 128KiB, 1152KiB",
+    ),
+    ("retry: {max_attempts: 0}", "retry.max_attempts: `0` is not within 1 .. "),
+    ("retry: {initial: 0s}", "retry.initial: must be at least 1ms"),
+    ("retry: {factor: 0.5}", "retry.factor: 0.5 is not within 1 .. 100"),
+    ("retry: {factor: .nan}", "retry.factor: `.nan` is not a number"),
+    ("retry: {max: 1ms}", "retry.max: must not be shorter than `initial`"),
+    ("retry: {jitter: 2}", "retry.jitter: 2 is not within 0 .. 1"),
+    ("retry: {jitter: []}", "retry.jitter: must be a number, not a list"),
+    ("retry: 3", "retry: must be a mapping, not a number"),
+    ("sinks: s", "sinks: `sinks` is unknown: did you mean `sink`?"),
+];
+
+#[test]
+fn every_mistake_is_reported_where_it_was_made_and_alone() {
+    let mut wrong = Vec::new();
+    let mut compare = |yaml: &str, expected: &str| {
+        let problems = problems(yaml);
+        if problems.len() != 1 || !problems[0].starts_with(expected) {
+            wrong.push(format!("{yaml}\n  expected {expected}\n  reported {problems:#?}"));
+        }
+    };
+    for (yaml, expected) in MISTAKES {
+        compare(yaml, expected);
+    }
+    for (setting, expected) in ROUTE_MISTAKES {
+        let yaml = format!("sinks: {{s: {{type: redis_list, key: k}}}}\nroutes:\n  a-b:\n    sink: s\n    {setting}");
+        let column = if setting.starts_with("retry: {") { 13 } else { 5 };
+        compare(&yaml, &format!("1.yaml:5:{column}: routes.a-b.{expected}"));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn all_mistakes_of_all_sources_are_reported_together() {
+    let setup = Setup::new(
+        &[
+            "redis:\n  timeout: 5\n  url: redis://u:hunter2@\nserver:\n  listen: 0.0.0.0:80\n  port: 1\n\
+             server: {}\nmax_sleep: 10m\nroute_defaults: {lease: 5s, partitions: many}",
+            "sinks:\n  web: {type: http, url: 'https://example.org', timeout: 1x, signing_secrets: [hunter2, whsec_!]}\n\
+             \x20 other: {type: carrier_pigeon}\n  list: {type: redis_list, key: k}\n\
+             routes:\n  a: {sink: web, lease: 2h}\n  b: {sink: wbe}\n  c: {sink: list}\n  d: {sink: other}",
+        ],
+        &[("PUNCTUAL__LOG__LEVEL", "9"), ("PUNCTUAL__ROUTES__A__RETRY__FACTOR", "0"), ("PUNCTUAL__X", "1")],
+    );
+    assert_eq!(
+        setup.problems(),
+        [
+            "1.yaml:2:3: redis.timeout: `5` is not a duration such as `30s`: time unit needed, for example 5sec or 5ms",
+            "1.yaml:3:3: redis.url: is not a URL such as redis://127.0.0.1:6379/0: empty host",
+            "1.yaml:7:1: server: is a duplicate key",
+            "1.yaml:8:1: max_sleep: `10m` is not within 100ms .. 5m",
+            "1.yaml:9:18: routes.c.lease: `5s` is too short for the timeout of its sink, 10s, and 500ms",
+            "1.yaml:9:29: route_defaults.partitions: `many` is not a whole number",
+            "2.yaml:2:49: sinks.web.timeout: `1x` is not a duration such as `30s`: unknown time unit \"x\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
+            "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, redis_list",
+            "2.yaml:6:18: routes.a.lease: `2h` is not within 1s .. 1h",
+            "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
+            "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
+            "$PUNCTUAL__ROUTES__A__RETRY__FACTOR: routes.a.retry.factor: 0 is not within 1 .. 100",
+            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_parsed_hides_only_what_would_mislead() {
+    let setup = Setup::new(&["routes: {a: {sink: b}}\nredis: [", "a: 1\na: 2"], &[]);
+    let problems = setup.problems();
+    assert_eq!(problems.len(), 2, "{problems:#?}");
+    assert!(problems[0].starts_with("1.yaml:2:") || problems[0].starts_with("1.yaml:3:"), "{problems:#?}");
+    assert_eq!(problems[1], "2.yaml:2:1: a: is a duplicate key");
+    let missing = Sources { files: vec!["/none.yaml".into()], ..Sources::default() };
+    assert!(load(&missing).unwrap_err().to_string().starts_with("/none.yaml: cannot be read: No such file"));
+}
+
+#[test]
+fn no_report_and_no_debug_output_holds_a_secret() {
+    let wrong = Setup::new(
+        &["
+redis: { url: 'http://u:hunter2@host', username: [hunter2], password: { hunter2: hunter2 } }
+server: { auth: hunter2 }
+sinks:
+  a: { type: http, url: 'hunter2', signing_secrets: [hunter2, [hunter2]], headers: { Host: hunter2, X: \"hunter2\\n\" } }
+  b: { type: redis_list, key: k, url: 'redis://:hunter2@host:port', password: '${hunter' }
+"],
+        &[("PUNCTUAL__REDIS__TIMEOUT__X", "hunter2"), ("PUNCTUAL__SERVER__AUTH__TOKENS", "hunter2 ")],
+    );
+    let reports = wrong.problems().join("\n");
+    assert!(reports.lines().count() >= 9, "{reports}");
+    assert!(!reports.replace("{ hunter2", "").contains("hunter2"), "{reports}");
+
+    let right = Setup::new(
+        &["
+redis: { url: 'redis://u:hunter2@host', password: hunter2 }
+server: { auth: { tokens: [hunter2] } }
+sinks:
+  a: { type: http, url: 'https://u:hunter2@host/?k=hunter2', signing_secrets: [whsec_hunter2w], headers: { X: hunter2 } }
+  b: { type: redis_list, key: k, url: 'redis://:hunter2@host', password: hunter2 }
+"],
+        &[],
+    );
+    let shown = format!("{:?}", right.load().unwrap_or_else(|errors| panic!("{errors}")));
+    assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
+}
