@@ -135,7 +135,10 @@ impl Places {
     /// `text` has been parsed before: what cannot be parsed ends the walk.
     fn of(text: &str) -> Self {
         let mut places = Self::default();
-        let mut events = Parser::new_from_str(text).map_while(Result::ok).map(|(event, span)| (event, span.start));
+        // The YAML reader's own needs make the parser report comments, which have no place here.
+        let options = granit_parser::options! { emit_comments: false };
+        let parser = Parser::new_from_str_with_options(text, options);
+        let mut events = parser.map_while(Result::ok).map(|(event, span)| (event, span.start));
         while let Some((event, _)) = events.next() {
             places.node(&event, &Path::default(), &mut events);
         }
@@ -184,10 +187,10 @@ mod tests {
 
     #[test]
     fn every_key_and_item_has_its_place() {
-        let places = Places::of("# comment\na:\n  b: 1\n  c: [x, {d: 2}]\n\"e\": |\n  text\n");
+        let places = Places::of("# comment\na:  # comment\n  b: 1  # comment\n  # comment\n  c: [x, {d: 2}]\n\"e\": |\n  text\n");
         let shown: Vec<String> =
             places.found.iter().map(|(path, at)| format!("{path} {}:{}", at.line(), at.col() + 1)).collect();
-        assert_eq!(shown, ["a 2:1", "a.b 3:3", "a.c 4:3", "a.c.0 4:7", "a.c.1 4:10", "a.c.1.d 4:11", "e 5:1"]);
+        assert_eq!(shown, ["a 2:1", "a.b 3:3", "a.c 5:3", "a.c.0 5:7", "a.c.1 5:10", "a.c.1.d 5:11", "e 6:1"]);
         assert_eq!(places.duplicates, []);
     }
 
