@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod outcome;
 pub mod port;
 pub mod queue;
+pub mod scheduler;
 pub mod sink;
 pub mod store;
 pub mod time;

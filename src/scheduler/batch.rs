@@ -1,0 +1,148 @@
+//! One claim's messages on their way: opened, sent together, and concluded one by one as outcomes come.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::rngs::StdRng;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    attempt::Attempt,
+    held::Held,
+    route::{Route, Target},
+    settler::Settler,
+    transfer::transfer,
+};
+use crate::{
+    outcome::{Decision, Outcome},
+    port::{Claimed, Partition},
+    sink::{Delivery, Report, Sink},
+    time::ServerClock,
+};
+
+/// What must be left of a lease beyond the sink's timeout when a batch starts. Half of the 500 ms by which a
+/// lease exceeds the timeout at least, so that a claim that took up to 250 ms can still start.
+const START_MARGIN: Duration = Duration::from_millis(250);
+
+/// After the sink's timeout: for an outcome that is under way already. Leaves 150 ms of the lease to settle.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// What one claim brought.
+pub struct Batch {
+    pub route: Arc<Route>,
+    pub partition: Partition,
+    pub settler: Settler,
+    pub clock: ServerClock,
+    pub messages: Vec<(Claimed, Held)>,
+    pub rng: StdRng,
+}
+
+/// Attempts by their place in the batch that the sink sees; empty once concluded.
+struct Flight {
+    route: Arc<Route>,
+    settler: Settler,
+    clock: ServerClock,
+    rng: StdRng,
+    sent: Instant,
+    attempts: Vec<Option<Attempt>>,
+}
+
+impl Batch {
+    /// Ends when every message is with the settler.
+    pub async fn run(mut self) {
+        let (attempts, deliveries) = self.open();
+        if attempts.is_empty() {
+            return;
+        }
+        match &self.route.target {
+            Target::Sink { sink, .. } => {
+                let sink = Arc::clone(sink);
+                let flight = Flight {
+                    route: self.route,
+                    settler: self.settler,
+                    clock: self.clock,
+                    rng: self.rng,
+                    sent: Instant::now(),
+                    attempts: attempts.into_iter().map(Some).collect(),
+                };
+                flight.send(sink, deliveries).await;
+            }
+            Target::List { key, render, .. } => {
+                let values: Vec<_> = deliveries.iter().map(|delivery| render(delivery)).collect();
+                let list = Arc::clone(key);
+                transfer(&self.route, &self.partition, &self.settler, &self.clock, &list, attempts, values).await;
+            }
+        }
+    }
+
+    /// As if nothing had been claimed.
+    pub fn give_back(self) {
+        for (_, held) in self.messages {
+            self.settler.settle(held, Decision::Release, "");
+        }
+    }
+
+    /// What may be sent; the dead are buried and what could not end within its lease is given back.
+    fn open(&mut self) -> (Vec<Attempt>, Vec<Delivery>) {
+        let needed = self.route.target.timeout() + START_MARGIN;
+        let latest_end = Instant::now() + needed;
+        let mut attempts = Vec::with_capacity(self.messages.len());
+        let mut deliveries = Vec::with_capacity(self.messages.len());
+        for (claimed, held) in self.messages.drain(..) {
+            let in_time = latest_end <= held.lease_ends;
+            match Attempt::open(&self.route, &self.settler, &self.clock, claimed, held) {
+                Some((attempt, delivery)) if in_time => {
+                    attempts.push(attempt);
+                    deliveries.push(delivery);
+                }
+                Some((attempt, _)) => attempt.give_back(&self.settler),
+                None => {}
+            }
+        }
+        (attempts, deliveries)
+    }
+}
+
+impl Flight {
+    /// The sink runs in a task of its own: its panic or its endless loop is not ours.
+    async fn send(mut self, sink: Arc<dyn Sink>, deliveries: Vec<Delivery>) {
+        let limit = sink.timeout();
+        let (report, mut outcomes) = Report::channel();
+        // Aborts the task when it is dropped.
+        let mut sending = JoinSet::new();
+        sending.spawn(async move { sink.send(deliveries, report).await });
+        let unreported = loop {
+            tokio::select! {
+                biased;
+                Some((index, outcome)) = outcomes.recv() => self.conclude(index, &outcome),
+                end = sending.join_next() => {
+                    outcomes.close();
+                    while let Ok((index, outcome)) = outcomes.try_recv() {
+                        self.conclude(index, &outcome);
+                    }
+                    let error = match end {
+                        Some(Err(_)) => "the sink panicked".to_owned(),
+                        _ => "the sink reported nothing".to_owned(),
+                    };
+                    break Outcome::Failed { error, retry_after: None };
+                }
+                () = sleep_until(self.sent + limit + GRACE) => {
+                    let error = format!("timed out after {}", humantime::format_duration(limit));
+                    break Outcome::Throttled { error, retry_after: None };
+                }
+            }
+        };
+        for index in 0..self.attempts.len() {
+            self.conclude(index, &unreported);
+        }
+    }
+
+    fn conclude(&mut self, index: usize, outcome: &Outcome) {
+        // A second outcome for the same message says nothing.
+        if let Some(attempt) = self.attempts.get_mut(index).and_then(Option::take) {
+            attempt.conclude(outcome, self.sent, &self.clock, (&self.route, &self.settler, &mut self.rng));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a route may have in flight on this instance: messages and bytes.
+//!
+//! A claimer reserves `Room` before it claims and gives back what the claim did not use. Each claimed
+//! message carries its `Permit` until its settlement was answered.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::lock;
+
+/// Shared by the partitions of one route.
+#[derive(Debug)]
+pub struct Budget {
+    messages: u32,
+    /// Bytes of the largest message, or the whole budget where that is smaller.
+    largest: i64,
+    free: Mutex<Free>,
+    freed: Notify,
+}
+
+#[derive(Debug)]
+struct Free {
+    messages: u32,
+    /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
+    bytes: i64,
+}
+
+impl Budget {
+    /// `largest`: bytes of the largest message as it is stored.
+    pub fn new(messages: u32, bytes: u64, largest: u64) -> Arc<Self> {
+        let bytes = signed(bytes);
+        Arc::new(Self {
+            messages,
+            largest: signed(largest).min(bytes),
+            free: Mutex::new(Free { messages, bytes }),
+            freed: Notify::new(),
+        })
+    }
+
+    /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
+    /// one largest message's bytes are free.
+    pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Room> {
+        let mut free = lock(&self.free);
+        if !self.fits(&free) || messages == 0 {
+            return None;
+        }
+        let messages = messages.min(free.messages);
+        let bytes = signed(bytes).max(self.largest).min(free.bytes);
+        free.messages -= messages;
+        free.bytes -= bytes;
+        Some(Room { budget: Arc::clone(self), messages, bytes })
+    }
+
+    /// Waits while full. Cancel-safe.
+    pub async fn room(&self) {
+        loop {
+            // Registered before the look, so that what is freed in between is heard.
+            let freed = self.freed.notified();
+            if self.fits(&lock(&self.free)) {
+                return;
+            }
+            freed.await;
+        }
+    }
+
+    /// Messages in flight, reserved room included.
+    pub fn in_flight(&self) -> usize {
+        (self.messages - lock(&self.free).messages) as usize
+    }
+
+    fn fits(&self, free: &Free) -> bool {
+        free.messages > 0 && free.bytes >= self.largest
+    }
+
+    fn give_back(&self, messages: u32, bytes: i64) {
+        {
+            let mut free = lock(&self.free);
+            free.messages += messages;
+            free.bytes += bytes;
+        }
+        self.freed.notify_waiters();
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Reserved for one claim.
+#[derive(Debug)]
+pub struct Room {
+    budget: Arc<Budget>,
+    messages: u32,
+    bytes: i64,
+}
+
+impl Room {
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    pub fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(0)
+    }
+
+    /// The part that one claimed message of so many bytes takes.
+    pub fn permit(&mut self, bytes: usize) -> Permit {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.messages = self.messages.saturating_sub(1);
+        self.bytes -= bytes;
+        Permit { budget: Arc::clone(&self.budget), bytes }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.budget.give_back(self.messages, self.bytes);
+    }
+}
+
+/// One message's share; free again on drop.
+#[derive(Debug)]
+pub struct Permit {
+    budget: Arc<Budget>,
+    bytes: i64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.budget.give_back(1, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn what_a_claim_did_not_use_is_free_again() {
+        let budget = Budget::new(10, 1000, 100);
+        let mut room = budget.reserve(8, 500).unwrap();
+        assert_eq!((room.messages(), room.bytes(), budget.in_flight()), (8, 500, 8));
+        let permit = room.permit(60);
+        drop(room);
+        assert_eq!(budget.in_flight(), 1);
+        drop(permit);
+        let all = budget.reserve(100, 5000).unwrap();
+        assert_eq!((all.messages(), all.bytes()), (10, 1000));
+    }
+
+    #[test]
+    fn it_is_full_while_a_largest_message_would_not_fit() {
+        let budget = Budget::new(10, 1000, 100);
+        let permit = budget.reserve(1, 1000).unwrap().permit(901);
+        assert!(budget.reserve(1, 1).is_none());
+        assert!(budget.room().now_or_never().is_none());
+        drop(permit);
+        assert!(budget.room().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_message_larger_than_configured_passes_and_is_paid_for() {
+        let budget = Budget::new(10, 1000, 100);
+        let permit = budget.reserve(1, 100).unwrap().permit(5000);
+        assert!(budget.reserve(1, 1).is_none());
+        drop(permit);
+        assert_eq!(budget.reserve(1, 5000).unwrap().bytes(), 1000);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_room_is_told() {
+        let budget = Budget::new(1, 1000, 100);
+        let room = budget.reserve(1, 100).unwrap();
+        let waiting = budget.room();
+        tokio::pin!(waiting);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(room);
+        assert!(waiting.now_or_never().is_some());
+    }
+}

@@ -1,0 +1,102 @@
+//! Takes due messages out of the store, hands them to their sinks, and tells the store what became of them.
+//!
+//! Per partition a `claimer` sleeps until a look at the queue is worth it and claims what there is room for.
+//! Each claim becomes a `batch` in a task of its own: opened, sent to the sink, each outcome turned into a
+//! decision (`attempt`) and handed to the partition's `settler`, which tells the store in batches.
+//!
+//! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink is
+//! away), the route's `budget` (messages and bytes in flight), the `pace` of claims, and the process' `gate`
+//! (a message that crashed its process twice travels alone). A claimed message holds its share of each
+//! (`held`) until its settlement was answered; all of them are given back on drop, so an aborted task cannot
+//! keep any.
+//!
+//! Nothing here knows Redis or a protocol: it runs over `port::Store`, `port::Bell` and `sink::Sink`.
+
+mod attempt;
+mod batch;
+mod breaker;
+mod budget;
+mod claimer;
+mod gate;
+mod held;
+mod pace;
+mod patience;
+mod rotation;
+mod route;
+mod settler;
+mod transfer;
+mod view;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::{sync::watch, task::JoinSet};
+
+pub use self::{
+    breaker::{Breaker, BreakerState, BreakerStatus},
+    route::{Policy, RouteSetup, Target},
+};
+use self::{budget::Budget, claimer::Claimer, gate::Gate, route::Route, settler::Settler};
+use crate::{metrics::RouteMetrics, port::Store};
+
+/// All routes of one instance.
+pub struct Scheduler {
+    store: Arc<dyn Store>,
+    routes: Vec<RouteSetup>,
+    max_sleep: Duration,
+    seed: u64,
+}
+
+impl Scheduler {
+    /// `max_sleep`: longest sleep of a partition whose bell is listening. `seed` decides the jitter of retries.
+    pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
+        Self { store, routes, max_sleep, seed }
+    }
+
+    /// Until `shutdown` is true or its sender gone; then claims no more, and returns once what is being sent
+    /// has ended and everything is settled. The caller bounds that: dropping the future aborts the rest, whose
+    /// leases bring it back.
+    ///
+    /// # Panics
+    /// When one of its tasks did, which is a defect: a partition must not stop unseen.
+    pub async fn run(self, shutdown: watch::Receiver<bool>) {
+        let mut rng = StdRng::seed_from_u64(self.seed);
+        let gate = Gate::default();
+        let mut tasks = JoinSet::new();
+        for RouteSetup { route: name, partitions, policy, target } in self.routes {
+            let breaker = target.breaker();
+            breaker.join(policy.max_in_flight);
+            let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
+            let route = Arc::new(Route {
+                metrics: RouteMetrics::new(&name, breaker.sink()),
+                budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
+                name,
+                policy,
+                target,
+                store: Arc::clone(&self.store),
+                gate: gate.clone(),
+                max_sleep: self.max_sleep,
+            });
+            for (partition, bell) in partitions {
+                let settler = Settler::start(&route, &partition, &mut tasks);
+                let claimer = Claimer::new(&route, (partition, bell), settler, shutdown.clone(), rng.random());
+                tasks.spawn(claimer.run());
+            }
+        }
+        while let Some(end) = tasks.join_next().await {
+            if let Err(error) = end
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+/// No panic can leave these plain numbers half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,87 @@
+//! What the tasks of one route share.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{breaker::Breaker, budget::Budget, gate::Gate};
+use crate::{
+    metrics::RouteMetrics,
+    outcome::RetryPolicy,
+    port::{Bell, Partition, Store},
+    sink::{Delivery, Sink},
+};
+
+/// A route as the scheduler is told of it.
+pub struct RouteSetup {
+    pub route: Arc<str>,
+    /// Each with its bell, subscribed already: the scheduler looks after it has registered.
+    pub partitions: Vec<(Partition, Arc<Bell>)>,
+    pub policy: Policy,
+    pub target: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// At least the target's timeout and 500 ms.
+    pub lease: Duration,
+    /// Messages of the route claimed by this instance and not settled.
+    pub max_in_flight: usize,
+    pub max_in_flight_bytes: u64,
+    /// Bytes of the largest message as it is stored.
+    pub largest_message: u64,
+    pub retry: RetryPolicy,
+}
+
+/// Where a route's messages go.
+pub enum Target {
+    Sink {
+        sink: Arc<dyn Sink>,
+        breaker: Arc<Breaker>,
+    },
+    /// A list on the queue's own Redis: pushed and acknowledged in one step of the store, exactly once.
+    List {
+        key: Arc<str>,
+        render: Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>,
+        breaker: Arc<Breaker>,
+    },
+}
+
+impl Target {
+    pub fn breaker(&self) -> &Arc<Breaker> {
+        match self {
+            Target::Sink { breaker, .. } | Target::List { breaker, .. } => breaker,
+        }
+    }
+
+    /// Time that an attempt must have left in its lease. A transfer is decided by the store at once.
+    pub fn timeout(&self) -> Duration {
+        match self {
+            Target::Sink { sink, .. } => sink.timeout(),
+            Target::List { .. } => Duration::ZERO,
+        }
+    }
+}
+
+/// A route at work.
+pub struct Route {
+    pub name: Arc<str>,
+    pub policy: Policy,
+    pub target: Target,
+    pub metrics: RouteMetrics,
+    pub budget: Arc<Budget>,
+    pub store: Arc<dyn Store>,
+    pub gate: Gate,
+    /// Longest sleep of a partition whose bell is listening.
+    pub max_sleep: Duration,
+}
+
+impl Route {
+    pub fn show_in_flight(&self) {
+        self.metrics.in_flight(self.budget.in_flight());
+    }
+
+    pub fn max_in_flight(&self) -> u32 {
+        u32::try_from(self.policy.max_in_flight).unwrap_or(u32::MAX)
+    }
+}
