@@ -27,6 +27,11 @@ mod settler;
 mod transfer;
 mod view;
 
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod twin;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,

@@ -1,0 +1,102 @@
+//! Messages that take their process down.
+
+use tokio::sync::Notify;
+
+use super::{sink::Act, *};
+use crate::outcome::DeadReason;
+
+#[tokio::test(start_paused = true)]
+async fn poison_is_dead_after_five_claims_and_every_innocent_lives() {
+    let twin = Twin::new(1);
+    let crash = Arc::new(Notify::new());
+    let trigger = Arc::clone(&crash);
+    let sink = FakeSink::new(&twin, move |delivery| {
+        if delivery.id.as_str() == "poison" {
+            trigger.notify_one();
+            return Act::end(sink::End::Hang);
+        }
+        Act::confirm(20 * MILLI)
+    });
+    schedule(&twin, numbered(20), Duration::ZERO);
+    schedule(&twin, ["poison"], Duration::ZERO);
+    schedule(&twin, (20..40).map(|n| format!("m{n:05}")), MILLI);
+    let mut crashes = 0;
+    loop {
+        let instance = Instance::of_one(&twin, &sink);
+        let done = until_empty(&twin, "r");
+        tokio::select! {
+            () = done => break,
+            () = crash.notified() => instance.kill().await,
+        }
+        crashes += 1;
+        assert!(crashes <= 5);
+    }
+    assert_eq!(twin.claims(&partition("r"), "poison"), 5);
+    assert_eq!(twin.dead(&partition("r")).into_keys().collect::<Vec<_>>(), ["poison"]);
+    assert_eq!(twin.dead(&partition("r"))["poison"].0, DeadReason::Crash);
+    assert_eq!(sink.taken().len(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_travels_alone_among_all_routes() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(10 * MILLI));
+    let routes = ["r", "q"].map(|route| setup(&twin, route, to_sink(&sink, &Breaker::new(route)), policy()));
+    for n in 0..400u32 {
+        let delay = n * 5 * MILLI;
+        schedule(&twin, [format!("m{n}")], delay);
+        twin.schedule(&partition("q"), &format!("q{n}"), delay, Metadata::default());
+    }
+    for n in 0..20u32 {
+        let id = format!("suspect{n}");
+        schedule(&twin, [&id], n * 50 * MILLI);
+        twin.set_crashes(&partition("r"), &id, 2);
+    }
+    let _instance = Instance::start(&twin, routes.into());
+    until_empty(&twin, "r").await;
+    until_empty(&twin, "q").await;
+    let seen = sink.seen();
+    let mut suspects = 0;
+    for (n, one) in seen.iter().enumerate() {
+        if one.id.starts_with("suspect") {
+            suspects += 1;
+            let apart = seen.get(n + 1).is_none_or(|next| next.at - one.at >= 10 * MILLI);
+            assert!(one.beside == 0 && apart, "{one:?}");
+        }
+    }
+    assert_eq!((suspects, seen.len()), (20, 820));
+    assert!(sink.most_late() < SECOND.as_millis().try_into().unwrap(), "others have their turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_only_suspects_are_due_they_probe_and_the_other_routes_go_on() {
+    let twin = Twin::new(1);
+    let begun = tokio::time::Instant::now();
+    let down =
+        FakeSink::new(
+            &twin,
+            move |_| {
+                if begun.elapsed() < MINUTE { Act::report(unavailable()) } else { Act::confirm(MILLI) }
+            },
+        );
+    let good = FakeSink::good(&twin);
+    let breaker = Breaker::new("down");
+    let routes = vec![
+        setup(&twin, "r", to_sink(&down, &breaker), policy()),
+        setup(&twin, "good", to_sink(&good, &Breaker::new("good")), policy()),
+    ];
+    for id in ["a", "b", "c"] {
+        schedule(&twin, [id], Duration::ZERO);
+        twin.set_crashes(&partition("r"), id, 2);
+    }
+    for n in 0..1000u32 {
+        twin.schedule(&partition("good"), &format!("g{n}"), n * 60 * MILLI, Metadata::default());
+    }
+    let _instance = Instance::start(&twin, routes);
+    sleep(MINUTE).await;
+    assert!((50..=62).contains(&down.seen().len()), "{} probes", down.seen().len());
+    assert!(good.most_late() <= 12);
+    until_empty(&twin, "r").await;
+    assert_eq!(down.taken().len(), 3);
+    assert!(begun.elapsed() < 2 * MINUTE);
+}

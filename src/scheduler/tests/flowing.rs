@@ -1,0 +1,128 @@
+//! How much is claimed, what is sent, and what is given back instead.
+
+use std::collections::BTreeMap;
+
+use super::{sink::Act, *};
+use crate::{outcome::DeadReason, scheduler::twin::Faults};
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_stream_is_claimed_and_settled_in_batches() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(5 * MILLI));
+    let instance = Instance::of_one(&twin, &sink);
+    for (n, id) in numbered(10_000).into_iter().enumerate() {
+        schedule(&twin, [id], SECOND + u32::try_from(n).unwrap() * SECOND / 5000);
+    }
+    until_empty(&twin, "r").await;
+    instance.stop().await;
+    assert_eq!((sink.early(), sink.taken().len()), (0, 10_000));
+    assert!(sink.taken().values().all(|times| *times == 1));
+    assert!(sink.most_late() <= 12);
+    assert!(twin.all_calls() < 500, "{} calls: more than 0.05 per message", twin.all_calls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_route_waits_for_room_and_never_exceeds_it() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+    let policy = Policy { max_in_flight: 20, ..policy() };
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&twin, numbered(200), Duration::ZERO);
+    until_empty(&twin, "r").await;
+    assert_eq!(twin.most_unacked(&partition("r")), 20);
+    assert!(twin.all_calls() <= 45, "{} calls for ten times twenty messages", twin.all_calls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_in_flight_are_bounded_too() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+    // A body is its id and 23 bytes: 29.
+    let policy = Policy { max_in_flight_bytes: 100, largest_message: 29, ..policy() };
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&twin, numbered(30), Duration::ZERO);
+    until_empty(&twin, "r").await;
+    assert_eq!((twin.most_unacked(&partition("r")), sink.taken().len()), (3, 30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_end_within_its_lease_is_released_and_counts_nothing() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
+    twin.set_faults(Faults { claim_reply: 300 * MILLI, ..Faults::default() });
+    schedule(&twin, ["a"], Duration::ZERO);
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    sleep(SECOND).await;
+    assert_eq!(sink.seen().len(), 0);
+    assert!(counted(&recorder, "punctual_messages_released_total", "") >= 2);
+    twin.set_faults(Faults::default());
+    until_empty(&twin, "r").await;
+    assert_eq!(sink.seen()[0].attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let here = partition("r");
+    let expires = |at| Metadata { expires_at: Some(at), ..Metadata::default() };
+    let now = twin.now() / 1000;
+    twin.schedule(&here, "expired", SECOND, expires(now + 999));
+    twin.schedule(&here, "in-time", SECOND, expires(now + 1100));
+    twin.schedule_body(&here, "lost", now, Bytes::from_static(b"\0"));
+    twin.schedule_body(&here, "newer", now, Bytes::from_static(b"\x07"));
+    let _instance = Instance::of_one(&twin, &sink);
+    until_empty(&twin, "r").await;
+    let reasons: Vec<_> = twin.dead(&here).into_iter().map(|(id, (reason, _))| (id, reason)).collect();
+    let expected = [("expired", DeadReason::Expired), ("lost", DeadReason::Orphan), ("newer", DeadReason::Undecodable)];
+    assert_eq!(reasons, expected.map(|(id, reason)| (id.to_owned(), reason)));
+    assert_eq!(sink.taken(), BTreeMap::from([("in-time".to_owned(), 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_finishes_what_is_being_sent_and_leaves_the_rest() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(SECOND));
+    let policy = Policy { max_in_flight: 10, ..policy() };
+    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&twin, numbered(25), Duration::ZERO);
+    sleep(SECOND / 2).await;
+    let begun = twin.now();
+    instance.stop().await;
+    assert!(twin.now() - begun < 600_000);
+    assert_eq!((twin.count(&partition("r")), sink.taken().len()), ((15, 0, 0), 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_but_not_sent_at_shutdown_is_released_at_once() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    twin.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
+    schedule(&twin, numbered(5), Duration::ZERO);
+    let instance = Instance::of_one(&twin, &sink);
+    sleep(50 * MILLI).await;
+    assert_eq!(twin.count(&partition("r")), (0, 5, 0));
+    let begun = twin.now();
+    instance.stop().await;
+    assert!(twin.now() - begun < 100_000);
+    assert_eq!((twin.count(&partition("r")), sink.seen().len()), ((5, 0, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_instances_share_a_route_without_a_duplicate() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let instances = [Instance::of_one(&twin, &sink), Instance::of_one(&twin, &sink)];
+    for (n, id) in numbered(500).into_iter().enumerate() {
+        schedule(&twin, [id], u32::try_from(n).unwrap() * 3 * MILLI);
+    }
+    until_empty(&twin, "r").await;
+    for instance in instances {
+        instance.stop().await;
+    }
+    assert_eq!(sink.seen().len(), 500);
+    assert!(sink.most_late() <= 12);
+}

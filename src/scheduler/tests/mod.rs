@@ -1,0 +1,142 @@
+//! The scheduler on a paused clock, over the store's twin and sinks that do as they are told.
+
+mod breaking;
+mod crashing;
+mod flowing;
+mod settling;
+mod simulation;
+mod sink;
+mod waking;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
+
+use self::sink::FakeSink;
+use super::{Breaker, Policy, RouteSetup, Scheduler, Target, twin::Twin};
+use crate::{
+    backoff::Backoff,
+    message::Metadata,
+    outcome::{Outcome, RetryPolicy},
+    port::Partition,
+};
+
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_mins(1);
+const MAX_SLEEP: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(3);
+
+fn partition(route: &str) -> Partition {
+    Partition { route: route.into(), number: 0 }
+}
+
+fn policy() -> Policy {
+    Policy {
+        lease: LEASE,
+        max_in_flight: 1000,
+        max_in_flight_bytes: 64 << 20,
+        largest_message: 1 << 20,
+        retry: RetryPolicy { max_attempts: 3, backoff: Backoff::new(SECOND, 2.0, MINUTE, 0.2).unwrap() },
+    }
+}
+
+fn to_sink(sink: &Arc<FakeSink>, breaker: &Arc<Breaker>) -> Target {
+    Target::Sink { sink: sink.clone(), breaker: Arc::clone(breaker) }
+}
+
+fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
+    let render = Arc::new(|delivery: &crate::sink::Delivery| Bytes::from(delivery.id.to_string()));
+    Target::List { key: key.into(), render, breaker: Arc::clone(breaker) }
+}
+
+fn setup(twin: &Twin, route: &str, target: Target, policy: Policy) -> RouteSetup {
+    let partition = partition(route);
+    let bell = twin.subscribe(&partition);
+    RouteSetup { route: route.into(), partitions: vec![(partition, bell)], policy, target }
+}
+
+/// One scheduler, as one process runs it.
+struct Instance {
+    shutdown: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Instance {
+    fn start(twin: &Arc<Twin>, routes: Vec<RouteSetup>) -> Self {
+        let (shutdown, receiver) = watch::channel(false);
+        let scheduler = Scheduler::new(twin.clone(), routes, MAX_SLEEP, 1);
+        Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
+    }
+
+    /// One route `r` with the usual policy.
+    fn of_one(twin: &Arc<Twin>, sink: &Arc<FakeSink>) -> Self {
+        Self::start(twin, vec![setup(twin, "r", to_sink(sink, &Breaker::new("s")), policy())])
+    }
+
+    async fn stop(self) {
+        self.shutdown.send_replace(true);
+        self.task.await.expect("no panic");
+    }
+
+    /// As `kill -9` does it.
+    async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+/// Lets the paused clock run until `condition` holds.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..600_000 {
+        if condition() {
+            return;
+        }
+        sleep(MILLI).await;
+    }
+    panic!("ten minutes passed without: {what}");
+}
+
+async fn until_empty(twin: &Twin, route: &str) {
+    until("an empty queue", || {
+        let (pending, unack, _) = twin.count(&partition(route));
+        pending + unack == 0
+    })
+    .await;
+}
+
+fn schedule(twin: &Twin, ids: impl IntoIterator<Item = impl AsRef<str>>, delay: Duration) {
+    for id in ids {
+        twin.schedule(&partition("r"), id.as_ref(), delay, Metadata::default());
+    }
+}
+
+fn numbered(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("m{n:05}")).collect()
+}
+
+fn unavailable() -> Outcome {
+    Outcome::Unavailable { error: "connection refused".into() }
+}
+
+fn failed() -> Outcome {
+    Outcome::Failed { error: "HTTP 500".into(), retry_after: None }
+}
+
+fn throttled() -> Outcome {
+    Outcome::Throttled { error: "HTTP 429".into(), retry_after: None }
+}
+
+fn recorder() -> PrometheusRecorder {
+    // Buckets, because summaries are slow to render.
+    PrometheusBuilder::new().set_buckets(&[1.0]).expect("a bucket").build_recorder()
+}
+
+/// The sum of a counter over all label sets that contain `label`.
+fn counted(recorder: &PrometheusRecorder, name: &str, label: &str) -> u64 {
+    let page = recorder.handle().render();
+    let samples = page.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
+    samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}

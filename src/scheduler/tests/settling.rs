@@ -1,0 +1,120 @@
+//! What follows from what became of an attempt, and what a lost or late answer of the store changes.
+
+use super::{
+    sink::{Act, End},
+    *,
+};
+use crate::{outcome::DeadReason, scheduler::twin::Faults};
+
+#[tokio::test(start_paused = true)]
+async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
+    let ends = [End::Report(failed()), End::Report(throttled()), End::Silence, End::Hang, End::Panic];
+    for end in ends {
+        let twin = Twin::new(1);
+        let act = end.clone();
+        let sink = FakeSink::new(&twin, move |_| Act::end(act.clone()));
+        let _instance = Instance::of_one(&twin, &sink);
+        schedule(&twin, ["a"], Duration::ZERO);
+        until_empty(&twin, "r").await;
+        let attempts: Vec<_> = sink.seen().into_iter().map(|seen| seen.attempt).collect();
+        assert_eq!(attempts, [1, 2, 3], "{end:?}");
+        let (reason, error) = &twin.dead(&partition("r"))["a"];
+        assert!(*reason == DeadReason::Attempts && !error.is_empty(), "{end:?}");
+        let wait = sink.seen()[1].at - sink.seen()[0].at;
+        assert!(wait >= 800 * MILLI && wait <= FakeSink::TIMEOUT + 2 * SECOND, "{end:?}: {wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_message_does_not_hold_up_its_batch() {
+    let twin = Twin::new(1);
+    let sink =
+        FakeSink::new(
+            &twin,
+            |delivery| {
+                if delivery.id.as_str() == "m00000" { Act::end(End::Hang) } else { Act::confirm(MILLI) }
+            },
+        );
+    schedule(&twin, numbered(100), Duration::ZERO);
+    let _instance = Instance::of_one(&twin, &sink);
+    sleep(50 * MILLI).await;
+    assert_eq!(twin.count(&partition("r")), (0, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_attempt_ends_before_its_lease() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::end(End::Hang));
+    let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&twin, ["a"], Duration::ZERO);
+    sleep(FakeSink::TIMEOUT + 200 * MILLI).await;
+    assert_eq!((twin.failures(&partition("r"), "a"), twin.count(&partition("r"))), (1, (1, 0, 0)));
+    assert_eq!(twin.calls("recover"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_with_a_lost_lease_changes_nothing_and_is_counted() {
+    let ends = [
+        ("ack", Act::confirm(SECOND)),
+        ("retry", Act { delay: SECOND, ..Act::report(failed()) }),
+        ("bury", Act { delay: SECOND, ..Act::report(Outcome::Rejected { error: "HTTP 400".into() }) }),
+        ("release", Act { delay: SECOND, ..Act::report(unavailable()) }),
+    ];
+    for (op, act) in ends {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let twin = Twin::new(1);
+        let sink = FakeSink::new(&twin, move |_| act.clone());
+        let instance = Instance::of_one(&twin, &sink);
+        schedule(&twin, ["a"], Duration::ZERO);
+        sleep(SECOND / 2).await;
+        twin.lose_lease(&partition("r"), "a");
+        sleep(SECOND).await;
+        instance.stop().await;
+        assert_eq!(twin.count(&partition("r")), (0, 1, 0), "{op}");
+        let stale = counted(&recorder, "punctual_stale_settlements_total", &format!("op=\"{op}\""));
+        assert_eq!((stale, counted(&recorder, "punctual_messages_delivered_total", "")), (1, 0), "{op}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_counts_once() {
+    for list in [false, true] {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let twin = Twin::new(1);
+        let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+        let breaker = Breaker::new("s");
+        let target = if list { to_list("jobs", &breaker) } else { to_sink(&sink, &breaker) };
+        let instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+        let only = Some(if list { "transfer" } else { "ack" });
+        twin.set_faults(Faults { after: 1.0, only, ..Faults::default() });
+        schedule(&twin, numbered(10), Duration::ZERO);
+        sleep(SECOND).await;
+        twin.set_faults(Faults::default());
+        instance.stop().await;
+        assert_eq!(twin.count(&partition("r")), (0, 0, 0));
+        assert_eq!(if list { twin.list("jobs").len() } else { sink.taken().len() }, 10);
+        assert_eq!(counted(&recorder, "punctual_messages_delivered_total", ""), 10);
+        assert_eq!(counted(&recorder, "punctual_stale_settlements_total", ""), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_take_it_opens_the_breaker_and_nothing_counts() {
+    let twin = Twin::new(1);
+    let breaker = Breaker::new("jobs");
+    twin.set_faults(Faults { list_refuses: true, ..Faults::default() });
+    schedule(&twin, numbered(1200), Duration::ZERO);
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_list("jobs", &breaker), policy())]);
+    sleep(MINUTE).await;
+    assert!(twin.calls("transfer") <= 63, "{} transfers", twin.calls("transfer"));
+    assert_eq!(breaker.status().last_error.as_deref(), Some("list `jobs`: WRONGTYPE"));
+    twin.set_faults(Faults::default());
+    until_empty(&twin, "r").await;
+    let mut list: Vec<_> = twin.list("jobs");
+    list.sort();
+    assert_eq!(list, numbered(1200));
+    assert_eq!(twin.count(&partition("r")).2, 0);
+}

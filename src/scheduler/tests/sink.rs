@@ -1,0 +1,180 @@
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tokio::time::{Instant, sleep};
+
+use super::super::{lock, twin::Twin};
+use crate::{
+    outcome::Outcome,
+    sink::{Delivery, Report, Sink},
+};
+
+/// What a sink does with one message.
+#[derive(Clone, Debug)]
+pub struct Act {
+    pub delay: Duration,
+    /// Whether the destination has it in the end, whatever is reported.
+    pub takes: bool,
+    pub end: End,
+}
+
+#[derive(Clone, Debug)]
+pub enum End {
+    Report(Outcome),
+    Silence,
+    Hang,
+    Panic,
+}
+
+impl Act {
+    pub fn confirm(delay: Duration) -> Self {
+        Self { delay, takes: true, end: End::Report(Outcome::Confirmed) }
+    }
+
+    pub fn report(outcome: Outcome) -> Self {
+        Self { delay: Duration::from_millis(1), takes: false, end: End::Report(outcome) }
+    }
+
+    pub fn end(end: End) -> Self {
+        Self { delay: Duration::from_millis(1), takes: false, end }
+    }
+}
+
+/// One attempt as the destination saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub at: Instant,
+    pub id: String,
+    pub attempt: u32,
+    /// Others with the sink when it came.
+    pub beside: usize,
+}
+
+pub struct FakeSink {
+    timeout: Duration,
+    act: Box<dyn Fn(&Delivery) -> Act + Send + Sync>,
+    twin: Arc<Twin>,
+    seen: Mutex<Vec<Seen>>,
+    taken: Mutex<BTreeMap<String, u32>>,
+    inside: AtomicUsize,
+    most_inside: AtomicUsize,
+    early: AtomicUsize,
+    most_late: AtomicU64,
+}
+
+impl FakeSink {
+    pub const TIMEOUT: Duration = Duration::from_secs(2);
+
+    pub fn new(twin: &Arc<Twin>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            timeout: Self::TIMEOUT,
+            act: Box::new(act),
+            twin: Arc::clone(twin),
+            seen: Mutex::default(),
+            taken: Mutex::default(),
+            inside: AtomicUsize::new(0),
+            most_inside: AtomicUsize::new(0),
+            early: AtomicUsize::new(0),
+            most_late: AtomicU64::new(0),
+        })
+    }
+
+    /// Confirms everything after a millisecond.
+    pub fn good(twin: &Arc<Twin>) -> Arc<Self> {
+        Self::new(twin, |_| Act::confirm(Duration::from_millis(1)))
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.seen).clone()
+    }
+
+    /// How often the destination took each id.
+    pub fn taken(&self) -> BTreeMap<String, u32> {
+        lock(&self.taken).clone()
+    }
+
+    pub fn inside(&self) -> usize {
+        self.inside.load(Ordering::SeqCst)
+    }
+
+    pub fn most_inside(&self) -> usize {
+        self.most_inside.swap(0, Ordering::SeqCst)
+    }
+
+    /// Messages that came before they were due.
+    pub fn early(&self) -> usize {
+        self.early.load(Ordering::SeqCst)
+    }
+
+    /// The longest from due to arrival, in milliseconds.
+    pub fn most_late(&self) -> u64 {
+        self.most_late.swap(0, Ordering::SeqCst)
+    }
+
+    async fn deliver(&self, index: usize, delivery: Delivery, report: &Report) {
+        let _inside = Inside::enter(self);
+        let now = self.twin.now();
+        match now.checked_sub(delivery.due.get() * 1000) {
+            Some(late) => drop(self.most_late.fetch_max(late / 1000, Ordering::SeqCst)),
+            None => drop(self.early.fetch_add(1, Ordering::SeqCst)),
+        }
+        let id = delivery.id.to_string();
+        lock(&self.seen).push(Seen {
+            at: Instant::now(),
+            id: id.clone(),
+            attempt: delivery.attempt,
+            beside: self.inside() - 1,
+        });
+        let act = (self.act)(&delivery);
+        sleep(act.delay).await;
+        if act.takes {
+            *lock(&self.taken).entry(id).or_default() += 1;
+        }
+        match act.end {
+            End::Report(outcome) => report.outcome(index, outcome),
+            End::Silence => {}
+            End::Hang => std::future::pending().await,
+            // Past the panic hook, which would print it.
+            End::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
+        }
+    }
+}
+
+struct Inside<'a>(&'a AtomicUsize);
+
+impl<'a> Inside<'a> {
+    fn enter(sink: &'a FakeSink) -> Self {
+        let inside = sink.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        sink.most_inside.fetch_max(inside, Ordering::SeqCst);
+        Self(&sink.inside)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Sink for FakeSink {
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    async fn send(&self, batch: Vec<Delivery>, report: Report) {
+        join_all(batch.into_iter().enumerate().map(|(index, delivery)| self.deliver(index, delivery, &report))).await;
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
