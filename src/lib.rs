@@ -3,6 +3,7 @@
 pub mod api;
 pub mod app;
 pub mod backoff;
+pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod connection;

@@ -1,3 +1,6 @@
-fn main() {
-    println!("Hello, world!");
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    punctual::cli::run().await
 }

@@ -117,6 +117,11 @@ pub async fn running_url(data_dir: &Path) -> Result<String, EmbeddedError> {
     }
 }
 
+/// Whether a server could be started.
+pub fn check_installed() -> Result<(), EmbeddedError> {
+    server::program().map(|_| ())
+}
+
 async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, mut stop: oneshot::Receiver<()>) {
     let [shortest, longest] = RESTART_DELAYS;
     let mut delay = shortest;

@@ -1,3 +1,9 @@
-//! Where the configuration becomes live objects.
+//! Turns a configuration into live objects, and runs them.
 
+pub mod backend;
+pub mod destination;
 pub mod embedded;
+pub mod instance;
+mod keeper;
+pub mod logging;
+pub mod serve;

@@ -187,7 +187,9 @@ mod tests {
 
     #[test]
     fn every_key_and_item_has_its_place() {
-        let places = Places::of("# comment\na:  # comment\n  b: 1  # comment\n  # comment\n  c: [x, {d: 2}]\n\"e\": |\n  text\n");
+        let places = Places::of(
+            "# comment\na:  # comment\n  b: 1  # comment\n  # comment\n  c: [x, {d: 2}]\n\"e\": |\n  text\n",
+        );
         let shown: Vec<String> =
             places.found.iter().map(|(path, at)| format!("{path} {}:{}", at.line(), at.col() + 1)).collect();
         assert_eq!(shown, ["a 2:1", "a.b 3:3", "a.c 5:3", "a.c.0 5:7", "a.c.1 5:10", "a.c.1.d 5:11", "e 6:1"]);

@@ -134,8 +134,7 @@ fn log_path(home: &Home) -> PathBuf {
 
 /// `lock` is locked; the child takes it over as its standard input, which it never reads.
 fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
-    let search = env::var_os("PATH").unwrap_or_default();
-    let program = find(&search).ok_or(EmbeddedError::NotInstalled)?;
+    let program = program()?;
     let at = |path: PathBuf| move |source| EmbeddedError::Io { path, source };
     let log = File::options().create(true).append(true).mode(0o600).open(log_path(home)).map_err(at(log_path(home)))?;
     let errors = log.try_clone().map_err(at(log_path(home)))?;
@@ -150,13 +149,18 @@ fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
         .current_dir(&home.path)
         // The environment holds secrets that are none of its business.
         .env_clear()
-        .env("PATH", &search)
+        .env("PATH", env::var_os("PATH").unwrap_or_default())
         // Ctrl-C in a terminal goes to the whole group: only punctual decides when Redis ends.
         .process_group(0)
         .stdin(Stdio::from(lock))
         .stdout(Stdio::from(log))
         .stderr(Stdio::from(errors));
     command.spawn().map_err(at(program))
+}
+
+/// The server program on this process' PATH.
+pub fn program() -> Result<PathBuf, EmbeddedError> {
+    find(&env::var_os("PATH").unwrap_or_default()).ok_or(EmbeddedError::NotInstalled)
 }
 
 /// The first server program on the search path.

@@ -1,0 +1,88 @@
+//! A configured sink, live. A new kind of sink is one line in `Destination::new`.
+
+use std::sync::Arc;
+
+use crate::{
+    config::{RedisListConfig, SinkConfig},
+    scheduler::{Breaker, Target},
+    sink::{Sink, envelope, http::HttpSink, redis_list::RedisListSink},
+};
+
+/// Where the messages of some routes go.
+pub struct Destination {
+    kind: &'static str,
+    breaker: Arc<Breaker>,
+    way: Way,
+}
+
+enum Way {
+    Sink(Arc<dyn Sink>),
+    /// A list on the queue's own Redis, filled by the store itself.
+    OwnList(RedisListConfig),
+}
+
+impl Destination {
+    /// # Errors
+    /// When the configuration cannot be used, with the sink's name.
+    pub fn new(name: &str, config: &SinkConfig) -> Result<Self, String> {
+        let (kind, way) = match config {
+            SinkConfig::Http(http) => ("http", HttpSink::new(http).map(sink)),
+            SinkConfig::RedisList(list) => ("redis_list", list_way(list)),
+        };
+        let way = way.map_err(|error| format!("sinks.{name}: {error}"))?;
+        Ok(Self { kind, breaker: Breaker::new(name), way })
+    }
+
+    /// As in the configuration's `type`.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    pub fn breaker(&self) -> &Arc<Breaker> {
+        &self.breaker
+    }
+
+    /// What the scheduler delivers to.
+    pub fn target(&self) -> Target {
+        let breaker = self.breaker.clone();
+        match &self.way {
+            Way::Sink(sink) => Target::Sink { sink: sink.clone(), breaker },
+            Way::OwnList(list) => {
+                let format = list.format;
+                Target::List {
+                    key: list.key.as_str().into(),
+                    render: Arc::new(move |delivery| envelope::render(format, delivery)),
+                    breaker,
+                }
+            }
+        }
+    }
+
+    /// Whether the destination can be reached; a list on the queue's own Redis shares its fate.
+    ///
+    /// # Errors
+    /// What is wrong, for a person.
+    pub async fn check(&self) -> Result<(), String> {
+        match &self.way {
+            Way::Sink(sink) => sink.check().await,
+            Way::OwnList(_) => Ok(()),
+        }
+    }
+
+    pub async fn close(&self) {
+        if let Way::Sink(sink) = &self.way {
+            sink.close().await;
+        }
+    }
+}
+
+fn sink(sink: impl Sink) -> Way {
+    Way::Sink(Arc::new(sink))
+}
+
+fn list_way(config: &RedisListConfig) -> Result<Way, String> {
+    match &config.server {
+        None => Ok(Way::OwnList(config.clone())),
+        Some(_) => RedisListSink::new(config).map(sink),
+    }
+}

@@ -1,0 +1,113 @@
+//! One instance: the configuration turned into live objects, and nothing started yet.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{backend::Backend, destination::Destination};
+use crate::{
+    api::{BreakerState, SinkStatus, SinkStatuses},
+    config::{Config, RouteConfig},
+    message::MAX_METADATA_BYTES,
+    port::Partition,
+    queue::{Queue, QueueRoute},
+    scheduler::{self, Policy, RouteSetup, Scheduler},
+    store::redis::{RedisStore, WakeListener},
+};
+
+/// Bytes of a stored message beside payload and metadata.
+const STORED_OVERHEAD_BYTES: usize = 64;
+
+/// The parts of an instance.
+pub struct Instance {
+    pub queue: Arc<Queue>,
+    /// The API's connection to Redis: its generations tell when Redis must be prepared again.
+    pub store: Arc<RedisStore>,
+    pub scheduler: Scheduler,
+    pub wakes: WakeListener,
+    pub destinations: BTreeMap<String, Destination>,
+}
+
+impl Instance {
+    /// `seed` decides the jitter of retries. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a sink cannot be made of its configuration.
+    pub fn new(config: &Config, backend: &Backend, seed: u64) -> Result<Self, String> {
+        let prefix = &config.redis.key_prefix;
+        let names: BTreeMap<Arc<str>, &RouteConfig> =
+            config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
+        let store = |connection| {
+            let partitions = names.iter().map(|(name, route)| (name, route.partitions));
+            Arc::new(RedisStore::new(connection, prefix, partitions))
+        };
+
+        let mut destinations = BTreeMap::new();
+        for (name, sink) in &config.sinks {
+            destinations.insert(name.clone(), Destination::new(name, sink)?);
+        }
+
+        let mut wakes = WakeListener::new(backend.client());
+        let routes = names
+            .iter()
+            .map(|(name, route)| {
+                let partitions = (0..route.partitions)
+                    .map(|number| {
+                        let partition = Partition { route: name.clone(), number };
+                        let bell = wakes.bell(prefix, &partition);
+                        (partition, bell)
+                    })
+                    .collect();
+                let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
+                RouteSetup {
+                    route: name.clone(),
+                    partitions,
+                    policy: Policy {
+                        lease: route.lease,
+                        max_in_flight: route.max_in_flight,
+                        max_in_flight_bytes: route.max_in_flight_bytes,
+                        largest_message: largest as u64,
+                        retry: route.retry,
+                    },
+                    target: destinations[&*route.sink].target(),
+                }
+            })
+            .collect();
+        let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
+
+        let routes: Vec<QueueRoute> = names
+            .iter()
+            .map(|(name, route)| QueueRoute {
+                name: name.clone(),
+                sink: route.sink.clone(),
+                partitions: route.partitions,
+            })
+            .collect();
+        let store = store(backend.connection());
+        let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
+        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations })
+    }
+
+    /// What GET /v1/sinks tells.
+    pub fn statuses(&self) -> SinkStatuses {
+        let sinks: Vec<_> =
+            self.destinations.iter().map(|(name, one)| (name.clone(), one.kind(), one.breaker().clone())).collect();
+        Arc::new(move || {
+            sinks
+                .iter()
+                .map(|(name, kind, breaker)| {
+                    let status = breaker.status();
+                    SinkStatus {
+                        name: name.clone(),
+                        r#type: kind,
+                        breaker: match status.state {
+                            scheduler::BreakerState::Closed => BreakerState::Closed,
+                            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
+                            scheduler::BreakerState::Open => BreakerState::Open,
+                        },
+                        last_error: status.last_error,
+                        in_flight: status.in_flight,
+                    }
+                })
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{oneshot, watch},
+    time::sleep,
+};
+
+use crate::queue::{Queue, StartError};
+
+/// Pause between two tries while Redis is away: it is found again within a second.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
+///
+/// # Errors
+/// Returns when Redis is definitely not to be used, and was not used before.
+pub async fn keep(
+    queue: Arc<Queue>,
+    mut generations: watch::Receiver<u64>,
+    prepared: oneshot::Sender<()>,
+) -> StartError {
+    let mut told = String::new();
+    loop {
+        match queue.prepare().await {
+            Ok(()) => break,
+            Err(error) if error.is_definite() => return error,
+            Err(error) => complain(&mut told, &error),
+        }
+        sleep(RETRY_INTERVAL).await;
+    }
+    tracing::info!(routes = queue.routes().len(), "redis is ready");
+    warn_of_unconfigured(&queue).await;
+    // Whoever waited for it may have gone: the process is stopping.
+    let _ = prepared.send(());
+    loop {
+        generations.mark_unchanged();
+        told.clear();
+        while let Err(error) = queue.prepare().await {
+            complain(&mut told, &error);
+            sleep(RETRY_INTERVAL).await;
+        }
+        if generations.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Once per different error.
+fn complain(told: &mut String, error: &StartError) {
+    let text = error.to_string();
+    if text != *told {
+        tracing::error!(error = text, "redis cannot be used");
+        *told = text;
+    }
+}
+
+async fn warn_of_unconfigured(queue: &Queue) {
+    match queue.unconfigured().await {
+        Ok(routes) => {
+            for route in routes {
+                tracing::warn!(
+                    route = %route.route, pending = route.pending, unack = route.unack, dead = route.dead,
+                    "a route that is not configured holds messages: nobody delivers them"
+                );
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),
+    }
+}

@@ -1,0 +1,79 @@
+//! `punctual check`: is the configuration valid, and, with `--connect`, does everything that it names answer?
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use futures::future::join_all;
+use serde_json::json;
+use tokio::time::{Duration, timeout};
+
+use super::{Global, failure::Failure, open, table};
+use crate::{
+    app::{destination::Destination, embedded},
+    config::{Config, RedisUrl},
+    store::redis::RedisStore,
+};
+
+/// Longest wait for one answer: longer than any sink's own bound on connecting.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Also ask Redis and every sink whether they can be used
+    #[arg(long)]
+    connect: bool,
+}
+
+pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+    let config = global.load()?;
+    if !arguments.connect {
+        if global.json {
+            println!("{}", json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }));
+        } else {
+            println!("the configuration is valid: {} routes, {} sinks", config.routes.len(), config.sinks.len());
+        }
+        return Ok(());
+    }
+    let answers = ask_all(&config).await;
+    let failed = answers.values().filter(|answer| answer.is_err()).count();
+    if global.json {
+        let shown: BTreeMap<_, _> =
+            answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
+        println!("{}", json!({ "valid": true, "answers": shown }));
+    } else {
+        let rows: Vec<_> = answers
+            .iter()
+            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| "ok".into())])
+            .collect();
+        table::print(&["WHAT", "ANSWER"], &rows);
+    }
+    if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
+}
+
+async fn ask_all(config: &Config) -> BTreeMap<String, Result<(), String>> {
+    let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
+    let sinks = config.sinks.iter().map(async |(name, sink)| {
+        let answer = match Destination::new(name, sink) {
+            Ok(destination) => within(destination.check()).await,
+            Err(error) => Err(error),
+        };
+        (format!("sinks.{name}"), answer)
+    });
+    let (redis, sinks) = tokio::join!(redis, join_all(sinks));
+    sinks.into_iter().chain([redis]).collect()
+}
+
+async fn ask_redis(config: &Config) -> Result<(), String> {
+    if config.redis.url == RedisUrl::Embedded && embedded::running_url(&config.redis.data_dir).await.is_err() {
+        // It runs only while `serve` does.
+        return embedded::check_installed().map_err(|error| error.to_string());
+    }
+    let backend = open::backend(config).await.map_err(|error| error.to_string())?;
+    let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
+    store.check_safety(config.redis.allow_eviction).await.map_err(|error| error.to_string())?;
+    store.check_writable().await.map_err(|error| error.to_string())
+}
+
+async fn within(answer: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")))
+}

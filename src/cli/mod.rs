@@ -1,0 +1,97 @@
+//! The command line. Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 not found.
+
+mod check;
+mod failure;
+mod open;
+mod schedule;
+mod stats;
+mod table;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    app,
+    config::{self, Config, Sources},
+};
+use failure::Failure;
+
+/// The command line.
+#[derive(Parser)]
+#[command(
+    name = "punctual",
+    version,
+    about = "Messages wait in Redis and leave for HTTP or a Redis list when they are due."
+)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct Global {
+    /// Configuration file; later ones win
+    #[arg(short, long = "config", global = true, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// In place of `redis.url`
+    #[arg(long, global = true, value_name = "URL")]
+    redis_url: Option<String>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the scheduler and its HTTP API
+    Serve,
+    /// Validate the configuration
+    Check(check::Arguments),
+    /// Print the JSON Schema of the configuration
+    Schema,
+    /// Schedule a message
+    Schedule(Box<schedule::Arguments>),
+    /// Show the numbers of the routes
+    Stats(stats::Arguments),
+}
+
+/// Runs the command line of this process.
+pub async fn run() -> ExitCode {
+    // Usage errors exit with 2 here.
+    let cli = Cli::parse();
+    match dispatch(cli).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("punctual: {failure}");
+            failure.exit_code()
+        }
+    }
+}
+
+async fn dispatch(cli: Cli) -> Result<(), Failure> {
+    let global = cli.global;
+    match cli.command {
+        Command::Schema => {
+            println!("{:#}", config::schema());
+            Ok(())
+        }
+        Command::Check(arguments) => check::run(&global, arguments).await,
+        Command::Serve => {
+            let config = global.load()?;
+            app::logging::init(config.log);
+            app::serve::serve(config).await.map_err(Failure::Failed)
+        }
+        Command::Schedule(arguments) => schedule::run(&global, *arguments).await,
+        Command::Stats(arguments) => stats::run(&global, arguments).await,
+    }
+}
+
+impl Global {
+    fn load(&self) -> Result<Config, Failure> {
+        let sources = Sources::of_process(self.config.clone(), self.redis_url.clone());
+        config::load(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
+    }
+}

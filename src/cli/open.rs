@@ -1,0 +1,44 @@
+//! Opens the queues for a single command, beside a running instance or without one.
+
+use std::sync::Arc;
+
+use super::{Global, failure::Failure};
+use crate::{
+    app::{backend::Backend, embedded},
+    config::{Config, RedisUrl},
+    queue::{Queue, QueueRoute},
+    store::redis::RedisStore,
+};
+
+/// The routes are those that Redis knows: a message for any other would wait for ever.
+pub async fn queue(global: &Global) -> Result<Queue, Failure> {
+    let config = global.load()?;
+    let backend = backend(&config).await?;
+    let connection = backend.connection();
+    let prefix = &config.redis.key_prefix;
+    let known = RedisStore::new(connection.clone(), prefix, [])
+        .known_routes()
+        .await
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let max_payload = known.iter().map(|route| route.max_payload).min().unwrap_or(config.server.max_payload);
+    let routes: Vec<QueueRoute> = known
+        .iter()
+        .map(|route| QueueRoute {
+            sink: config.routes.get(&*route.name).map_or_else(|| "".into(), |route| route.sink.clone()),
+            name: route.name.clone(),
+            partitions: route.partitions,
+        })
+        .collect();
+    let store = RedisStore::new(connection, prefix, routes.iter().map(|route| (&route.name, route.partitions)));
+    Ok(Queue::new(Arc::new(store), &routes, max_payload, config.redis.allow_eviction))
+}
+
+pub async fn backend(config: &Config) -> Result<Backend, Failure> {
+    let embedded = match config.redis.url {
+        RedisUrl::Embedded => Some(
+            embedded::running_url(&config.redis.data_dir).await.map_err(|error| Failure::Failed(error.to_string()))?,
+        ),
+        RedisUrl::Url(_) => None,
+    };
+    Backend::new(&config.redis, embedded.as_deref()).map_err(Failure::Failed)
+}

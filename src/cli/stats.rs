@@ -1,0 +1,60 @@
+//! `punctual stats`: the numbers of the routes that Redis knows.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{Global, failure::Failure, open, table};
+use crate::queue::RouteStats;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Only this route
+    route: Option<String>,
+}
+
+pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+    let queue = open::queue(global).await?;
+    let routes = match arguments.route {
+        Some(route) => vec![route.into()],
+        None => queue.routes(),
+    };
+    let mut all = Vec::new();
+    for route in &routes {
+        all.push(queue.stats(route).await?);
+    }
+    if global.json {
+        println!("{}", all.iter().map(as_json).collect::<Value>());
+    } else {
+        let header = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
+        table::print(&header, &all.iter().map(as_row).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+fn as_json(stats: &RouteStats) -> Value {
+    json!({
+        "route": &*stats.route,
+        "sink": &*stats.sink,
+        "paused": stats.paused,
+        "pending": stats.pending,
+        "due": stats.due,
+        "unack": stats.unack,
+        "dead": stats.dead,
+        "next_due": stats.next_due.map(crate::time::UnixMillis::to_rfc3339),
+        "oldest_overdue_seconds": stats.oldest_overdue_seconds,
+    })
+}
+
+fn as_row(stats: &RouteStats) -> Vec<String> {
+    vec![
+        stats.route.to_string(),
+        if stats.sink.is_empty() { "-".into() } else { stats.sink.to_string() },
+        if stats.paused { "yes" } else { "no" }.into(),
+        stats.pending.to_string(),
+        stats.due.to_string(),
+        stats.unack.to_string(),
+        stats.dead.to_string(),
+        stats.next_due.map_or_else(|| "-".into(), crate::time::UnixMillis::to_rfc3339),
+        format!("{:.3}s", stats.oldest_overdue_seconds),
+    ]
+}
