@@ -28,6 +28,10 @@ const USUAL_OPEN_FILES: usize = 1024;
 /// half, short enough that silent connections make room.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The same while less than a quarter of the places is free: silent connections then come and go quickly, and
+/// whoever has something to say gets a turn.
+const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Time for a peer to take what was sent to it: a reader that stands still does not hold its answer for ever.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -40,12 +44,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and finishes the requests
 /// under way. The caller bounds that time by dropping the future: connections end with it.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
-    let places = Arc::new(Semaphore::new(max_connections()));
+    serve_within(max_connections(), listener, router, shutdown).await;
+}
+
+async fn serve_within(
+    max_connections: usize,
+    listener: TcpListener,
+    router: Router,
+    shutdown: impl Future<Output = ()>,
+) {
+    let places = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let service = TowerToHyperService::new(router);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
+    http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES);
     tokio::pin!(shutdown);
     loop {
         let (place, stream) = tokio::select! {
@@ -53,6 +66,8 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
             accepted = accept(&listener, &places) => accepted,
             Some(_) = connections.join_next() => continue,
         };
+        let crowded = places.available_permits() < max_connections / 4;
+        http.header_read_timeout(if crowded { CROWDED_HEAD_TIMEOUT } else { HEAD_TIMEOUT });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
         connections.spawn(async move {
             let _place = place;
@@ -99,7 +114,31 @@ fn open_files(limits: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::timeout,
+    };
+
     use super::*;
+
+    #[tokio::test]
+    async fn silent_connections_on_every_place_do_not_keep_others_out() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "hello"));
+        let serving = tokio::spawn(serve_within(8, listener, router, std::future::pending()));
+        let mut silent = Vec::new();
+        for _ in 0..8 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut late = TcpStream::connect(address).await.unwrap();
+        late.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut reply = String::new();
+        timeout(HEAD_TIMEOUT / 2, late.read_to_string(&mut reply)).await.expect("a place came free").unwrap();
+        assert!(reply.ends_with("hello"), "{reply}");
+        serving.abort();
+    }
 
     #[test]
     fn the_limit_of_open_files_is_the_soft_one() {
