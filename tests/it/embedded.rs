@@ -1,20 +1,13 @@
 //! The embedded Redis: a real redis-server, real process deaths.
 
-use std::{
-    env,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use punctual::app::embedded::{Embedded, EmbeddedError, State, running_url};
 use rustix::process::{Pid, Signal, getpgid, kill_process};
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-/// Tells `holds_an_embedded_redis_until_it_is_killed` where.
-const DIRECTORY: &str = "PUNCTUAL_TEST_EMBEDDED";
+use crate::support::punctual::Punctual;
 
 /// Bound of every wait; each takes far less.
 const SOON: Duration = Duration::from_secs(20);
@@ -42,36 +35,6 @@ fn process(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
-/// A process of its own that runs an embedded Redis; killed with signal 9 on drop.
-struct Parent(Child);
-
-impl Parent {
-    /// Returns once its Redis answers.
-    async fn start(data_dir: &Path) -> Self {
-        let child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "embedded::holds_an_embedded_redis_until_it_is_killed", "--ignored"])
-            .env(DIRECTORY, data_dir)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let parent = Self(child);
-        let answers = async {
-            while running_url(data_dir).await.is_err() {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(SOON, answers).await.expect("the other process starts a Redis");
-        parent
-    }
-}
-
-impl Drop for Parent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A directory whose server is ended with it, also when a test fails.
 struct Home(TempDir);
 
@@ -93,14 +56,6 @@ impl Drop for Home {
             let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut connection);
         }
     }
-}
-
-#[tokio::test]
-#[ignore = "the other process of the tests below"]
-async fn holds_an_embedded_redis_until_it_is_killed() {
-    let directory = env::var_os(DIRECTORY).expect("run by another test");
-    let _embedded = Embedded::start(&PathBuf::from(directory)).await.unwrap();
-    std::future::pending::<()>().await;
 }
 
 #[tokio::test]
@@ -126,17 +81,17 @@ async fn what_was_written_is_there_after_a_clean_stop_and_a_start() {
 
 #[tokio::test]
 async fn a_server_that_outlived_its_killed_parent_is_taken_over_and_stopped() {
-    let directory = Home::new();
-    let parent = Parent::start(directory.path()).await;
-    let url = running_url(directory.path()).await.unwrap();
+    let mut parent = Punctual::start("redis: { url: embedded }").await;
+    let data_dir = parent.path("data");
+    let url = running_url(&data_dir).await.unwrap();
     set(&url, "a").await;
     let info: redis::InfoDict = redis::cmd("INFO").query_async(&mut redis(&url).await).await.unwrap();
-    drop(parent);
-    let embedded = Embedded::start(directory.path()).await.unwrap();
+    parent.kill().await;
+    let embedded = Embedded::start(&data_dir).await.unwrap();
     assert_eq!((embedded.url(), Some(pid(&embedded))), (url.as_str(), info.get("process_id")));
     assert!(has(&url, "a").await);
     embedded.stop().await;
-    assert!(matches!(running_url(directory.path()).await, Err(EmbeddedError::NotRunning(_))));
+    assert!(matches!(running_url(&data_dir).await, Err(EmbeddedError::NotRunning(_))));
 }
 
 #[tokio::test]
