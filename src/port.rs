@@ -46,9 +46,10 @@ pub struct Lease {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimMode {
-    /// Due messages in due order, passing over suspects (two or more crashes).
+    /// Due messages in due order, passing over suspects (two or more crashes), which may use up the limit.
     Ordinary,
-    /// One due message in place `skip` of the due order (the first where there are fewer), suspects passed over.
+    /// One due message: among those that are no suspects, in due order, the one in place `skip` (from 0), or the
+    /// first where there are fewer.
     Probe { skip: u32 },
     /// The first suspect among the due, alone.
     Suspect,
@@ -84,12 +85,12 @@ pub struct Claim {
     pub token: Token,
     pub messages: Vec<Claimed>,
     pub paused: bool,
-    /// Score of the earliest message still pending that this claim could not have returned for a reason
-    /// that time does not change is included: compare with the clock.
+    /// Score of the earliest message still pending after this claim, also of one that is due already (paused, a
+    /// suspect, or beyond the limits): compare with the clock.
     pub next_due: Option<UnixMillis>,
     /// Deadline of the earliest lease, of any instance, in microseconds.
     pub next_lease: Option<u64>,
-    /// Due suspects that an ordinary claim or probe passed over.
+    /// Due suspects that an ordinary claim or probe passed over, or at least 1 of them; 0 while paused.
     pub suspects: u32,
     /// Ids without a body that were made dead, reason `orphan`.
     pub orphans: u32,
