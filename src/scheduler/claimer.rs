@@ -146,7 +146,7 @@ impl Claimer {
     }
 
     fn next_look(&self, now: Instant) -> (Instant, Look, Wake) {
-        let suspect_at = self.route.target.breaker().next_suspect();
+        let suspect_at = self.route.target.breaker().suspects_from();
         let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at);
         let ordinary_turn = look == Look::Suspect && at <= now && self.suspects_in_a_row >= SUSPECTS_IN_A_ROW;
         (at, if ordinary_turn { Look::Ordinary } else { look }, wake)
@@ -227,17 +227,15 @@ impl Claimer {
     }
 
     async fn answered(&mut self, claim: Claim, look: Look, leave: Leave) {
+        let probe = leave.admission.is_probe();
         let expired = self.view.update(&claim, look, Instant::now());
         self.pace.caught(caught(&claim, look));
         if claim.orphans > 0 {
             tracing::error!(partition = %self.partition, count = claim.orphans, "ids without a body are dead now");
             self.route.metrics.dead(DeadReason::Orphan, claim.orphans.into());
         }
-        if leave.admission.is_probe()
-            && look == Look::Ordinary
-            && let Some(first) = claim.messages.first()
-        {
-            self.rotation.claimed(&first.id);
+        if probe && look == Look::Ordinary {
+            claim.messages.iter().for_each(|probed| self.rotation.claimed(&probed.id));
         }
         self.set_off(claim, leave);
         if expired && self.recover_from <= Instant::now() {

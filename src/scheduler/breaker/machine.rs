@@ -116,6 +116,14 @@ impl Machine {
         }
     }
 
+    /// From when on a suspect may leave; `None` while closed.
+    pub fn suspects_from(&self) -> Option<Instant> {
+        match self.state {
+            State::Closed { .. } => None,
+            State::Open { next_probe, next_suspect, .. } => Some(next_probe.max(next_suspect)),
+        }
+    }
+
     /// Up to `want` messages; `None` unless `leave` says now. What is not used is to be returned.
     pub fn admit(&mut self, now: Instant, want: usize, suspect: bool) -> Option<Grant> {
         if want == 0 || self.leave(now, suspect) != Leave::Now {

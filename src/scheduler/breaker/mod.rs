@@ -103,14 +103,9 @@ impl Breaker {
         }
     }
 
-    /// When a suspect may leave while the breaker is open; `None` while it is closed.
-    pub(super) fn next_suspect(&self) -> Option<Instant> {
-        let machine = lock(&self.machine);
-        match machine.leave(Instant::now(), true) {
-            _ if machine.state() == BreakerState::Closed => None,
-            Leave::At(at) => Some(at),
-            Leave::Now | Leave::Later => Some(Instant::now()),
-        }
+    /// From when on a suspect may leave; `None` while closed.
+    pub(super) fn suspects_from(&self) -> Option<Instant> {
+        lock(&self.machine).suspects_from()
     }
 
     pub(super) fn is_closed(&self) -> bool {

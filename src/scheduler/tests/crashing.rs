@@ -100,3 +100,21 @@ async fn when_only_suspects_are_due_they_probe_and_the_other_routes_go_on() {
     assert_eq!(down.taken().len(), 3);
     assert!(begun.elapsed() < 2 * MINUTE);
 }
+
+#[tokio::test(start_paused = true)]
+async fn suspects_at_the_head_do_not_keep_others_from_probing() {
+    let twin = Twin::new(1);
+    let begun = tokio::time::Instant::now();
+    let down = FakeSink::new(&twin, move |_| {
+        if begun.elapsed() < 10 * SECOND { Act::report(unavailable()) } else { Act::confirm(MILLI) }
+    });
+    for id in ["a", "b", "c", "d", "e"] {
+        schedule(&twin, [id], Duration::ZERO);
+        twin.set_crashes(&partition("r"), id, 2);
+    }
+    schedule(&twin, ["x"], MILLI);
+    let _instance = Instance::of_one(&twin, &down);
+    until("a taken message", || !down.taken().is_empty()).await;
+    assert!(begun.elapsed() < 12 * SECOND, "{:?}", begun.elapsed());
+    until_empty(&twin, "r").await;
+}

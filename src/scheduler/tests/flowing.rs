@@ -126,3 +126,18 @@ async fn two_instances_share_a_route_without_a_duplicate() {
     assert_eq!(sink.seen().len(), 500);
     assert!(sink.most_late() <= 12);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_several_threads_and_real_time_nothing_is_missed() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let policy = Policy { max_in_flight: 50, ..policy() };
+    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    for (n, id) in numbered(2000).into_iter().enumerate() {
+        schedule(&twin, [id], u32::try_from(n).unwrap() * MILLI / 4);
+    }
+    until_empty(&twin, "r").await;
+    instance.stop().await;
+    assert_eq!((sink.early(), sink.taken().len(), sink.seen().len()), (0, 2000, 2000));
+    assert!(twin.most_unacked(&partition("r")) <= 50);
+}

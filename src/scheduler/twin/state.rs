@@ -103,13 +103,21 @@ impl State {
         let token = self.next_token(now + u64::try_from(request.lease.as_micros()).unwrap());
         let queue = self.partitions.entry(partition.clone()).or_default();
         let due = queue.pending.range(..=(now / 1000, MessageId::parse(&"~".repeat(128)).unwrap()));
-        let (suspects, others): (Vec<_>, Vec<_>) = due.cloned().partition(|(_, id)| queue.is_suspect(id));
-        let passed_over = u32::try_from(suspects.len()).unwrap();
+        let due: Vec<_> = due.cloned().collect();
+        let others = || due.iter().filter(|(_, id)| !queue.is_suspect(id)).cloned();
         let chosen: Vec<_> = match request.mode {
             _ if queue.paused => Vec::new(),
-            ClaimMode::Ordinary => others.into_iter().take(request.limit as usize).collect(),
-            ClaimMode::Probe { skip } => others.get(skip as usize).or(others.first()).cloned().into_iter().collect(),
-            ClaimMode::Suspect => suspects.into_iter().take(1).collect(),
+            // Suspects take places of the limit, too.
+            ClaimMode::Ordinary => {
+                due.iter().take(request.limit as usize).filter(|(_, id)| !queue.is_suspect(id)).cloned().collect()
+            }
+            ClaimMode::Probe { skip } => others().nth(skip as usize).or(others().next()).into_iter().collect(),
+            ClaimMode::Suspect => due.iter().filter(|(_, id)| queue.is_suspect(id)).take(1).cloned().collect(),
+        };
+        let suspects = match request.mode {
+            ClaimMode::Suspect => 0,
+            _ if queue.paused => 0,
+            _ => u32::try_from(due.len() - others().count()).unwrap(),
         };
         let mut bytes = 0;
         let mut messages = Vec::new();
@@ -133,7 +141,7 @@ impl State {
             paused: queue.paused,
             next_due: queue.pending.first().and_then(|(due, _)| UnixMillis::new(*due)),
             next_lease: queue.unack.values().min().copied(),
-            suspects: if request.mode == ClaimMode::Suspect || queue.paused { 0 } else { passed_over },
+            suspects,
             orphans: 0,
         }
     }
