@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 /// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
@@ -34,6 +35,13 @@ impl UnixMillis {
             // Years past 9999 have no RFC 3339 form.
             Err(_) => self.0.to_string(),
         }
+    }
+}
+
+/// As answers show it.
+impl Serialize for UnixMillis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_rfc3339())
     }
 }
 

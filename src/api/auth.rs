@@ -41,6 +41,10 @@ impl Grant {
         Self { rights: vec![Right::Schedule, Right::Read, Right::Admin], routes: None }
     }
 
+    pub fn covers_all(&self) -> bool {
+        self.routes.is_none()
+    }
+
     pub fn covers(&self, route: &str) -> bool {
         self.routes.as_ref().is_none_or(|routes| routes.iter().any(|name| name == route))
     }

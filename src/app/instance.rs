@@ -77,7 +77,7 @@ impl Instance {
             .iter()
             .map(|(name, route)| QueueRoute {
                 name: name.clone(),
-                sink: route.sink.clone(),
+                sink: Some(route.sink.clone()),
                 partitions: route.partitions,
             })
             .collect();

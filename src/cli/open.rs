@@ -24,7 +24,7 @@ pub async fn queue(global: &Global) -> Result<Queue, Failure> {
     let routes: Vec<QueueRoute> = known
         .iter()
         .map(|route| QueueRoute {
-            sink: config.routes.get(&*route.name).map_or_else(|| "".into(), |route| route.sink.clone()),
+            sink: config.routes.get(&*route.name).map(|route| route.sink.clone()),
             name: route.name.clone(),
             partitions: route.partitions,
         })

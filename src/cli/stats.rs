@@ -1,7 +1,7 @@
 //! `punctual stats`: the numbers of the routes that Redis knows.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Global, failure::Failure, open, table};
 use crate::queue::RouteStats;
@@ -23,7 +23,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         all.push(queue.stats(route).await?);
     }
     if global.json {
-        println!("{}", all.iter().map(as_json).collect::<Value>());
+        println!("{}", json!(all));
     } else {
         let header = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
         table::print(&header, &all.iter().map(as_row).collect::<Vec<_>>());
@@ -31,24 +31,10 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_json(stats: &RouteStats) -> Value {
-    json!({
-        "route": &*stats.route,
-        "sink": &*stats.sink,
-        "paused": stats.paused,
-        "pending": stats.pending,
-        "due": stats.due,
-        "unack": stats.unack,
-        "dead": stats.dead,
-        "next_due": stats.next_due.map(crate::time::UnixMillis::to_rfc3339),
-        "oldest_overdue_seconds": stats.oldest_overdue_seconds,
-    })
-}
-
 fn as_row(stats: &RouteStats) -> Vec<String> {
     vec![
         stats.route.to_string(),
-        if stats.sink.is_empty() { "-".into() } else { stats.sink.to_string() },
+        stats.sink.as_deref().unwrap_or("-").to_owned(),
         if stats.paused { "yes" } else { "no" }.into(),
         stats.pending.to_string(),
         stats.due.to_string(),

@@ -22,7 +22,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct QueueRoute {
     pub name: Arc<str>,
-    pub sink: Arc<str>,
+    /// For show; `None` where the configuration does not name the route.
+    pub sink: Option<Arc<str>>,
     pub partitions: u16,
 }
 
@@ -36,7 +37,7 @@ pub struct Queue {
 }
 
 struct Route {
-    sink: Arc<str>,
+    sink: Option<Arc<str>>,
     partitions: Vec<(Partition, Coalescer)>,
 }
 
@@ -192,7 +193,7 @@ impl Queue {
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
         let found = self.route(route)?;
         let parts = try_join_all(found.partitions.iter().map(|(partition, _)| self.store.stats(partition))).await?;
-        Ok(summed(route, &found.sink, &parts))
+        Ok(summed(route, found.sink.clone(), &parts))
     }
 
     /// Dead messages back to pending, due now, attempts 0: the named ones, or all that died before the call.
@@ -279,7 +280,7 @@ impl Queue {
                 self.store.stats(&partition).await
             }))
             .await?;
-            let stats = summed(&known.name, &"".into(), &parts);
+            let stats = summed(&known.name, None, &parts);
             if stats.pending + stats.unack + stats.dead > 0 {
                 found.push(stats);
             }
@@ -307,14 +308,14 @@ impl Route {
     }
 }
 
-fn summed(route: &str, sink: &Arc<str>, parts: &[PartitionStats]) -> RouteStats {
+fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> RouteStats {
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
     let next_due = parts.iter().filter_map(|part| part.next_due).min();
     let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
     let overdue = next_due.map_or(0, |due| now.saturating_sub(due.get()));
     RouteStats {
         route: route.into(),
-        sink: sink.clone(),
+        sink,
         paused: parts.iter().any(|part| part.paused),
         pending: sum(|part| part.pending),
         due: sum(|part| part.due),

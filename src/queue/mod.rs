@@ -9,6 +9,8 @@ pub use handle::{Queue, QueueRoute, StartError};
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::{
     message::{MessageId, State, StoredMessage},
     port::StoreError,
@@ -77,11 +79,12 @@ pub struct Page {
     pub cursor: Option<String>,
 }
 
-/// The numbers of one route, all partitions together.
-#[derive(Clone, Debug, PartialEq)]
+/// The numbers of one route, all partitions together; its JSON is what the API and the command line show.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteStats {
     pub route: Arc<str>,
-    pub sink: Arc<str>,
+    /// `None`: not in our configuration.
+    pub sink: Option<Arc<str>>,
     pub paused: bool,
     /// Includes `due`.
     pub pending: u64,

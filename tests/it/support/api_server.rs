@@ -80,7 +80,7 @@ impl ApiServer {
         let connection = Arc::new(Connection::new(client, REQUEST_TIMEOUT / 2));
         let route = |(name, partitions): &(&str, u16)| QueueRoute {
             name: (*name).into(),
-            sink: "out".into(),
+            sink: Some("out".into()),
             partitions: *partitions,
         };
         let routes: Vec<QueueRoute> = setup.routes.iter().map(route).collect();
