@@ -3,7 +3,11 @@
 //!
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
@@ -59,6 +63,8 @@ pub struct Connection {
     /// Bound of one command, connecting included.
     timeout: Duration,
     link: Mutex<Link>,
+    /// The last link that was given up. Whoever gives one up does not wait for who is connecting.
+    discarded: AtomicU64,
     /// Counts the links made so far.
     generation: watch::Sender<u64>,
 }
@@ -75,7 +81,13 @@ impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
         let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
-        Self { client, timeout, link: Mutex::new(link), generation: watch::Sender::new(0) }
+        Self {
+            client,
+            timeout,
+            link: Mutex::new(link),
+            discarded: AtomicU64::new(0),
+            generation: watch::Sender::new(0),
+        }
     }
 
     pub fn timeout(&self) -> Duration {
@@ -110,14 +122,16 @@ impl Connection {
             metrics::redis_error(kind);
         }
         if let (true, Some(generation)) = (failure.link_lost, used) {
-            self.discard(generation).await;
+            self.discarded.fetch_max(generation, Ordering::AcqRel);
         }
         Err(failure.error)
     }
 
     async fn link(&self) -> Result<(u64, MultiplexedConnection), Failure> {
         let mut link = self.link.lock().await;
-        if let Some(current) = &link.current {
+        if let Some(current) = &link.current
+            && link.generation > self.discarded.load(Ordering::Acquire)
+        {
             return Ok((link.generation, current.clone()));
         }
         if let Some(earliest) = link.last_attempt.map(|last| last + RECONNECT_INTERVAL)
@@ -128,6 +142,7 @@ impl Connection {
             }
             sleep_until(earliest).await;
         }
+        link.current = None;
         link.last_attempt = Some(Instant::now());
         // `run` bounds the whole; a caller that gives up here leaves the next one to try again.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(self.timeout));
@@ -144,13 +159,6 @@ impl Connection {
                 link.refused = Some(failure.error.clone());
                 Err(failure)
             }
-        }
-    }
-
-    async fn discard(&self, generation: u64) {
-        let mut link = self.link.lock().await;
-        if link.generation == generation {
-            link.current = None;
         }
     }
 }

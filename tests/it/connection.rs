@@ -1,0 +1,129 @@
+//! The connection that heals, against a server that is killed, stopped or away.
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use punctual::{
+    config::RemoteRedis,
+    connection::{Connection, client},
+    port::StoreError,
+};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::support::RedisServer;
+
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// What a busy machine may add.
+const SLACK: Duration = Duration::from_millis(400);
+
+fn connection(url: &str, timeout: Duration) -> Connection {
+    let server =
+        RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
+    Connection::new(client(&server).expect("a valid URL"), timeout)
+}
+
+async fn ping(connection: &Connection) -> Result<String, StoreError> {
+    connection.run(&redis::cmd("PING")).await
+}
+
+fn signal(server: &RedisServer, name: &str) {
+    let status = Command::new("kill").args([name, &server.pid().to_string()]).status().expect("kill");
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_and_restarted_answers_the_next_command() {
+    let mut server = RedisServer::start().await;
+    let connection = connection(&server.url(), Duration::from_secs(5));
+    let mut generations = connection.generations();
+    ping(&connection).await.expect("the server runs");
+    assert_eq!(*generations.borrow_and_update(), 1);
+
+    server.kill();
+    let error = ping(&connection).await.expect_err("the server is gone");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+
+    server.restart().await;
+    // One attempt in 100 ms: the last failed one may be younger.
+    sleep(Duration::from_millis(100)).await;
+    ping(&connection).await.expect("the server runs again");
+    assert_eq!(*generations.borrow_and_update(), 2);
+}
+
+#[tokio::test]
+async fn a_restart_between_two_commands_costs_at_most_one_of_them() {
+    let mut server = RedisServer::start().await;
+    let connection = connection(&server.url(), Duration::from_secs(5));
+    ping(&connection).await.expect("the server runs");
+    server.restart().await;
+    let first = ping(&connection).await;
+    let second = ping(&connection).await;
+    assert!(second.is_ok(), "{first:?}, then {second:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_server_costs_each_caller_its_timeout_and_no_more() {
+    let server = RedisServer::start().await;
+    let connection = connection(&server.url(), TIMEOUT);
+    ping(&connection).await.expect("the server runs");
+
+    signal(&server, "-STOP");
+    // Some find the silent link, those behind them find somebody connecting.
+    let callers = (0..20_u64).map(async |n| {
+        sleep(Duration::from_millis(n * 50)).await;
+        let began = Instant::now();
+        let error = ping(&connection).await.expect_err("the server is stopped");
+        (began.elapsed(), error)
+    });
+    for (took, error) in join_all(callers).await {
+        assert!(matches!(error, StoreError::Unavailable { kind: "timeout" | "connect", .. }), "{error}");
+        assert!(took < TIMEOUT + SLACK, "an answer after {took:?}");
+    }
+
+    signal(&server, "-CONT");
+    timeout(Duration::from_secs(5), async {
+        while ping(&connection).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("the server runs again");
+}
+
+#[tokio::test]
+async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    let serving = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    let connection = connection(&url, TIMEOUT);
+    let began = Instant::now();
+    let mut failures = 0;
+    while began.elapsed() < Duration::from_secs(1) {
+        for result in join_all((0..10).map(|_| ping(&connection))).await {
+            result.expect_err("nobody is there");
+            failures += 1;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    serving.abort();
+    let attempts = attempts.load(Ordering::SeqCst);
+    assert!((2..=11).contains(&attempts), "{attempts} attempts to connect within a second");
+    assert!(failures > 100, "callers waited for a server that is away: {failures}");
+}
