@@ -10,12 +10,10 @@ for i = 1, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
   tokens[#tokens + 1] = ARGV[i + 1]
 end
-local scores = redis.call('ZMSCORE', unack, unpack(ids))
-local reply, gone, back = {}, {}, { 'ZADD', unack }
+local reply = held(unack, ids, tokens)
+local gone, back = {}, { 'ZADD', unack }
 for i, id in ipairs(ids) do
-  local current = scores[i] and tonumber(scores[i]) == tonumber(tokens[i])
-  reply[i] = current and 1 or 0
-  if current then
+  if reply[i] == 1 then
     gone[#gone + 1] = id
     back[#back + 1] = tokens[i]
     back[#back + 1] = id

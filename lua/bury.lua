@@ -6,22 +6,21 @@
 local unack, dead, attempts, errors = unpack(KEYS)
 
 local now = whole(math.floor(clock() / 1000))
-local ids = {}
-for i = 1, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
-local scores = redis.call('ZMSCORE', unack, unpack(ids))
-local old = redis.call('HMGET', attempts, unpack(ids))
-local reply, moved, back, graves, tries, texts, old_tries = {}, {}, { 'ZADD', unack }, {}, {}, {}, {}
+local ids, tokens = {}, {}
+for i = 1, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[i]
+  tokens[#tokens + 1] = ARGV[i + 1]
+end
+local reply = held(unack, ids, tokens)
+local values = redis.call('HMGET', attempts, unpack(ids))
+local moved, back, graves, failures, texts, old = {}, { 'ZADD', unack }, {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 4 * i - 3
-  local token = ARGV[at + 1]
-  local current = scores[i] and tonumber(scores[i]) == tonumber(token)
-  reply[i] = current and 1 or 0
-  if current then
-    local n = #moved + 1
-    moved[n], old_tries[n] = id, old[i]
-    back[#back + 1], back[#back + 2] = token, id
+  if reply[i] == 1 then
+    local at, n = 4 * i - 3, #moved + 1
+    moved[n], old[n] = id, values[i]
+    back[#back + 1], back[#back + 2] = tokens[i], id
     graves[2 * n - 1], graves[2 * n] = now, id
-    tries[2 * n - 1], tries[2 * n] = id, (counts(old[i]) + tonumber(ARGV[at + 2])) .. ' 0'
+    failures[n] = counts(values[i]) + tonumber(ARGV[at + 2])
     texts[2 * n - 1], texts[2 * n] = id, ARGV[at + 3]
   end
 end
@@ -29,6 +28,6 @@ end
 local steps = {}
 add(steps, 'ZREM', unack, moved, { back })
 add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(moved) } })
-add(steps, 'HSET', attempts, tries, restore(attempts, moved, old_tries))
+count(steps, attempts, moved, failures, old)
 add(steps, 'HSET', errors, texts, {})
 return commit(steps) or reply

@@ -65,6 +65,34 @@ local function counts(value)
   return tonumber(failures), tonumber(crashes)
 end
 
+-- For each id, 1 when tokens[i] is its current lease, else 0. Named again in the same call, a lease is stale.
+local function held(unack, ids, tokens)
+  local scores = redis.call('ZMSCORE', unack, unpack(ids))
+  local verdicts, seen = {}, {}
+  for i, id in ipairs(ids) do
+    local current = scores[i] and not seen[id] and tonumber(scores[i]) == tonumber(tokens[i])
+    if current then seen[id] = true end
+    verdicts[i] = current and 1 or 0
+  end
+  return verdicts
+end
+
+-- Gives ids their numbers of failures. A settled claim was no crash: what had neither has no entry.
+local function count(steps, attempts, ids, failures, old)
+  local set, changed, changed_old, cleared, cleared_old = {}, {}, {}, {}, {}
+  for i, id in ipairs(ids) do
+    local value = failures[i] > 0 and failures[i] .. ' 0'
+    if value and value ~= old[i] then
+      changed[#changed + 1], changed_old[#changed_old + 1] = id, old[i]
+      set[#set + 1], set[#set + 2] = id, value
+    elseif old[i] and not value then
+      cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
+    end
+  end
+  add(steps, 'HSET', attempts, set, restore(attempts, changed, changed_old))
+  add(steps, 'HDEL', attempts, cleared, restore(attempts, cleared, cleared_old))
+end
+
 -- A number in full: `..` cuts it to 14 digits.
 local function whole(number)
   return string.format('%.0f', number)

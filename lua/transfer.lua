@@ -9,17 +9,17 @@ local kind = redis.call('TYPE', list).ok
 if kind ~= 'none' and kind ~= 'list' then
   return redis.error_reply('PUNCTUAL list the key holds a ' .. kind)
 end
-local ids = {}
-for i = 1, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
-local scores = redis.call('ZMSCORE', unack, unpack(ids))
-local reply, gone, back, values = {}, {}, { 'ZADD', unack }, {}
+local ids, tokens = {}, {}
+for i = 1, #ARGV, 3 do
+  ids[#ids + 1] = ARGV[i]
+  tokens[#tokens + 1] = ARGV[i + 1]
+end
+local reply = held(unack, ids, tokens)
+local gone, back, values = {}, { 'ZADD', unack }, {}
 for i, id in ipairs(ids) do
-  local token = ARGV[3 * i - 1]
-  local current = scores[i] and tonumber(scores[i]) == tonumber(token)
-  reply[i] = current and 1 or 0
-  if current then
+  if reply[i] == 1 then
     gone[#gone + 1] = id
-    back[#back + 1] = token
+    back[#back + 1] = tokens[i]
     back[#back + 1] = id
     values[#values + 1] = ARGV[3 * i]
   end
