@@ -27,7 +27,8 @@ local moved, back, dues, bodies, old = {}, { 'ZADD', dead }, {}, {}, {}
 local bytes, seen = 0, {}
 for i, id in ipairs(ids) do
   if scores[i] and not seen[id] then
-    local body = redis.call('HGET', messages, id) or '\0'
+    local stored = redis.call('HGET', messages, id)
+    local body = stored or '\0'
     bytes = bytes + #body
     if bytes > max_bytes and #moved > 0 then
       unreached = unreached + #ids - i + 1
@@ -35,7 +36,7 @@ for i, id in ipairs(ids) do
     end
     seen[id] = true
     moved[#moved + 1] = id
-    old[#old + 1] = body
+    old[#old + 1] = stored
     back[#back + 1], back[#back + 2] = scores[i], id
     dues[#dues + 1], dues[#dues + 2] = whole(now), id
     bodies[#bodies + 1] = id
