@@ -13,7 +13,7 @@ local known = redis.call('HGET', routes, route)
 if known == text then return 'kept' end
 if known then
   local ok, value = pcall(cjson.decode, known)
-  if not ok or value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
+  if not ok or type(value) ~= 'table' or value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
 end
 redis.call('HSET', routes, route, text)
 return known and 'updated' or 'created'
