@@ -17,7 +17,10 @@ local SUSPECT_SCAN = 1000
 
 local now = clock()
 local token = now + lease
-local is_paused = redis.call('EXISTS', paused) == 1
+-- A foreign value at any key is found here: what could not be settled must not be delivered.
+for _, set in ipairs({ unack, dead }) do redis.call('ZCARD', set) end
+for _, hash in ipairs({ messages, attempts, errors }) do redis.call('HLEN', hash) end
+local is_paused = redis.call('GET', paused) and true or false
 local suspects, orphans = 0, {}
 local taken = {}
 
@@ -78,8 +81,6 @@ if not is_paused then
 end
 
 if #taken + #orphans > 0 then
-  -- Reads of the sets to be written: a foreign value there is found before the first write.
-  redis.call('ZCARD', unack)
   local gone, back, leases, graves, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
   for _, list in ipairs({ taken, orphans }) do
     for _, one in ipairs(list) do

@@ -7,7 +7,7 @@ local pending, unack, dead, paused = unpack(KEYS)
 local now = clock()
 return {
   now,
-  redis.call('EXISTS', paused),
+  redis.call('GET', paused) and 1 or 0,
   redis.call('ZCARD', pending),
   redis.call('ZCOUNT', pending, '-inf', whole(math.floor(now / 1000))),
   redis.call('ZCARD', unack),
