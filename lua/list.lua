@@ -1,6 +1,6 @@
 -- A part of one set, in order of score, then id, from behind a given place.
 --
--- KEYS   the set (pending, unack or dead), messages attempts errors
+-- KEYS   set messages attempts errors; the set is pending, unack or dead
 -- ARGV   limit (1 to 1000), most bytes of bodies, then score and id of the last one seen, or none
 -- reply  1 when more follow else 0, then for each: id, score, failures, error or "", body or ""
 --

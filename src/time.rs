@@ -8,6 +8,9 @@ use tokio::time::Instant;
 /// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
 pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 
+/// Longest delay in milliseconds, 142,000 years: added to any clock it stays within `MAX_MILLIS`.
+pub const MAX_DELAY_MILLIS: u64 = 1 << 52;
+
 /// Milliseconds since the Unix epoch on Redis' clock, within `0..2^53`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UnixMillis(u64);
@@ -48,7 +51,7 @@ impl Serialize for UnixMillis {
 /// When a message is due, as its producer said it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// So many milliseconds after Redis accepts it.
+    /// So many milliseconds after Redis accepts it, at most `MAX_DELAY_MILLIS`.
     After(u64),
     At(UnixMillis),
 }
@@ -59,7 +62,7 @@ impl Due {
     /// A delay: whole milliseconds (`"1500"`) or humantime (`"5m"`, `"1h 30m"`).
     ///
     /// # Errors
-    /// The text to show when it is neither, or 2^53 ms or more.
+    /// The text to show when it is neither, or more than `MAX_DELAY_MILLIS`.
     pub fn parse_delay(text: &str) -> Result<Self, String> {
         let millis = match text.parse::<u64>() {
             Ok(millis) => u128::from(millis),
@@ -68,8 +71,8 @@ impl Due {
                 .as_millis(),
         };
         match u64::try_from(millis) {
-            Ok(millis) if millis <= MAX_MILLIS => Ok(Due::After(millis)),
-            _ => Err(format!("`{text}` is too long: at most {MAX_MILLIS} ms")),
+            Ok(millis) if millis <= MAX_DELAY_MILLIS => Ok(Due::After(millis)),
+            _ => Err(format!("`{text}` is too long: at most {MAX_DELAY_MILLIS} ms")),
         }
     }
 
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(Due::parse_delay("1500"), Ok(Due::After(1500)));
         assert_eq!(Due::parse_delay("5m"), Ok(Due::After(300_000)));
         assert_eq!(Due::parse_delay("1h 30m"), Ok(Due::After(5_400_000)));
-        for bad in ["", "-1", "nan", "1e400", "9007199254740992", "soon", "0x10", "inf"] {
+        for bad in ["", "-1", "nan", "1e400", "4503599627370497", "soon", "0x10", "inf"] {
             assert!(Due::parse_delay(bad).is_err(), "{bad}");
         }
     }

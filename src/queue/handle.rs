@@ -15,7 +15,7 @@ use crate::{
     metrics,
     port::{Partition, StoreError},
     store::redis::{PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
-    time::Due,
+    time::{Due, MAX_DELAY_MILLIS},
 };
 
 /// A route as the handle serves it.
@@ -111,6 +111,7 @@ impl Queue {
             let text = format!("the payload of `{}` takes {size} bytes, at most {most}", large.id);
             return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
         }
+        messages.iter().try_for_each(|message| check_due(message.due))?;
         let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
         let mut parts: HashMap<u16, Vec<NewMessage>> = HashMap::new();
         let total = messages.len();
@@ -141,6 +142,7 @@ impl Queue {
     }
 
     pub async fn reschedule(&self, route: &str, id: &MessageId, due: Due) -> Result<Rescheduled, QueueError> {
+        check_due(due)?;
         Ok(self.store.reschedule(self.partition(route, id)?, id, due).await?)
     }
 
@@ -305,6 +307,17 @@ impl Route {
 
     fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
         ids.iter().filter(|id| id.partition(self.count()) == partition.number).cloned().collect()
+    }
+}
+
+/// A longer delay would be stored as a time that no release can read.
+fn check_due(due: Due) -> Result<(), StoreError> {
+    match due {
+        Due::After(millis) if millis > MAX_DELAY_MILLIS => {
+            let text = format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}");
+            Err(StoreError::Refused { slug: "invalid-due".into(), text })
+        }
+        _ => Ok(()),
     }
 }
 

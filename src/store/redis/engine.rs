@@ -5,14 +5,14 @@ use bytes::Bytes;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_CALL_BYTES, MAX_REPLY_BYTES, RedisStore, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
 use crate::{
     outcome::DeadReason,
     port::{
         Burial, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Recovered, Release, Retry, Settled, Store,
         StoreError, Token, Transfer,
     },
-    time::{ServerClock, UnixMillis},
+    time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
 
 /// Bodies that a claim reads at once: with the default largest payload they are what a reply may hold.
@@ -35,7 +35,7 @@ impl Store for RedisStore {
             .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.paused])
             .arg(mode)
             .arg(request.limit)
-            .arg(request.max_bytes.min(MAX_REPLY_BYTES))
+            .arg(request.max_bytes.min(MAX_BODIES_BYTES))
             .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
             .arg(skip)
             .arg(BODIES_AT_ONCE)
@@ -88,7 +88,7 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let mut call = script::RETRY.keys(&[&keys.pending, &keys.unack, &keys.attempts, &keys.errors]).arg(&keys.wake);
         for Retry { lease, delay, error } in retries {
-            let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+            let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS);
             call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(delay).arg(shortened(error));
         }
         self.settle(call, retries.len()).await

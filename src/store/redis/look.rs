@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_REPLY_BYTES, RedisStore, keys::PartitionKeys, reply::Reply, script};
+use super::{MAX_BODIES_BYTES, RedisStore, keys::PartitionKeys, reply::Reply, script};
 use crate::{
     codec,
     message::{MessageId, State},
@@ -66,7 +66,7 @@ impl RedisStore {
             State::Dead => &keys.dead,
         };
         let mut call =
-            script::LIST.keys(&[set, &keys.messages, &keys.attempts, &keys.errors]).arg(limit).arg(MAX_REPLY_BYTES);
+            script::LIST.keys(&[set, &keys.messages, &keys.attempts, &keys.errors]).arg(limit).arg(MAX_BODIES_BYTES);
         if let Some((score, id)) = after {
             call = call.arg(*score).arg(id.as_str());
         }

@@ -33,8 +33,9 @@ use crate::{
 /// Version of the keys and of what they hold, as `P:routes` tells it.
 pub const DATA_VERSION: u32 = 1;
 
-/// Largest reply of a script that carries bodies, in bytes: what Redis and this process buffer at once.
-const MAX_REPLY_BYTES: u64 = 8 * 1024 * 1024;
+/// Most bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol it stays below
+/// 8 MiB: what Redis and this process buffer at once.
+const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
 
 /// Largest script call that carries bodies, in bytes.
 pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
