@@ -15,6 +15,9 @@ local MAX_ID_BYTES = 128
 local MAX_METADATA_BYTES = 65536
 local MAX_HEADER_NAME_BYTES = 256
 local MAX_INTEGER = 9007199254740991
+-- 142,000 years: added to any clock it stays below 2^53.
+local MAX_DELAY = 4503599627370496
+local MAX_NAME_SHOWN = 64
 
 local function refuse(slug, text)
   return redis.error_reply('PUNCTUAL ' .. slug .. ' ' .. text)
@@ -55,20 +58,19 @@ local relative, digits = string.match(when, '^(%+?)(%d+)$')
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local due = digits and #digits <= 16 and tonumber(digits)
-if due and relative == '+' then due = now + due end
-if not due or due > MAX_INTEGER then
-  return refuse('invalid-due', 'use +<delay ms> or <due ms>, whole and below 2^53')
+if not due or due > (relative == '+' and MAX_DELAY or MAX_INTEGER) then
+  return refuse('invalid-due', 'use +<delay ms>, at most 2^52, or <due ms>, below 2^53')
 end
+if relative == '+' then due = now + due end
 
 if #payload > tonumber(max_payload) then
   return refuse('too-large', 'the payload takes ' .. #payload .. ' bytes, at most ' .. max_payload)
 end
 
 -- The options are checked, then written anew: what is stored must be what every release can read.
+local ESCAPES = { ['"'] = '\\"', ['\\'] = '\\\\', ['\t'] = '\\t' }
 local function quote(text)
-  return '"' .. string.gsub(text, '[%c"\\]', function(c)
-    return string.format('\\u%04x', string.byte(c))
-  end) .. '"'
+  return '"' .. string.gsub(text, '["\\\t]', ESCAPES) .. '"'
 end
 
 -- UTF-8 as RFC 3629 has it.
@@ -117,6 +119,8 @@ local fields, replace = {}, false
 local known = {}
 function known.headers(value)
   if type(value) ~= 'table' then return false end
+  -- cjson makes the same of [] as of {}. Inside a text its quotes would be escaped.
+  if next(value) == nil and string.find(options, '"headers"%s*:%s*%[') then return false end
   local pairs_of = {}
   for name, text in pairs(value) do
     if not is_header_name(name) or not is_text(text) then return false end
@@ -153,9 +157,9 @@ end
 
 if options ~= '' then
   local ok, decoded = pcall(cjson.decode, options)
-  if not ok or type(decoded) ~= 'table' then return refuse('invalid-options', 'options must be a JSON object') end
+  if not ok or type(decoded) ~= 'table' or not string.find(options, '^%s*{') then return refuse('invalid-options', 'options must be a JSON object') end
   for name, value in pairs(decoded) do
-    if not known[name] then return refuse('invalid-options', 'unknown option ' .. tostring(name)) end
+    if not known[name] then return refuse('invalid-options', 'unknown option ' .. string.sub(tostring(name), 1, MAX_NAME_SHOWN)) end
     if value ~= cjson.null and not known[name](value) then return refuse('invalid-options', 'invalid value of ' .. name) end
   end
 end
