@@ -8,4 +8,5 @@ mod proxy;
 mod receiver;
 mod redis_list_faults;
 mod sink_contract;
+mod store;
 mod support;

@@ -1,0 +1,197 @@
+//! A server with the store and the handle over it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use punctual::{
+    codec,
+    config::RemoteRedis,
+    connection::{Connection, client},
+    message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
+    port::Partition,
+    queue::{Queue, QueueRoute, Snapshot},
+    store::redis::RedisStore,
+    time::{Due, UnixMillis},
+};
+use redis::aio::MultiplexedConnection;
+use tokio::time::Duration;
+
+use super::{
+    operation::{ROUTES, ids},
+    rows::{PREFIX, Rows, key},
+};
+use crate::support::RedisServer;
+
+pub const MAX_PAYLOAD: usize = 1024 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub struct Bench {
+    pub server: RedisServer,
+    pub store: Arc<RedisStore>,
+    pub queue: Queue,
+    /// For looking at what is stored.
+    pub raw: MultiplexedConnection,
+    pub produce: redis::Script,
+}
+
+impl Bench {
+    pub async fn start() -> Self {
+        Self::start_with(&["--appendonly", "no"]).await
+    }
+
+    pub async fn start_with(arguments: &[&str]) -> Self {
+        let server = RedisServer::start_with(arguments).await;
+        let raw = server.connection().await;
+        let store = Arc::new(store(&server.url()));
+        let routes: Vec<QueueRoute> = ROUTES
+            .iter()
+            .map(|(name, partitions)| QueueRoute { name: (*name).into(), sink: "sink".into(), partitions: *partitions })
+            .collect();
+        let queue = Queue::new(store.clone(), &routes, MAX_PAYLOAD, false);
+        let produce = redis::Script::new(&super::lua("produce"));
+        let mut bench = Self { server, store, queue, raw, produce };
+        bench.clear().await;
+        bench
+    }
+
+    /// Empty, with the routes registered.
+    pub async fn clear(&mut self) {
+        let () = redis::cmd("FLUSHALL").query_async(&mut self.raw).await.expect("the server answers");
+        self.store.register(MAX_PAYLOAD).await.expect("nothing is registered yet");
+    }
+
+    pub async fn rows(&mut self, partition: &Partition) -> Rows {
+        Rows::read(&mut self.raw, &partition.route, partition.number).await
+    }
+
+    /// Redis' clock.
+    pub async fn micros(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query_async(&mut self.raw).await.expect("the server answers");
+        seconds * 1_000_000 + micros
+    }
+
+    /// Schedules as a foreign program does; status and due.
+    pub async fn produce(&mut self, partition: &Partition, message: &NewMessage) -> String {
+        format!("{:?}", self.try_produce(partition, message).await.expect("produced"))
+    }
+
+    pub async fn try_produce(
+        &mut self,
+        partition: &Partition,
+        message: &NewMessage,
+    ) -> redis::RedisResult<(String, u64)> {
+        let when = match message.due {
+            Due::After(millis) => format!("+{millis}"),
+            Due::At(at) => at.get().to_string(),
+        };
+        let mut options = serde_json::to_value(&message.metadata).expect("metadata is JSON");
+        if message.on_conflict == OnConflict::Replace {
+            options["on_conflict"] = "replace".into();
+        }
+        let (status, id, due): (String, String, u64) = self
+            .produce
+            .key(key(&partition.route, partition.number, "pending"))
+            .arg(1)
+            .arg(message.id.as_str())
+            .arg(when)
+            .arg(&message.payload[..])
+            .arg(options.to_string())
+            .invoke_async(&mut self.raw)
+            .await?;
+        assert_eq!(id, message.id.as_str());
+        Ok((status, due))
+    }
+
+    /// Get, list and stats say what `model` holds.
+    pub async fn check_looks(&mut self, partition: &Partition, model: &BTreeMap<Partition, Rows>, limit: usize) {
+        let route = &*partition.route;
+        let rows = &model[partition];
+        for id in ids(partition) {
+            let found = self.queue.get(route, &id).await.expect("the server answers");
+            assert_eq!(found.map(Seen::from), rows.state(id.as_str()).map(|state| Seen::of(rows, state, id.as_str())));
+        }
+        for state in [State::Pending, State::Unack, State::Dead] {
+            let mut expected: Vec<(u64, Seen)> = Vec::new();
+            for (_, rows) in model.iter().filter(|(one, _)| *one.route == *route) {
+                expected.extend(rows.ordered(state).into_iter().map(|(score, id)| (score, Seen::of(rows, state, &id))));
+            }
+            expected.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
+            let mut listed = Vec::new();
+            let mut cursor = None;
+            loop {
+                let page = self.queue.list(route, state, limit, cursor.as_deref()).await.expect("a page");
+                assert!(page.messages.len() <= limit);
+                listed.extend(page.messages.into_iter().map(Seen::from));
+                match page.cursor {
+                    Some(next) => cursor = Some(next),
+                    None => break,
+                }
+            }
+            assert_eq!(listed, expected.into_iter().map(|(_, seen)| seen).collect::<Vec<_>>());
+        }
+        let stats = self.store.stats(partition).await.expect("the server answers");
+        let due = rows.pending.values().filter(|score| **score <= stats.now / 1000).count();
+        let counts =
+            (stats.paused, stats.pending, stats.due, stats.unack, stats.dead, stats.next_due.map(UnixMillis::get));
+        let len = |set: &BTreeMap<String, u64>| set.len() as u64;
+        let expected = (rows.paused, len(&rows.pending), due as u64, len(&rows.unack), len(&rows.dead), rows.head());
+        assert_eq!(counts, expected);
+    }
+}
+
+/// A store with the model's routes on a connection of its own.
+pub fn store(url: &str) -> RedisStore {
+    let server =
+        RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
+    let client = client(&server).expect("a valid URL");
+    let routes: Vec<(Arc<str>, u16)> = ROUTES.iter().map(|(route, count)| ((*route).into(), *count)).collect();
+    RedisStore::new(
+        Arc::new(Connection::new(client, TIMEOUT)),
+        PREFIX,
+        routes.iter().map(|(route, count)| (route, *count)),
+    )
+}
+
+/// A snapshot that compares.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    id: String,
+    state: State,
+    deliver_at: u64,
+    attempts: u32,
+    last_error: Option<String>,
+    message: Option<StoredMessage>,
+}
+
+impl Seen {
+    fn of(rows: &Rows, state: State, id: &str) -> Self {
+        let body: &Bytes = &rows.bodies[id];
+        Self {
+            id: id.to_owned(),
+            state,
+            deliver_at: if state == State::Pending { rows.pending[id] } else { rows.original_due(id) },
+            attempts: rows.failures(id),
+            last_error: rows.errors.get(id).cloned(),
+            message: codec::decode(body).ok(),
+        }
+    }
+}
+
+impl From<Snapshot> for Seen {
+    fn from(snapshot: Snapshot) -> Self {
+        Self {
+            id: snapshot.id.to_string(),
+            state: snapshot.state,
+            deliver_at: snapshot.deliver_at.get(),
+            attempts: snapshot.attempts,
+            last_error: snapshot.last_error,
+            message: snapshot.message.ok(),
+        }
+    }
+}
+
+/// An id of the tests.
+pub fn id(text: &str) -> MessageId {
+    MessageId::parse(text).expect("an id")
+}

@@ -1,0 +1,349 @@
+//! Runs a sequence against Redis and the model side by side, and compares after every step.
+//!
+//! The time a script took is unknown but lies between `TIME` before and after it: some millisecond in between
+//! must explain both the reply and all that is stored now.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Debug,
+};
+
+use bytes::Bytes;
+use punctual::{
+    message::{MessageId, NewMessage, OnConflict},
+    outcome::DeadReason,
+    port::{Burial, Claim, Lease, Partition, Release, Retry, Store, Token, Transfer},
+    queue::Status,
+    time::UnixMillis,
+};
+use tokio::time::{Duration, sleep};
+
+use super::{
+    bench::Bench,
+    model::Taken,
+    operation::{Operation, Pick, Step, partitions},
+    rows::{PREFIX, Rows},
+};
+
+/// Where transfers go.
+const LIST: &str = "list";
+
+/// One sequence's state beside Redis.
+pub struct Case<'a> {
+    bench: &'a mut Bench,
+    model: BTreeMap<Partition, Rows>,
+    /// What the list ought to hold.
+    list: Vec<Bytes>,
+    /// All leases ever given, with their scores in pending.
+    leases: HashMap<Partition, Vec<Release>>,
+}
+
+/// Redis' view between two steps.
+struct View {
+    micros: u64,
+    publishes: u64,
+}
+
+impl<'a> Case<'a> {
+    pub async fn new(bench: &'a mut Bench) -> Self {
+        bench.clear().await;
+        let model = partitions().into_iter().map(|partition| (partition, Rows::default())).collect();
+        Self { bench, model, list: Vec::new(), leases: HashMap::new() }
+    }
+
+    pub async fn run(mut self, steps: &[Step]) {
+        for step in steps {
+            let once = self.step(&step.partition, &step.operation).await;
+            if step.twice {
+                let again = self.step(&step.partition, &step.operation).await;
+                if step.operation.is_idempotent() {
+                    assert_eq!(once, again, "twice is not once: {step:?}");
+                }
+            }
+        }
+        self.check_keys().await;
+    }
+
+    /// What the partition holds afterwards.
+    async fn step(&mut self, partition: &Partition, operation: &Operation) -> Rows {
+        if matches!(operation, Operation::Recover) {
+            self.pass_short_leases(partition).await;
+        }
+        let before = self.view().await;
+        let call = self.resolve(partition, operation);
+        let reply = self.call(partition, &call).await;
+        let after = self.view().await;
+
+        let mut explained = None;
+        for now in before.micros / 1000..=after.micros / 1000 {
+            let mut model = self.model[partition].clone();
+            let mut list = self.list.clone();
+            let expected = expect(&mut model, &mut list, &call, &reply, now, before.micros);
+            let differs = explained.insert((model, list, expected));
+            if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.list {
+                break;
+            }
+        }
+        let (model, list, expected) = explained.expect("time does not go back");
+        assert_eq!(reply.text, expected, "reply of {operation:?}");
+        assert_eq!(reply.rows, model, "stored after {operation:?}");
+        assert_eq!(reply.list, list, "pushed by {operation:?}");
+        model.check_invariants();
+        self.check_claim(partition, &reply, &model, &before, &after);
+        let earlier = model.head().is_some_and(|head| self.model[partition].head().is_none_or(|was| head < was));
+        let published = after.publishes - before.publishes;
+        match operation {
+            Operation::Resume => assert_eq!(published, 1),
+            // A later one of the same id may have moved the head back.
+            Operation::Schedule(batch) if published == 1 => assert!(earlier || batch.len() > 1),
+            _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
+        }
+        self.model.insert(partition.clone(), model.clone());
+        self.list = list;
+        for other in partitions().iter().filter(|other| *other != partition) {
+            assert_eq!(self.bench.rows(other).await, self.model[other], "{other} changed by {operation:?}");
+        }
+        if let Operation::Look(limit) = operation {
+            self.look(partition, *limit).await;
+        }
+        model
+    }
+
+    fn check_claim(&mut self, partition: &Partition, reply: &Reply, model: &Rows, before: &View, after: &View) {
+        let Some(claim) = &reply.claim else { return };
+        assert!((before.micros..=after.micros).contains(&claim.clock.micros), "the claim's clock");
+        assert_eq!(claim.next_due.map(UnixMillis::get), model.head());
+        assert_eq!(claim.next_lease, model.next_lease());
+        assert_eq!((claim.paused, claim.orphans), (model.paused, 0));
+        let leases = self.leases.entry(partition.clone()).or_default();
+        for message in &claim.messages {
+            let lease = Lease { id: message.id.clone(), token: claim.token };
+            assert!(leases.iter().all(|other| other.lease != lease), "a token given twice: {lease:?}");
+            leases.push(Release { lease, not_before: message.not_before });
+        }
+    }
+
+    /// Waits until what was claimed under a short lease has expired for certain.
+    async fn pass_short_leases(&mut self, partition: &Partition) {
+        let now = self.view().await.micros;
+        let soon = now + 1_000_000;
+        if let Some(last) = self.model[partition].unack.values().filter(|deadline| **deadline < soon).max().copied() {
+            while self.view().await.micros <= last {
+                sleep(Duration::from_micros(100)).await;
+            }
+        }
+    }
+
+    async fn view(&mut self) -> View {
+        let stats: String =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut self.bench.raw).await.expect("the server answers");
+        let publishes = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_publish:calls=")?.split(',').next()?.parse().ok())
+            .unwrap_or(0);
+        View { micros: self.bench.micros().await, publishes }
+    }
+
+    /// Nothing outside the prefix but the list, and nothing that would vanish by itself.
+    async fn check_keys(&mut self) {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*").query_async(&mut self.bench.raw).await.expect("the server answers");
+        let mut ttls = redis::pipe();
+        for key in &keys {
+            assert!(
+                key.starts_with(&format!("{{{PREFIX}:")) || key == &format!("{PREFIX}:routes") || key == LIST,
+                "{key}"
+            );
+            ttls.ttl(key);
+        }
+        let ttls: Vec<i64> = ttls.query_async(&mut self.bench.raw).await.expect("the server answers");
+        assert!(ttls.iter().all(|ttl| *ttl == -1), "a key has a TTL");
+    }
+
+    async fn look(&mut self, partition: &Partition, limit: usize) {
+        self.bench.check_looks(partition, &self.model, limit).await;
+    }
+}
+
+/// An operation whose leases are named.
+enum Call {
+    Plain(Operation),
+    Ack(Vec<Lease>),
+    Retry(Vec<Retry>),
+    Bury(Vec<Burial>),
+    Release(Vec<Release>),
+    Transfer(Vec<Transfer>),
+}
+
+struct Reply {
+    text: String,
+    claim: Option<Claim>,
+    rows: Rows,
+    list: Vec<Bytes>,
+}
+
+impl Case<'_> {
+    fn resolve(&self, partition: &Partition, operation: &Operation) -> Call {
+        let picked = |picks: &[Pick]| picks.iter().map(|pick| self.pick(partition, *pick)).collect::<Vec<_>>();
+        match operation {
+            Operation::Ack(picks) => Call::Ack(picked(picks).into_iter().map(|one| one.lease).collect()),
+            Operation::Retry(picks, delay) => {
+                let error = "HTTP 500".to_owned();
+                let retry = |one: Release| Retry { lease: one.lease, delay: *delay, error: error.clone() };
+                Call::Retry(picked(picks).into_iter().map(retry).collect())
+            }
+            Operation::Bury(picks, reason) => {
+                let error = "HTTP 400".to_owned();
+                let burial = |one: Release| Burial { lease: one.lease, reason: *reason, error: error.clone() };
+                Call::Bury(picked(picks).into_iter().map(burial).collect())
+            }
+            Operation::Release(picks) => Call::Release(picked(picks)),
+            Operation::Transfer(picks) => {
+                let transfer = |one: Release| Transfer {
+                    value: format!("{} {}", one.lease.id, one.lease.token.0).into(),
+                    lease: one.lease,
+                    list: LIST.into(),
+                };
+                Call::Transfer(picked(picks).into_iter().map(transfer).collect())
+            }
+            plain => Call::Plain(plain.clone()),
+        }
+    }
+
+    fn pick(&self, partition: &Partition, pick: Pick) -> Release {
+        let given = self.leases.get(partition).map_or(&[][..], Vec::as_slice);
+        let Some(last) = given.len().checked_sub(1) else {
+            let lease = Lease { id: MessageId::parse("id-unknown").expect("an id"), token: Token(1) };
+            return Release { lease, not_before: UnixMillis::default() };
+        };
+        let mut one = given[last.saturating_sub(pick.back)].clone();
+        if pick.forged {
+            one.lease.token.0 += 1;
+        }
+        one
+    }
+
+    async fn call(&mut self, partition: &Partition, call: &Call) -> Reply {
+        let store = &self.bench.store;
+        let mut claim = None;
+        let text = match call {
+            Call::Ack(leases) => shown(store.ack(partition, leases).await),
+            Call::Retry(retries) => shown(store.retry(partition, retries).await),
+            Call::Bury(burials) => shown(store.bury(partition, burials).await),
+            Call::Release(releases) => shown(store.release(partition, releases).await),
+            Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
+            Call::Plain(operation) => match operation {
+                Operation::Schedule(batch) => shown(
+                    store
+                        .schedule(partition, batch)
+                        .await
+                        .map(|answers| answers.into_iter().map(|one| (one.status, one.due.get())).collect::<Vec<_>>()),
+                ),
+                Operation::Produce(message) => self.bench.produce(partition, message).await,
+                Operation::Claim(request) => {
+                    let claimed = store.claim(partition, *request).await.expect("a claim");
+                    assert_eq!(
+                        u128::from(claimed.token.0),
+                        u128::from(claimed.clock.micros) + request.lease.as_micros()
+                    );
+                    let taken: Vec<_> = claimed
+                        .messages
+                        .iter()
+                        .map(|message| Taken {
+                            id: message.id.to_string(),
+                            body: message.body.clone(),
+                            failures: message.failures,
+                            not_before: message.not_before.get(),
+                        })
+                        .collect();
+                    let text = format!("{:?}", (taken, claimed.suspects as usize));
+                    claim = Some(claimed);
+                    text
+                }
+                Operation::Recover => shown(store.recover(partition).await),
+                Operation::Cancel(id) => shown(store.cancel(partition, id).await),
+                Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
+                Operation::Redrive(ids) => shown(store.redrive(partition, ids.as_deref()).await),
+                Operation::Purge(ids) => shown(store.purge(partition, ids.as_deref()).await),
+                Operation::Pause => shown(store.pause(partition).await),
+                Operation::Resume => shown(store.resume(partition).await),
+                _ => String::new(),
+            },
+        };
+        let list: Vec<Vec<u8>> =
+            redis::cmd("LRANGE").arg(LIST).arg(0).arg(-1).query_async(&mut self.bench.raw).await.expect("a list");
+        let rows = self.bench.rows(partition).await;
+        Reply { text, claim, rows, list: list.into_iter().map(Bytes::from).collect() }
+    }
+}
+
+fn shown<T: Debug>(result: Result<T, punctual::port::StoreError>) -> String {
+    format!("{:?}", result.expect("the store answers"))
+}
+
+/// Does `call` to the model; what it should answer.
+fn expect(model: &mut Rows, list: &mut Vec<Bytes>, call: &Call, reply: &Reply, now: u64, micros: u64) -> String {
+    match call {
+        Call::Ack(leases) => format!("{:?}", leases.iter().map(|lease| model.ack(lease)).collect::<Vec<_>>()),
+        Call::Retry(retries) => format!("{:?}", retries.iter().map(|one| model.retry(one, now)).collect::<Vec<_>>()),
+        Call::Bury(burials) => {
+            let counts = |burial: &Burial| matches!(burial.reason, DeadReason::Rejected | DeadReason::Attempts);
+            format!("{:?}", burials.iter().map(|one| model.bury(one, counts(one), now)).collect::<Vec<_>>())
+        }
+        Call::Release(releases) => format!("{:?}", releases.iter().map(|one| model.release(one)).collect::<Vec<_>>()),
+        Call::Transfer(transfers) => {
+            let mut transfer = |one: &Transfer| {
+                let settled = model.ack(&one.lease);
+                if settled == punctual::port::Settled::Done {
+                    list.push(one.value.clone());
+                }
+                settled
+            };
+            format!("{:?}", transfers.iter().map(&mut transfer).collect::<Vec<_>>())
+        }
+        Call::Plain(operation) => match operation {
+            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now)),
+            Operation::Produce(message) => {
+                let (status, due) = model.schedule(std::slice::from_ref(message), now)[0];
+                format!("{:?}", (produced(status), due))
+            }
+            Operation::Claim(request) => {
+                let claim = reply.claim.as_ref().expect("a claim answered");
+                format!("{:?}", model.claim(request, claim.clock.micros, claim.token.0))
+            }
+            Operation::Recover => format!("{:?}", model.recover(micros, now)),
+            Operation::Cancel(id) => format!("{:?}", model.cancel(id.as_str())),
+            Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now)),
+            Operation::Redrive(ids) => model.redrive(ids.as_deref(), now).to_string(),
+            Operation::Purge(ids) => model.purge(ids.as_deref()).to_string(),
+            Operation::Pause | Operation::Resume => {
+                model.paused = matches!(operation, Operation::Pause);
+                "()".to_owned()
+            }
+            _ => String::new(),
+        },
+    }
+}
+
+/// lua/produce.lua's word for it.
+fn produced(status: Status) -> &'static str {
+    match status {
+        Status::Scheduled => "scheduled",
+        Status::Exists(_) => "exists",
+        Status::Replaced | Status::Revived => "replaced",
+        Status::InFlight => "in_flight",
+    }
+}
+
+impl Operation {
+    /// Whether doing it again at once leaves everything as it is, times included.
+    fn is_idempotent(&self) -> bool {
+        let fixed = |message: &NewMessage| message.on_conflict == OnConflict::Keep;
+        match self {
+            Operation::Schedule(batch) => batch.iter().all(fixed),
+            Operation::Produce(message) => fixed(message),
+            Operation::Reschedule(..) | Operation::Claim(_) => false,
+            _ => true,
+        }
+    }
+}

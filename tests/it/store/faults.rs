@@ -1,0 +1,173 @@
+//! Real errors of a real server: full, forgetful, occupied by foreign values, strict about channels.
+
+use std::time::Duration;
+
+use punctual::{message::State, port::StoreError, store::redis::RegistrationError};
+use tokio::time::Instant;
+
+use super::{
+    bench::{Bench, id, store},
+    rows::key,
+    scene::{LIST, ROUTE, SCENES, partition},
+};
+
+/// What needs memory, and may wait until there is some.
+const GROWING: [&str; 9] = [
+    "open",
+    "produce",
+    "produce in place of a pending one",
+    "produce in place of a dead one",
+    "redrive all",
+    "redrive some",
+    "register",
+    "reschedule",
+    "schedule",
+];
+/// Scenes that do not read a key that they pass: it may hold anything.
+const UNTOUCHED: [(&str, &str); 3] = [("cancel pending", "dead"), ("produce", "attempts"), ("produce", "errors")];
+/// `P:routes`.
+const ROUTES_KEY: &str = "p:routes";
+/// A refusal is no timeout.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on() {
+    let mut bench = Bench::start().await;
+    for (scene, _) in SCENES {
+        bench.maxmemory(0).await;
+        bench.set(scene).await;
+        let before = bench.dump().await;
+        bench.maxmemory(1).await;
+        let asked = Instant::now();
+        let result = bench.act(scene).await;
+        assert!(asked.elapsed() < AT_ONCE, "{scene}: an answer after {:?}", asked.elapsed());
+        let unchanged = bench.dump().await == before;
+        if GROWING.contains(&scene) {
+            assert!(matches!(result, Err(StoreError::Unavailable { kind: "oom", .. })), "{scene}: {result:?}");
+            assert!(unchanged, "{scene}: something was written");
+        } else {
+            result.unwrap_or_else(|error| panic!("{scene}: {error}"));
+            assert_eq!(unchanged, ["get", "list", "stats"].contains(&scene), "{scene}");
+        }
+    }
+    // An instance starts: what it wants to register stands already.
+    bench.maxmemory(0).await;
+    bench.set("get").await;
+    bench.maxmemory(1).await;
+    bench.store.register(super::bench::MAX_PAYLOAD).await.expect("nothing to write");
+}
+
+#[tokio::test]
+async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_changes() {
+    let mut bench = Bench::start().await;
+    for (scene, script) in SCENES {
+        bench.set(scene).await;
+        let call = bench.record(scene, script).await;
+        let keys = if script == "produce" {
+            ["pending", "unack", "dead", "messages", "attempts", "errors", "route"]
+                .map(|name| key(ROUTE, 0, name))
+                .to_vec()
+        } else {
+            call.keys
+        };
+        for key in keys {
+            bench.set(scene).await;
+            bench.put_foreign_value(&key).await;
+            let before = bench.dump().await;
+            let result = bench.act(scene).await;
+            let untouched = UNTOUCHED.iter().any(|(one, name)| *one == scene && key.ends_with(name));
+            match result {
+                Err(StoreError::Destination { .. }) if key == LIST => {}
+                Err(StoreError::WrongType { .. }) if key != LIST => {}
+                Ok(()) if untouched => continue,
+                other => panic!("{scene}, foreign value at {key}: {other:?}"),
+            }
+            let after = bench.dump().await;
+            assert_eq!(after[&key], before[&key], "{scene}: the foreign value");
+            // Registering calls other scripts before this one.
+            assert!(after == before || script == "open", "{scene}, foreign value at {key}: something was written");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_script_cache_that_is_flushed_again_and_again_shows_nowhere() {
+    let mut bench = Bench::start().await;
+    for (scene, _) in SCENES {
+        bench.set(scene).await;
+        let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut bench.raw).await.expect("flushed");
+        bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+    }
+}
+
+#[tokio::test]
+async fn without_rights_on_channels_every_script_does_its_work() {
+    let mut bench = Bench::start().await;
+    let () = redis::cmd("ACL")
+        .arg(&["SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels"])
+        .query_async(&mut bench.raw)
+        .await
+        .expect("a user");
+    let mute = format!("redis://mute:secret@127.0.0.1:{}/0", bench.server.port());
+    bench.store = store(&mute).into();
+    let client = redis::Client::open(mute).expect("a valid URL");
+    bench.raw = client.get_multiplexed_async_connection().await.expect("the server answers");
+    let denied = redis::cmd("PUBLISH").arg(&[key(ROUTE, 0, "wake"), String::new()]).exec_async(&mut bench.raw).await;
+    assert_eq!(denied.expect_err("no right to publish").code(), Some("NOPERM"));
+    for (scene, _) in SCENES {
+        bench.set(scene).await;
+        let before = bench.dump().await;
+        bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+        let unchanged = bench.dump().await == before;
+        assert_eq!(unchanged, ["get", "list", "stats"].contains(&scene), "{scene}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_whose_body_was_lost_becomes_dead_with_its_reason_and_can_be_redriven_and_purged() {
+    let mut bench = Bench::start().await;
+    bench.set("claim").await;
+    bench.act("claim").await.expect("claimed");
+    let found =
+        bench.queue.get(ROUTE, &id("orphan")).await.expect("the server answers").expect("not dropped in silence");
+    assert_eq!(found.state, State::Dead);
+    assert!(found.last_error.expect("a reason").starts_with("orphan: "));
+    assert!(found.message.is_err());
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.bodies["orphan"][..], [0]);
+
+    assert_eq!(bench.queue.redrive(ROUTE, Some(&[id("orphan")])).await, Ok(1));
+    bench.act("claim").await.expect("claimed");
+    assert_eq!(bench.rows(&partition()).await.state("orphan"), Some(State::Unack));
+}
+
+#[tokio::test]
+async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
+    let mut bench = Bench::start().await;
+    for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
+        redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");
+        let error = bench.store.register(super::bench::MAX_PAYLOAD).await.expect_err("another's");
+        assert!(matches!(&error, RegistrationError::Mismatch { stored, .. } if stored == foreign), "{error}");
+        let now: String =
+            redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");
+        assert_eq!(now, foreign);
+    }
+}
+
+impl Bench {
+    async fn maxmemory(&mut self, bytes: u64) {
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");
+    }
+
+    /// A list where we keep a hash, a set or a string; a string in place of a list.
+    async fn put_foreign_value(&mut self, key: &str) {
+        let mut pipe = redis::pipe();
+        pipe.del(key);
+        if key == LIST {
+            pipe.set(key, "foreign");
+        } else {
+            pipe.rpush(key, "foreign");
+        }
+        pipe.exec_async(&mut self.raw).await.expect("the server answers");
+    }
+}

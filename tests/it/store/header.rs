@@ -1,0 +1,48 @@
+//! A script's header is its signature: its caller must keep to it.
+
+use super::{
+    bench::Bench,
+    record::scripts,
+    rows::PREFIX,
+    scene::{LIST, SCENES},
+};
+
+#[tokio::test]
+async fn each_header_names_the_keys_that_its_caller_passes() {
+    let mut bench = Bench::start().await;
+    for (scene, script) in SCENES {
+        let wanted = keys_in_header(script);
+        bench.set(scene).await;
+        let call = bench.record(scene, script).await;
+        let passed: Vec<&str> = call.keys.iter().map(|key| name_of(key)).collect();
+        assert_eq!(wanted.len(), passed.len(), "{script}.lua wants {wanted:?}, gets {passed:?}");
+        for (wanted, passed) in wanted.iter().zip(passed) {
+            let fits = if wanted == "set" { ["pending", "unack", "dead"].contains(&passed) } else { wanted == passed };
+            assert!(fits, "{script}.lua calls `{wanted}` what its caller calls `{passed}`");
+        }
+    }
+}
+
+#[test]
+fn every_script_has_a_scene() {
+    for name in scripts().keys() {
+        assert!(SCENES.iter().any(|(_, script)| script == name), "lua/{name}.lua is called by no scene");
+    }
+}
+
+fn keys_in_header(script: &str) -> Vec<String> {
+    let text = super::lua(script);
+    let line = text.lines().find_map(|line| line.strip_prefix("-- KEYS")).unwrap_or_else(|| panic!("{script}.lua"));
+    if script == "produce" {
+        assert!(line.contains("{P:<route>:<partition>}:pending"), "{line}");
+        return vec!["pending".to_owned()];
+    }
+    line.split(';').next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+fn name_of(key: &str) -> &str {
+    if key == format!("{PREFIX}:routes") {
+        return "P:routes";
+    }
+    if key == LIST { "list" } else { key.split_once("}:").expect("a key of a partition").1 }
+}

@@ -1,0 +1,78 @@
+//! An error at any command of any script leaves the state before it or the state after it, never one between.
+
+use redis::{RedisResult, Value};
+
+use super::{
+    bench::Bench,
+    record::{Recorded, scripts},
+    scene::SCENES,
+};
+
+/// Stands for Redis' own module inside a script: the n-th command fails without having run, and time stands still.
+const FAILING: &str = r"
+local real, count = redis, 0
+local function fails()
+  count = count + 1
+  if count == FAIL_AT then real.call('SET', 'failed', '1') end
+  return count == FAIL_AT
+end
+local redis = {
+  error_reply = real.error_reply,
+  call = function(command, ...)
+    if fails() then error({ err = 'ERR injected' }) end
+    if command == 'TIME' then return { '1700000000', '123456' } end
+    return real.call(command, ...)
+  end,
+  pcall = function(...)
+    if fails() then return { err = 'ERR injected' } end
+    return real.pcall(...)
+  end,
+}
+";
+
+#[tokio::test]
+async fn an_error_at_any_command_leaves_the_state_before_or_after() {
+    let mut bench = Bench::start().await;
+    let scripts = scripts();
+    for (scene, script) in SCENES {
+        bench.set(scene).await;
+        let call = bench.record(scene, script).await;
+        let code = &scripts[script];
+
+        bench.set(scene).await;
+        let before = bench.dump().await;
+        bench.run_failing(&call, code, 0).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+        let after = bench.dump().await;
+
+        let mut undone = 0;
+        for n in 1.. {
+            bench.set(scene).await;
+            let result = bench.run_failing(&call, code, n).await;
+            let failed: Option<String> =
+                redis::cmd("GETDEL").arg("failed").query_async(&mut bench.raw).await.expect("the server answers");
+            let now = bench.dump().await;
+            if failed.is_none() {
+                assert!(n > 1 && now == after, "{scene}: without a fault");
+                break;
+            }
+            match result {
+                Ok(_) => assert_eq!(now, after, "{scene}: went on after an error at command {n}"),
+                Err(_) if now == before => undone += 1,
+                Err(error) => assert_eq!(now, after, "{scene}: command {n} failed: {error}"),
+            }
+        }
+        assert!(undone > 0, "{scene}: no error was ever told");
+    }
+}
+
+impl Bench {
+    async fn run_failing(&mut self, call: &Recorded, code: &str, fail_at: u32) -> RedisResult<Value> {
+        let code = format!("{}{code}", FAILING.replace("FAIL_AT", &fail_at.to_string()));
+        let mut command = redis::cmd("EVAL");
+        command.arg(code).arg(call.keys.len()).arg(&call.keys);
+        for argument in &call.arguments {
+            command.arg(&argument[..]);
+        }
+        command.query_async(&mut self.raw).await
+    }
+}

@@ -1,0 +1,22 @@
+//! The store against a real Redis: each script does what the model says, or nothing.
+
+mod bench;
+mod bounds;
+mod case;
+mod faults;
+mod header;
+mod injection;
+mod model;
+mod operation;
+mod produce;
+mod property;
+mod record;
+mod rows;
+mod scene;
+mod wake;
+
+/// The text of a file in `lua/`.
+fn lua(name: &str) -> String {
+    let path = format!("{}/lua/{name}.lua", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -1,0 +1,277 @@
+//! What each transition ought to do, in plain maps. `now` is Redis' clock, in milliseconds where not said otherwise.
+
+use bytes::Bytes;
+use punctual::{
+    codec,
+    message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
+    port::{Burial, ClaimMode, ClaimRequest, Lease, Recovered, Release, Retry, Settled},
+    queue::{Cancelled, Rescheduled, Status},
+    time::{Due, UnixMillis},
+};
+
+use super::rows::Rows;
+
+/// Crashes that make a message a suspect, and those that make it dead.
+const SUSPECT_CRASHES: u32 = 2;
+const MAX_CRASHES: u32 = 5;
+/// How far a claim looks for a suspect.
+const SUSPECT_SCAN: usize = 1000;
+
+/// A message as a claim should return it.
+#[derive(Debug, PartialEq)]
+pub struct Taken {
+    pub id: String,
+    pub body: Bytes,
+    pub failures: u32,
+    pub not_before: u64,
+}
+
+impl Rows {
+    pub fn state(&self, id: &str) -> Option<State> {
+        [(&self.pending, State::Pending), (&self.unack, State::Unack), (&self.dead, State::Dead)]
+            .into_iter()
+            .find_map(|(set, state)| set.contains_key(id).then_some(state))
+    }
+
+    pub fn head(&self) -> Option<u64> {
+        self.pending.values().min().copied()
+    }
+
+    pub fn next_lease(&self) -> Option<u64> {
+        self.unack.values().min().copied()
+    }
+
+    /// By score, then id, as Redis orders.
+    pub fn ordered(&self, state: State) -> Vec<(u64, String)> {
+        let set = match state {
+            State::Pending => &self.pending,
+            State::Unack => &self.unack,
+            State::Dead => &self.dead,
+        };
+        let mut ordered: Vec<_> = set.iter().map(|(id, score)| (*score, id.clone())).collect();
+        ordered.sort();
+        ordered
+    }
+
+    pub fn failures(&self, id: &str) -> u32 {
+        self.attempts.get(id).map_or(0, |counts| counts.0)
+    }
+
+    /// The due time that was asked for, whatever the score says.
+    pub fn original_due(&self, id: &str) -> u64 {
+        codec::decode(&self.bodies[id]).map_or(0, |message| message.due.get())
+    }
+
+    pub fn schedule(&mut self, batch: &[NewMessage], now: u64) -> Vec<(Status, u64)> {
+        batch.iter().map(|message| self.schedule_one(message, now)).collect()
+    }
+
+    fn schedule_one(&mut self, message: &NewMessage, now: u64) -> (Status, u64) {
+        let id = message.id.as_str();
+        let state = self.state(id);
+        let status = match (state, message.on_conflict) {
+            (None, _) => Status::Scheduled,
+            (Some(State::Pending), OnConflict::Keep) => return (Status::Exists(State::Pending), self.pending[id]),
+            (Some(state), OnConflict::Keep) => return (Status::Exists(state), self.original_due(id)),
+            (Some(State::Unack), OnConflict::Replace) => return (Status::InFlight, self.original_due(id)),
+            (Some(State::Dead), OnConflict::Replace) => Status::Revived,
+            (Some(State::Pending), OnConflict::Replace) => Status::Replaced,
+        };
+        self.forget(id);
+        let due = at(message.due, now);
+        let body = StoredMessage {
+            due: millis(due),
+            accepted: millis(now),
+            metadata: message.metadata.clone(),
+            payload: message.payload.clone(),
+        };
+        self.bodies.insert(id.to_owned(), codec::encode(&body));
+        self.pending.insert(id.to_owned(), due);
+        (status, due)
+    }
+
+    /// The messages, and the suspects passed over.
+    pub fn claim(&mut self, request: &ClaimRequest, now_micros: u64, token: u64) -> (Vec<Taken>, usize) {
+        if self.paused {
+            return (Vec::new(), 0);
+        }
+        let mut due = self.ordered(State::Pending);
+        due.retain(|(score, _)| *score <= now_micros / 1000);
+        let is_suspect = |id: &String| self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES);
+        let seen: Vec<_> = match request.mode {
+            ClaimMode::Ordinary => due.into_iter().take(request.limit as usize).collect(),
+            ClaimMode::Probe { skip } => due.get(skip as usize).or(due.first()).cloned().into_iter().collect(),
+            ClaimMode::Suspect => due.into_iter().take(SUSPECT_SCAN).filter(|(_, id)| is_suspect(id)).take(1).collect(),
+        };
+        let (suspects, others): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, id)| is_suspect(id));
+        let (chosen, passed_over) =
+            if request.mode == ClaimMode::Suspect { (suspects, 0) } else { (others, suspects.len()) };
+        let mut bytes = 0;
+        let mut claimed = Vec::new();
+        for (score, id) in chosen {
+            let body = self.bodies[&id].clone();
+            bytes += body.len() as u64;
+            if bytes > request.max_bytes && !claimed.is_empty() {
+                break;
+            }
+            self.pending.remove(&id);
+            self.unack.insert(id.clone(), token);
+            claimed.push(Taken { body, failures: self.failures(&id), not_before: score, id });
+        }
+        (claimed, passed_over)
+    }
+
+    /// Leases up to `until` (us) have expired.
+    pub fn recover(&mut self, until: u64, now: u64) -> Recovered {
+        let mut recovered = Recovered::default();
+        for (deadline, id) in self.ordered(State::Unack) {
+            if deadline > until {
+                continue;
+            }
+            self.unack.remove(&id);
+            recovered.expired += 1;
+            let crashes = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
+            self.attempts.insert(id.clone(), (self.failures(&id), crashes));
+            if crashes < MAX_CRASHES {
+                self.pending.insert(id, deadline / 1000);
+            } else {
+                recovered.dead += 1;
+                self.errors.insert(id.clone(), format!("crash: {crashes} leases expired, the last ones alone"));
+                self.dead.insert(id, now);
+            }
+        }
+        recovered
+    }
+
+    /// Ends the claim when the lease is the current one.
+    fn settle(&mut self, lease: &Lease) -> Settled {
+        if self.unack.get(lease.id.as_str()) == Some(&lease.token.0) {
+            self.unack.remove(lease.id.as_str());
+            Settled::Done
+        } else {
+            Settled::Stale
+        }
+    }
+
+    pub fn ack(&mut self, lease: &Lease) -> Settled {
+        let settled = self.settle(lease);
+        if settled == Settled::Done {
+            self.forget(lease.id.as_str());
+        }
+        settled
+    }
+
+    pub fn retry(&mut self, retry: &Retry, now: u64) -> Settled {
+        let (id, settled) = (retry.lease.id.to_string(), self.settle(&retry.lease));
+        if settled == Settled::Done {
+            self.attempts.insert(id.clone(), (self.failures(&id) + 1, 0));
+            self.errors.insert(id.clone(), retry.error.clone());
+            let delay = u64::try_from(retry.delay.as_millis()).expect("a delay of the test");
+            self.pending.insert(id, now + delay);
+        }
+        settled
+    }
+
+    pub fn bury(&mut self, burial: &Burial, attempted: bool, now: u64) -> Settled {
+        let (id, settled) = (burial.lease.id.to_string(), self.settle(&burial.lease));
+        if settled == Settled::Done {
+            self.count(&id, self.failures(&id) + u32::from(attempted));
+            self.errors.insert(id.clone(), format!("{}: {}", burial.reason.as_str(), burial.error));
+            self.dead.insert(id, now);
+        }
+        settled
+    }
+
+    pub fn release(&mut self, release: &Release) -> Settled {
+        let (id, settled) = (release.lease.id.to_string(), self.settle(&release.lease));
+        if settled == Settled::Done {
+            self.count(&id, self.failures(&id));
+            self.pending.insert(id, release.not_before.get());
+        }
+        settled
+    }
+
+    pub fn cancel(&mut self, id: &str) -> Cancelled {
+        let cancelled = match self.state(id) {
+            None => return Cancelled::NotFound,
+            Some(State::Unack) => return Cancelled::InFlight,
+            Some(State::Pending) => Cancelled::Cancelled,
+            Some(State::Dead) => Cancelled::Purged,
+        };
+        self.forget(id);
+        cancelled
+    }
+
+    pub fn reschedule(&mut self, id: &str, due: Due, now: u64) -> Rescheduled {
+        match self.state(id) {
+            None => return Rescheduled::NotFound,
+            Some(State::Unack) => return Rescheduled::InFlight,
+            Some(State::Dead) => return Rescheduled::Dead,
+            Some(State::Pending) => {}
+        }
+        let due = at(due, now);
+        self.set_times(id, due, now);
+        self.pending.insert(id.to_owned(), due);
+        Rescheduled::Done(millis(due))
+    }
+
+    pub fn redrive(&mut self, ids: Option<&[MessageId]>, now: u64) -> u64 {
+        let ids = self.dead_ones(ids);
+        for id in &ids {
+            self.dead.remove(id);
+            self.attempts.remove(id);
+            self.errors.remove(id);
+            self.set_times(id, now, now);
+            self.pending.insert(id.clone(), now);
+        }
+        ids.len() as u64
+    }
+
+    pub fn purge(&mut self, ids: Option<&[MessageId]>) -> u64 {
+        let ids = self.dead_ones(ids);
+        for id in &ids {
+            self.forget(id);
+        }
+        ids.len() as u64
+    }
+
+    fn dead_ones(&self, ids: Option<&[MessageId]>) -> Vec<String> {
+        let named = |id: &&String| ids.is_none_or(|ids| ids.iter().any(|one| one.as_str() == id.as_str()));
+        self.dead.keys().filter(named).cloned().collect()
+    }
+
+    fn set_times(&mut self, id: &str, due: u64, accepted: u64) {
+        let mut message = codec::decode(&self.bodies[id]).expect("the model encoded it");
+        (message.due, message.accepted) = (millis(due), millis(accepted));
+        self.bodies.insert(id.to_owned(), codec::encode(&message));
+    }
+
+    /// A settled claim was no crash.
+    fn count(&mut self, id: &str, failures: u32) {
+        if failures > 0 {
+            self.attempts.insert(id.to_owned(), (failures, 0));
+        } else {
+            self.attempts.remove(id);
+        }
+    }
+
+    fn forget(&mut self, id: &str) {
+        for set in [&mut self.pending, &mut self.unack, &mut self.dead] {
+            set.remove(id);
+        }
+        self.bodies.remove(id);
+        self.attempts.remove(id);
+        self.errors.remove(id);
+    }
+}
+
+fn at(due: Due, now: u64) -> u64 {
+    match due {
+        Due::After(delay) => now + delay,
+        Due::At(at) => at.get(),
+    }
+}
+
+fn millis(value: u64) -> UnixMillis {
+    UnixMillis::new(value).expect("below 2^53")
+}

@@ -1,0 +1,158 @@
+//! What a random sequence is made of.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use punctual::{
+    message::{MessageId, Metadata, NewMessage, OnConflict},
+    outcome::DeadReason,
+    port::{ClaimMode, ClaimRequest, Partition},
+    time::{Due, UnixMillis},
+};
+
+/// Routes of the model, and their partitions.
+pub const ROUTES: [(&str, u16); 2] = [("one", 1), ("three", 3)];
+/// Few ids, so that they meet again and again.
+const IDS_PER_PARTITION: usize = 6;
+/// Far enough that nothing of it comes due while a test runs.
+pub const FAR: u64 = 3_600_000;
+const SHORT_LEASE: Duration = Duration::from_millis(1);
+const LONG_LEASE: Duration = Duration::from_hours(1);
+
+/// One step of a sequence.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub partition: Partition,
+    pub operation: Operation,
+    /// Done again at once: as often as a reply is lost.
+    pub twice: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Operation {
+    Schedule(Vec<NewMessage>),
+    /// Through lua/produce.lua.
+    Produce(NewMessage),
+    Claim(ClaimRequest),
+    Recover,
+    Ack(Vec<Pick>),
+    Retry(Vec<Pick>, Duration),
+    Bury(Vec<Pick>, DeadReason),
+    Release(Vec<Pick>),
+    Transfer(Vec<Pick>),
+    Cancel(MessageId),
+    Reschedule(MessageId, Due),
+    Redrive(Option<Vec<MessageId>>),
+    Purge(Option<Vec<MessageId>>),
+    Pause,
+    Resume,
+    /// Everything that only looks; pages of so many.
+    Look(usize),
+}
+
+/// A lease out of all that were ever given: current, settled, expired, or not even that.
+#[derive(Clone, Copy, Debug)]
+pub struct Pick {
+    /// So many before the last one given.
+    pub back: usize,
+    pub forged: bool,
+}
+
+/// Every partition of the model.
+pub fn partitions() -> Vec<Partition> {
+    let numbered = |(route, count): (&str, u16)| {
+        let route: Arc<str> = route.into();
+        (0..count).map(move |number| Partition { route: route.clone(), number })
+    };
+    ROUTES.into_iter().flat_map(numbered).collect()
+}
+
+/// Ids that live in `partition`.
+pub fn ids(partition: &Partition) -> Vec<MessageId> {
+    let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
+    (0..)
+        .map(|n| MessageId::parse(&format!("id-{n}")).expect("an id"))
+        .filter(|id| id.partition(count) == partition.number)
+        .take(IDS_PER_PARTITION)
+        .collect()
+}
+
+pub fn sequence() -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..60)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    select(partitions()).prop_flat_map(|partition| {
+        (operation(&ids(&partition)), prop::bool::weighted(0.2)).prop_map(move |(operation, twice)| Step {
+            partition: partition.clone(),
+            operation,
+            twice,
+        })
+    })
+}
+
+fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
+    let id = || select(ids.to_vec());
+    let some_ids = || option::of(vec(id(), 0..4));
+    let delay = || prop_oneof![0..4_u64, Just(FAR)].prop_map(Duration::from_millis);
+    let reason = select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Expired]);
+    let message = message(ids.to_vec()).boxed();
+    prop_oneof![
+        8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
+        2 => message.prop_map(Operation::Produce),
+        10 => claim().prop_map(Operation::Claim),
+        3 => Just(Operation::Recover),
+        2 => picks().prop_map(Operation::Ack),
+        3 => (picks(), delay()).prop_map(|(picks, delay)| Operation::Retry(picks, delay)),
+        3 => (picks(), reason).prop_map(|(picks, reason)| Operation::Bury(picks, reason)),
+        3 => picks().prop_map(Operation::Release),
+        1 => picks().prop_map(Operation::Transfer),
+        1 => id().prop_map(Operation::Cancel),
+        2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
+        1 => some_ids().prop_map(Operation::Redrive),
+        1 => some_ids().prop_map(Operation::Purge),
+        1 => Just(Operation::Pause),
+        2 => Just(Operation::Resume),
+        2 => (1..5_usize).prop_map(Operation::Look),
+    ]
+}
+
+fn picks() -> impl Strategy<Value = Vec<Pick>> {
+    let pick = (0..6_usize, prop::bool::weighted(0.1)).prop_map(|(back, forged)| Pick { back, forged });
+    vec(pick, 1..6)
+}
+
+fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
+    let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
+    (select(ids), due(), vec(any::<u8>(), 0..40), option::of("[a-zé\"\\\\\t]{0,5}"), conflict).prop_map(
+        |(id, due, payload, key, on_conflict)| NewMessage {
+            id,
+            due,
+            payload: payload.into(),
+            metadata: Metadata { key, ..Metadata::default() },
+            on_conflict,
+        },
+    )
+}
+
+/// Long ago (often the same), now, in a few milliseconds, or far ahead: whatever it is, the clock that a script
+/// tells decides it.
+fn due() -> impl Strategy<Value = Due> {
+    prop_oneof![
+        3 => (1000..1004_u64).prop_map(|at| Due::At(UnixMillis::new(at).expect("small"))),
+        3 => (0..4_u64).prop_map(Due::After),
+        2 => (FAR..FAR + 4).prop_map(Due::After),
+        1 => (0..4_u64).prop_map(|n| Due::At(UnixMillis::new((1 << 53) - 1 - n).expect("below 2^53"))),
+    ]
+}
+
+fn claim() -> impl Strategy<Value = ClaimRequest> {
+    let mode = prop_oneof![
+        6 => Just(ClaimMode::Ordinary),
+        1 => (0..4_u32).prop_map(|skip| ClaimMode::Probe { skip }),
+        2 => Just(ClaimMode::Suspect),
+    ];
+    let bytes = prop_oneof![3 => Just(u64::MAX), 1 => 0..150_u64];
+    (mode, 1..8_u32, bytes, select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]))
+        .prop_map(|(mode, limit, max_bytes, lease)| ClaimRequest { mode, limit, max_bytes, lease })
+}

@@ -1,0 +1,258 @@
+//! lua/produce.lua stores what the API stores, and refuses what it refuses.
+
+use std::collections::BTreeMap;
+
+use punctual::{
+    codec,
+    connection::classify,
+    message::{Metadata, NewMessage, OnConflict, State, StoredMessage},
+    port::{Partition, StoreError},
+    queue::Status,
+    time::{Due, UnixMillis},
+};
+use redis::RedisResult;
+
+use super::{
+    bench::{Bench, MAX_PAYLOAD, id},
+    rows::key,
+    scene::ROUTE,
+};
+
+const SOON: &str = "+60000";
+/// As the header of the script says it.
+const MAX_METADATA_BYTES: usize = 65_536;
+
+#[tokio::test]
+async fn the_same_message_is_stored_the_same_through_the_script_and_through_the_api() {
+    let mut bench = Bench::start().await;
+    let partition = Partition { route: ROUTE.into(), number: 0 };
+    let text = "é/\"\\\t\u{1F600} ]} \\u0041";
+    let headers: BTreeMap<String, String> =
+        [("X-Trace", text), ("b!#$%&'*+-.^_`|~9", "")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let metadata = [
+        Metadata::default(),
+        Metadata { key: Some(text.to_owned()), ..Metadata::default() },
+        Metadata {
+            headers,
+            key: Some(String::new()),
+            content_type: Some("application/json; charset=\"utf-8\"".into()),
+            max_attempts: Some(u32::MAX),
+            expires_at: Some((1 << 53) - 1),
+        },
+        Metadata { key: Some("\"".repeat((MAX_METADATA_BYTES - 10) / 2)), ..Metadata::default() },
+    ];
+    for (n, metadata) in metadata.into_iter().enumerate() {
+        for due in
+            [Due::At(UnixMillis::new((1 << 53) - 1).unwrap()), Due::At(UnixMillis::default()), Due::After(60_000)]
+        {
+            for payload in [&b""[..], b"\0\xff\r\n{}"] {
+                bench.clear().await;
+                let message = |name: &str| NewMessage {
+                    id: id(name),
+                    due,
+                    payload: payload.to_vec().into(),
+                    metadata: metadata.clone(),
+                    on_conflict: OnConflict::Keep,
+                };
+                assert_eq!(metadata.validate(), Ok(()));
+                let (status, produced_due) = bench.try_produce(&partition, &message("produced")).await.expect("taken");
+                let posted = bench.store.schedule(&partition, &[message("posted")]).await.expect("taken").remove(0);
+                assert_eq!((status.as_str(), posted.status), ("scheduled", Status::Scheduled));
+
+                let rows = bench.rows(&partition).await;
+                rows.check_invariants();
+                let stored = |name: &str| codec::decode(&rows.bodies[name]).expect("readable");
+                let (produced, posted) = (stored("produced"), stored("posted"));
+                assert_eq!(rows.pending["produced"], produced_due);
+                assert_eq!(produced.due.get(), produced_due);
+                assert_eq!(rows.bodies["produced"].len(), rows.bodies["posted"].len(), "metadata {n}");
+                // Only the clock has moved in between.
+                let moved = posted.accepted.since(produced.accepted);
+                assert!(moved.as_secs() < 5);
+                if let Due::After(delay) = due {
+                    assert_eq!(produced.due.get() - produced.accepted.get(), delay);
+                }
+                let timeless = |stored: StoredMessage| (stored.metadata, stored.payload);
+                assert_eq!(timeless(produced), timeless(posted));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn null_stands_for_an_option_that_is_absent() {
+    let mut bench = Bench::start().await;
+    let options = r#"{"key":null,"headers":{},"max_attempts":null,"on_conflict":"keep"}"#;
+    bench.produce_raw(ROUTE, 0, &[b"1", b"a", SOON.as_bytes(), b"", options.as_bytes()]).await.expect("taken");
+    let found = bench.queue.get(ROUTE, &id("a")).await.unwrap().expect("it is there");
+    assert_eq!((found.state, found.message.unwrap().metadata), (State::Pending, Metadata::default()));
+}
+
+#[tokio::test]
+async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
+    let mut bench = Bench::start().await;
+    let mut refused = async |slug: &str, route: &str, number: u16, arguments: &[&[u8]]| {
+        let shown: Vec<_> = arguments.iter().map(|one| String::from_utf8_lossy(&one[..one.len().min(60)])).collect();
+        let before = bench.dump().await;
+        let error = bench.produce_raw(route, number, arguments).await.expect_err("refused");
+        let StoreError::Refused { slug: got, text } = classify(&error) else { panic!("{shown:?}: {error}") };
+        assert_eq!(got, slug, "{shown:?}: {text}");
+        assert!(text.len() < 300 && !text.contains(['\r', '\n']), "{shown:?}: {text:?}");
+        assert!(bench.dump().await == before, "{shown:?}: something was written");
+    };
+
+    let soon = SOON.as_bytes();
+    for id in [&b""[..], b"a b", b"a*", b"{a}", b"a\0", b"a\r\n", b"\xc3\xa9", &[b'x'; 129]] {
+        refused("invalid-id", ROUTE, 0, &[b"1", id, soon, b"", b""]).await;
+    }
+    for due in [
+        "",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "1e3",
+        "-1",
+        "+-1",
+        "++1",
+        "0x10",
+        "1.5",
+        " 1",
+        "1\n",
+        "soon",
+        "9007199254740992",
+        "+4503599627370497",
+        "+9007199254740991",
+        "99999999999999999999",
+        "+inf",
+    ] {
+        assert!(Due::parse_deliver_at(due).is_err() || due == "+4503599627370497" || due == "+9007199254740991");
+        refused("invalid-due", ROUTE, 0, &[b"1", b"a", due.as_bytes(), b"", b""]).await;
+    }
+    for options in bad_options() {
+        refused("invalid-options", ROUTE, 0, &[b"1", b"a", soon, b"", &options]).await;
+    }
+    refused("too-large", ROUTE, 0, &[b"1", b"a", soon, &vec![0; MAX_PAYLOAD + 1], b""]).await;
+    refused("unknown-route", "four", 0, &[b"1", b"a", soon, b"", b""]).await;
+    refused("unknown-route", "three", 3, &[b"1", b"a", soon, b"", b""]).await;
+    for number in (0..3).filter(|number| *number != id("a").partition(3)) {
+        refused("wrong-partition", "three", number, &[b"1", b"a", soon, b"", b""]).await;
+    }
+    for version in ["", "0", "2", "1.0"] {
+        refused("version", ROUTE, 0, &[version.as_bytes(), b"a", soon, b"", b""]).await;
+    }
+    refused("version", ROUTE, 0, &[b"1", b"a", soon, b""]).await;
+    refused("version", ROUTE, 0, &[b"1", b"a", soon, b"", b"", b""]).await;
+
+    bench
+        .produce_raw("three", id("a").partition(3), &[b"1", b"a", soon, &vec![0; MAX_PAYLOAD], b""])
+        .await
+        .expect("taken");
+}
+
+#[tokio::test]
+async fn a_queue_of_another_release_is_left_alone() {
+    let mut bench = Bench::start().await;
+    let route = key(ROUTE, 0, "route");
+    redis::cmd("SET").arg(route).arg("2 1 0 1000 more").exec_async(&mut bench.raw).await.expect("written");
+    let error = bench.produce_raw(ROUTE, 0, &[b"1", b"a", b"0", b"", b""]).await.expect_err("refused");
+    assert!(matches!(classify(&error), StoreError::Refused { slug, .. } if slug == "version"));
+}
+
+fn bad_options() -> Vec<Vec<u8>> {
+    let mut bad: Vec<Vec<u8>> = [
+        "x",
+        "null",
+        "1",
+        "\"text\"",
+        "[]",
+        " []",
+        "[1]",
+        "{",
+        "{}}",
+        "{\"key\":\"a\"",
+        r#"{"unknown":1}"#,
+        r#"{"delay":1}"#,
+        r#"{"id":"b"}"#,
+        r#"{"headers":[]}"#,
+        r#"{"headers" : [ ]}"#,
+        r#"{"headers":["a"]}"#,
+        r#"{"headers":"a"}"#,
+        r#"{"headers":{"A":1}}"#,
+        r#"{"headers":{"A":["b"]}}"#,
+        r#"{"headers":{"A":null}}"#,
+        r#"{"headers":{"":"a"}}"#,
+        r#"{"headers":{"a b":"a"}}"#,
+        r#"{"headers":{"a:":"a"}}"#,
+        r#"{"headers":{"é":"a"}}"#,
+        r#"{"headers":{"Host":"a"}}"#,
+        r#"{"headers":{"punctual-ID":"a"}}"#,
+        r#"{"headers":{"Webhook-Id":"a"}}"#,
+        r#"{"headers":{"Transfer-Encoding":"a"}}"#,
+        r#"{"headers":{"A":"b\r\nC: d"}}"#,
+        r#"{"headers":{"A":"\u0000"}}"#,
+        r#"{"headers":{"A":"\u007f"}}"#,
+        r#"{"key":1}"#,
+        r#"{"key":["a"]}"#,
+        r#"{"key":"a\nb"}"#,
+        r#"{"key":"\ud800"}"#,
+        r#"{"content_type":"a\r\n"}"#,
+        r#"{"content_type":{}}"#,
+        r#"{"max_attempts":0}"#,
+        r#"{"max_attempts":-1}"#,
+        r#"{"max_attempts":1.5}"#,
+        r#"{"max_attempts":"1"}"#,
+        r#"{"max_attempts":4294967296}"#,
+        r#"{"max_attempts":1e400}"#,
+        r#"{"max_attempts":nan}"#,
+        r#"{"max_attempts":true}"#,
+        r#"{"max_attempts":[1]}"#,
+        r#"{"expires_at":-1}"#,
+        r#"{"expires_at":9007199254740992}"#,
+        r#"{"expires_at":0.5}"#,
+        r#"{"on_conflict":"merge"}"#,
+        r#"{"on_conflict":1}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec();
+    // Not UTF-8, overlong, a surrogate, beyond Unicode.
+    for bytes in [&b"\xff"[..], b"\xc3", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"] {
+        bad.push([b"{\"key\":\"", bytes, b"\"}"].concat());
+    }
+    for name in RESERVED {
+        bad.push(format!(r#"{{"headers":{{"{}":"a"}}}}"#, name.to_uppercase()).into_bytes());
+    }
+    bad.push(format!(r#"{{"headers":{{"{}":"a"}}}}"#, "x".repeat(257)).into_bytes());
+    bad.push(format!(r#"{{"{}":"a"}}"#, "x\\r\\n".repeat(100_000)).into_bytes());
+    bad.push(format!(r#"{{"key":"{}"}}"#, "x".repeat(MAX_METADATA_BYTES - 9)).into_bytes());
+    bad.push([vec![b'['; 100_000], vec![b']'; 100_000]].concat());
+    bad
+}
+
+/// RFC 9110's hop-by-hop fields, and those that frame a message.
+const RESERVED: [&str; 13] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl Bench {
+    async fn produce_raw(&mut self, route: &str, number: u16, arguments: &[&[u8]]) -> RedisResult<redis::Value> {
+        let script = self.produce.clone();
+        let mut call = script.key(key(route, number, "pending"));
+        for argument in arguments {
+            call.arg(*argument);
+        }
+        call.invoke_async(&mut self.raw).await
+    }
+}

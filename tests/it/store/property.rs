@@ -1,0 +1,26 @@
+//! Random sequences of every script, against the model.
+
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use super::{bench::Bench, case::Case, operation::sequence};
+
+/// Sequences of up to 60 steps; `PROPTEST_CASES` asks for more.
+const CASES: u32 = 200;
+
+#[test]
+fn every_sequence_of_scripts_does_what_the_model_does() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut bench = runtime.block_on(Bench::start());
+    let default = Config::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { CASES };
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..default };
+    let bench = std::cell::RefCell::new(&mut bench);
+    let result = TestRunner::new(config).run(&sequence(), |steps| {
+        let mut bench = bench.borrow_mut();
+        runtime.block_on(async { Case::new(&mut bench).await.run(&steps).await });
+        Ok::<(), TestCaseError>(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What one partition holds, read from Redis in one go, or written there as it is.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+
+pub const PREFIX: &str = "p";
+
+/// The content of a partition's keys. As the model it says what they ought to hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    pub pending: BTreeMap<String, u64>,
+    pub unack: BTreeMap<String, u64>,
+    pub dead: BTreeMap<String, u64>,
+    pub bodies: BTreeMap<String, Bytes>,
+    /// Failures and crashes.
+    pub attempts: BTreeMap<String, (u32, u32)>,
+    pub errors: BTreeMap<String, String>,
+    pub paused: bool,
+}
+
+type Set = Vec<(String, f64)>;
+type Hash<V> = BTreeMap<String, V>;
+/// In the order in which `read` asks.
+type Reply = (Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, bool);
+
+pub fn key(route: &str, number: u16, name: &str) -> String {
+    format!("{{{PREFIX}:{route}:{number}}}:{name}")
+}
+
+impl Rows {
+    pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u16) -> Self {
+        let mut pipe = redis::pipe();
+        for set in ["pending", "unack", "dead"] {
+            pipe.cmd("ZRANGE").arg(key(route, number, set)).arg(0).arg(-1).arg("WITHSCORES");
+        }
+        for hash in ["messages", "attempts", "errors"] {
+            pipe.hgetall(key(route, number, hash));
+        }
+        pipe.exists(key(route, number, "paused"));
+        let (pending, unack, dead, bodies, attempts, errors, paused): Reply =
+            pipe.query_async(connection).await.expect("our keys hold our types");
+        Self {
+            pending: whole_scores(pending),
+            unack: whole_scores(unack),
+            dead: whole_scores(dead),
+            bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
+            attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
+            errors,
+            paused,
+        }
+    }
+
+    /// Puts these rows into an empty partition.
+    pub async fn write(&self, connection: &mut MultiplexedConnection, route: &str, number: u16) {
+        let mut pipe = redis::pipe();
+        for (name, set) in [("pending", &self.pending), ("unack", &self.unack), ("dead", &self.dead)] {
+            for (id, score) in set {
+                pipe.zadd(key(route, number, name), id, *score).ignore();
+            }
+        }
+        for (id, body) in &self.bodies {
+            pipe.hset(key(route, number, "messages"), id, &body[..]).ignore();
+        }
+        for (id, (failures, crashes)) in &self.attempts {
+            pipe.hset(key(route, number, "attempts"), id, format!("{failures} {crashes}")).ignore();
+        }
+        for (id, error) in &self.errors {
+            pipe.hset(key(route, number, "errors"), id, error).ignore();
+        }
+        if self.paused {
+            pipe.set(key(route, number, "paused"), 1).ignore();
+        }
+        let () = pipe.query_async(connection).await.expect("the partition is empty");
+    }
+
+    /// The invariants that hold after every script, whatever it was.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check_invariants(&self) {
+        let sets = [&self.pending, &self.unack, &self.dead];
+        let live: Vec<&String> = {
+            let mut ids: Vec<_> = sets.iter().flat_map(|set| set.keys()).collect();
+            ids.sort();
+            ids
+        };
+        assert!(live.windows(2).all(|pair| pair[0] != pair[1]), "an id in two sets: {self:?}");
+        assert_eq!(live, self.bodies.keys().collect::<Vec<_>>(), "a body exists iff its id is live: {self:?}");
+        for id in self.attempts.keys().chain(self.errors.keys()) {
+            assert!(live.contains(&id), "something is kept about `{id}`, which is not live: {self:?}");
+        }
+        assert!(self.attempts.values().all(|counts| *counts != (0, 0)), "attempts of an id that has none: {self:?}");
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn whole_scores(set: Vec<(String, f64)>) -> BTreeMap<String, u64> {
+    set.into_iter()
+        .map(|(id, score)| {
+            assert!(score.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&score), "{id} has score {score}");
+            (id, score as u64)
+        })
+        .collect()
+}
+
+fn counts(text: &str) -> (u32, u32) {
+    let (failures, crashes) = text.split_once(' ').expect("two counts");
+    (failures.parse().expect("failures"), crashes.parse().expect("crashes"))
+}

@@ -1,0 +1,93 @@
+//! Whoever makes the head earlier rings the bell of that partition, and nobody else does.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use punctual::{
+    port::{Bell, Partition, Ring},
+    store::redis::WakeListener,
+};
+use tokio::time::timeout;
+
+use super::{
+    bench::Bench,
+    rows::{PREFIX, key},
+    scene::{ROUTE, SCENES, partition},
+};
+
+/// Scenes that put something in front of the earliest pending message, or let it be claimed.
+const RINGING: [&str; 4] = ["release", "resume", "schedule", "produce"];
+/// Those that only do so where nothing earlier is pending.
+const RINGING_ALONE: [&str; 7] = [
+    "recover",
+    "retry",
+    "redrive all",
+    "redrive some",
+    "reschedule",
+    "produce in place of a pending one",
+    "produce in place of a dead one",
+];
+
+#[tokio::test]
+async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
+    let mut bench = Bench::start().await;
+    let client = redis::Client::open(bench.server.url()).expect("a valid URL");
+    let mut subscription = client.get_async_pubsub().await.expect("the server answers");
+    subscription.psubscribe("*").await.expect("subscribed");
+    let (mut commands, mut messages) = subscription.split();
+    for alone in [false, true] {
+        for (scene, _) in SCENES {
+            bench.set(scene).await;
+            if alone {
+                bench.postpone_heads().await;
+            }
+            bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+            let mut heard = Vec::new();
+            // What was published before arrives before the answer.
+            let () = commands.ping().await.expect("the subscription answers");
+            while let Ok(Some(message)) = timeout(Duration::ZERO, messages.next()).await {
+                heard.push(message.get_channel_name().to_owned());
+            }
+            let rings = RINGING.contains(&scene) || (alone && RINGING_ALONE.contains(&scene));
+            let expected = if rings { vec![key(ROUTE, 0, "wake")] } else { Vec::new() };
+            assert_eq!(heard, expected, "{scene}, alone: {alone}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_back() {
+    let mut bench = Bench::start().await;
+    let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL"));
+    let bell = listener.bell(PREFIX, &partition());
+    let other = listener.bell(PREFIX, &Partition { route: "three".into(), number: 0 });
+    let listening = tokio::spawn(listener.run());
+    assert_eq!(heard(&bell).await, Ring::Resubscribe);
+    assert_eq!(heard(&other).await, Ring::Resubscribe);
+    assert!(bell.is_listening());
+
+    bench.set("schedule").await;
+    bench.act("schedule").await.expect("scheduled");
+    assert_eq!(heard(&bell).await, Ring::Notify);
+
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut bench.raw).await.expect("killed");
+    for bell in [&bell, &other] {
+        assert_eq!(heard(bell).await, Ring::Resubscribe, "the other partition's bell did not ring before");
+    }
+    listening.abort();
+}
+
+async fn heard(bell: &Bell) -> Ring {
+    timeout(Duration::from_secs(5), bell.heard()).await.expect("the bell rings")
+}
+
+impl Bench {
+    /// Leaves nothing due: what is pending is pending for long.
+    async fn postpone_heads(&mut self) {
+        let mut pipe = redis::pipe();
+        for id in ["due", "failed", "suspect", "orphan"] {
+            pipe.cmd("ZADD").arg(key(ROUTE, 0, "pending")).arg("XX").arg(1_u64 << 52).arg(id).ignore();
+        }
+        pipe.exec_async(&mut self.raw).await.expect("written");
+    }
+}
