@@ -2,8 +2,8 @@
 --
 -- KEYS   pending unack messages attempts errors dead paused
 -- ARGV   mode, limit (1 to 1000), most bytes of bodies, lease in us, skip (probe), bodies read at once
---        mode: ordinary (in due order, passing over suspects), probe (one, in place `skip` of the due order,
---        the first where there are fewer), suspect (the first that crashed twice or more)
+--        mode: ordinary (in due order, passing over suspects), probe (one, in place `skip` of the due order of those
+--        that are no suspects, the first where there are fewer), suspect (the first that crashed twice or more)
 -- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects passed over, orphans,
 --        then for each message: id, body, failures, score in pending
 --
@@ -13,7 +13,8 @@ local pending, unack, messages, attempts, errors, dead, paused = unpack(KEYS)
 local mode, limit, max_bytes, lease, skip, chunk =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local SUSPECT_CRASHES = 2
-local SUSPECT_SCAN = 1000
+-- Among so many due messages a probe or suspect is looked for.
+local SCAN = 1000
 
 local now = clock()
 local token = now + lease
@@ -24,21 +25,10 @@ local is_paused = redis.call('GET', paused) and true or false
 local suspects, orphans = 0, {}
 local taken = {}
 
-local function due(offset, count)
-  return redis.call('ZRANGEBYSCORE', pending, '-inf', whole(math.floor(now / 1000)), 'WITHSCORES', 'LIMIT', offset, count)
-end
-
 -- { id, score, failures } of those that this mode may take.
 local function candidates()
-  local found
-  if mode == 'probe' then
-    found = due(skip, 1)
-    if #found == 0 then found = due(0, 1) end
-  elseif mode == 'suspect' then
-    found = due(0, SUSPECT_SCAN)
-  else
-    found = due(0, limit)
-  end
+  local due, most = whole(math.floor(now / 1000)), mode == 'ordinary' and limit or SCAN
+  local found = redis.call('ZRANGEBYSCORE', pending, '-inf', due, 'WITHSCORES', 'LIMIT', 0, most)
   local ids, chosen = {}, {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
   if #ids == 0 then return chosen end
@@ -53,6 +43,7 @@ local function candidates()
       suspects = suspects + 1
     end
   end
+  if mode == 'probe' then return { chosen[skip + 1] or chosen[1] } end
   return chosen
 end
 

@@ -45,7 +45,7 @@ impl Bench {
         let store = Arc::new(store(&server.url()));
         let routes: Vec<QueueRoute> = ROUTES
             .iter()
-            .map(|(name, partitions)| QueueRoute { name: (*name).into(), sink: "sink".into(), partitions: *partitions })
+            .map(|(name, partitions)| QueueRoute { name: (*name).into(), sink: None, partitions: *partitions })
             .collect();
         let queue = Queue::new(store.clone(), &routes, MAX_PAYLOAD, false);
         let produce = redis::Script::new(&super::lua("produce"));

@@ -15,7 +15,7 @@ use super::rows::Rows;
 const SUSPECT_CRASHES: u32 = 2;
 const MAX_CRASHES: u32 = 5;
 /// How far a claim looks for a suspect.
-const SUSPECT_SCAN: usize = 1000;
+const SCAN: usize = 1000;
 
 /// A message as a claim should return it.
 #[derive(Debug, PartialEq)]
@@ -98,14 +98,15 @@ impl Rows {
         let mut due = self.ordered(State::Pending);
         due.retain(|(score, _)| *score <= now_micros / 1000);
         let is_suspect = |id: &String| self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES);
-        let seen: Vec<_> = match request.mode {
-            ClaimMode::Ordinary => due.into_iter().take(request.limit as usize).collect(),
-            ClaimMode::Probe { skip } => due.get(skip as usize).or(due.first()).cloned().into_iter().collect(),
-            ClaimMode::Suspect => due.into_iter().take(SUSPECT_SCAN).filter(|(_, id)| is_suspect(id)).take(1).collect(),
+        let most = if request.mode == ClaimMode::Ordinary { request.limit as usize } else { SCAN };
+        let (suspects, others): (Vec<_>, Vec<_>) = due.into_iter().take(most).partition(|(_, id)| is_suspect(id));
+        let (chosen, passed_over) = match request.mode {
+            ClaimMode::Ordinary => (others, suspects.len()),
+            ClaimMode::Probe { skip } => {
+                (others.get(skip as usize).or(others.first()).cloned().into_iter().collect(), suspects.len())
+            }
+            ClaimMode::Suspect => (suspects.into_iter().take(1).collect(), 0),
         };
-        let (suspects, others): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, id)| is_suspect(id));
-        let (chosen, passed_over) =
-            if request.mode == ClaimMode::Suspect { (suspects, 0) } else { (others, suspects.len()) };
         let mut bytes = 0;
         let mut claimed = Vec::new();
         for (score, id) in chosen {
