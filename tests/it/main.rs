@@ -2,6 +2,7 @@
 
 mod api;
 mod connection;
+mod e2e;
 mod embedded;
 mod http_zoo;
 mod proxy;

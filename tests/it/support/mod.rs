@@ -4,7 +4,6 @@ mod api_server;
 pub mod http;
 pub mod port;
 pub mod proxy;
-#[allow(dead_code, reason = "the tests of the whole program use it")]
 pub mod punctual;
 mod raw_server;
 pub mod receiver;
@@ -12,7 +11,7 @@ pub mod redis_server;
 mod sending;
 
 pub use self::{
-    api_server::{ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},
+    api_server::{Answer, ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},
     raw_server::{RawServer, read_request},
     redis_server::RedisServer,
     sending::{delivery, send, send_one},

@@ -1,0 +1,43 @@
+//! The whole program as its users run it: the real binary on real servers, and what it promises seen from outside.
+//!
+//! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
+
+mod client;
+mod metrics_page;
+mod payload;
+
+mod flow;
+
+use std::time::Duration;
+
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::{Instant, sleep},
+};
+
+/// One at a time: these tests measure, and would disturb each other.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::const_new(());
+    MACHINE.lock().await
+}
+
+/// Waits for what nobody announces, and gives it.
+///
+/// # Panics
+/// When it has not come about after `patience`; `what` is its name.
+pub async fn eventually<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The value that 99 of 100 do not exceed; 0 of none.
+pub fn p99(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get((values.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+}
