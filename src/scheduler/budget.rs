@@ -12,7 +12,6 @@ use super::lock;
 /// Shared by the partitions of one route.
 #[derive(Debug)]
 pub struct Budget {
-    messages: u32,
     /// Bytes of the largest message, or the whole budget where that is smaller.
     largest: i64,
     free: Mutex<Free>,
@@ -24,6 +23,8 @@ struct Free {
     messages: u32,
     /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
     bytes: i64,
+    /// Permits that are out.
+    claimed: usize,
 }
 
 impl Budget {
@@ -31,9 +32,8 @@ impl Budget {
     pub fn new(messages: u32, bytes: u64, largest: u64) -> Arc<Self> {
         let bytes = signed(bytes);
         Arc::new(Self {
-            messages,
             largest: signed(largest).min(bytes),
-            free: Mutex::new(Free { messages, bytes }),
+            free: Mutex::new(Free { messages, bytes, claimed: 0 }),
             freed: Notify::new(),
         })
     }
@@ -64,9 +64,9 @@ impl Budget {
         }
     }
 
-    /// Messages in flight, reserved room included.
+    /// Messages in flight. Room that is reserved for a claim holds none yet.
     pub fn in_flight(&self) -> usize {
-        (self.messages - lock(&self.free).messages) as usize
+        lock(&self.free).claimed
     }
 
     fn fits(&self, free: &Free) -> bool {
@@ -109,6 +109,7 @@ impl Room {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.messages = self.messages.saturating_sub(1);
         self.bytes -= bytes;
+        lock(&self.budget.free).claimed += 1;
         Permit { budget: Arc::clone(&self.budget), bytes }
     }
 }
@@ -128,6 +129,7 @@ pub struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        lock(&self.budget.free).claimed -= 1;
         self.budget.give_back(1, self.bytes);
     }
 }
@@ -142,11 +144,13 @@ mod tests {
     fn what_a_claim_did_not_use_is_free_again() {
         let budget = Budget::new(10, 1000, 100);
         let mut room = budget.reserve(8, 500).unwrap();
-        assert_eq!((room.messages(), room.bytes(), budget.in_flight()), (8, 500, 8));
+        assert_eq!((room.messages(), room.bytes(), budget.in_flight()), (8, 500, 0));
         let permit = room.permit(60);
+        assert_eq!(budget.in_flight(), 1);
         drop(room);
         assert_eq!(budget.in_flight(), 1);
         drop(permit);
+        assert_eq!(budget.in_flight(), 0);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (10, 1000));
     }

@@ -100,10 +100,6 @@ impl Machine {
         self.last_error.as_deref()
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
-    }
-
     /// `suspect`: for a message that must be alone.
     pub fn leave(&self, now: Instant, suspect: bool) -> Leave {
         match self.state {

@@ -5,7 +5,10 @@
 
 mod machine;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use tokio::{
     sync::Notify,
@@ -21,6 +24,8 @@ pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
     machine: Mutex<Machine>,
+    /// Seats that are taken; what is granted for a claim under way is not yet.
+    seated: AtomicUsize,
     changed: Notify,
     /// Who waits for a probe queues here, so that every route of the sink has its turn.
     turn: tokio::sync::Mutex<()>,
@@ -45,6 +50,7 @@ impl Breaker {
             sink: sink.into(),
             metrics,
             machine: Mutex::new(Machine::new()),
+            seated: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -63,7 +69,7 @@ impl Breaker {
         BreakerStatus {
             state: machine.state(),
             last_error: machine.last_error().map(str::to_owned),
-            in_flight: machine.in_flight(),
+            in_flight: self.seated.load(Ordering::Relaxed),
         }
     }
 
@@ -160,6 +166,7 @@ impl Admission {
     /// For one claimed message; at most as many as were granted.
     pub fn seat(&mut self) -> Seat {
         self.grant.messages -= 1;
+        self.breaker.seated.fetch_add(1, Ordering::Relaxed);
         Seat { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
     }
 }
@@ -200,6 +207,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.breaker.seated.fetch_sub(1, Ordering::Relaxed);
         self.breaker.with(|machine, now| {
             machine.leave_flight(1);
             if self.grant.probe && !self.reported {
