@@ -23,7 +23,7 @@ impl MetricsPage {
 
     /// Over all series of a name that have these labels, each as `name="value"`.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
-        self.matching(name, labels).iter().map(|sample| sample.value).sum()
+        self.matching(name, labels).iter().fold(0.0, |sum, sample| sum + sample.value)
     }
 
     pub fn has(&self, name: &str, labels: &[&str]) -> bool {

@@ -6,7 +6,13 @@ mod client;
 mod metrics_page;
 mod payload;
 
+mod crash;
+mod economy;
 mod flow;
+mod idle;
+mod outage;
+mod redis_outage;
+mod stop;
 
 use std::time::Duration;
 

@@ -82,6 +82,13 @@ impl RedisServer {
         }
     }
 
+    /// Kills it and starts it without its data, as if its disk had been lost.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.directory.path().join("appendonlydir")).expect("an append-only file");
+        self.restart().await;
+    }
+
     /// A plain connection for looking at what is stored.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a valid URL");

@@ -1,0 +1,133 @@
+//! What a message costs Redis: script calls for its whole life, from the API to its acknowledgement.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use super::{alone, client::Client};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+
+/// Messages a second, for `SECONDS`. A debug build does not reach it over HTTP.
+const RATE: usize = 5_000;
+const HTTP_RATE: usize = if cfg!(debug_assertions) { 500 } else { RATE };
+const SECONDS: usize = 4;
+const ARRAY: usize = 50;
+/// Connections of the run with a post for each message.
+const CLIENTS: usize = 64;
+/// Script calls for each message at `RATE`. What the clock paces costs a slower machine more for each message, but
+/// not for each second.
+const CALLS_PER_MESSAGE: f64 = 0.1;
+
+struct Run {
+    redis: RedisServer,
+    _receiver: Receiver,
+    _punctual: Punctual,
+    client: Client,
+}
+
+impl Run {
+    async fn start() -> Self {
+        let redis = RedisServer::start().await;
+        let receiver = Receiver::start();
+        let punctual = Punctual::start(&format!(
+            "redis: {{ url: '{}' }}\n\
+             sinks: {{ hook: {{ type: http, url: '{}' }}, jobs: {{ type: redis_list, key: jobs }} }}\n\
+             routes: {{ web: {{ sink: hook }}, list: {{ sink: jobs }} }}\n",
+            redis.url(),
+            receiver.url()
+        ))
+        .await;
+        let client = Client::of(&punctual);
+        Self { redis, _receiver: receiver, _punctual: punctual, client }
+    }
+
+    /// Posts at a rate, `array` in each request, over `CLIENTS` connections at most.
+    async fn flow(&self, what: &str, route: &'static str, array: usize, rate: usize) {
+        let messages = rate * SECONDS;
+        let calls_before = self.script_calls().await;
+        let started = Instant::now();
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (client, next) = (self.client.clone(), Arc::clone(&next));
+            clients.spawn(async move {
+                loop {
+                    let first = next.fetch_add(array, Ordering::SeqCst);
+                    if first >= messages {
+                        return;
+                    }
+                    sleep_until(
+                        started + Duration::from_secs(1) * u32::try_from(first).unwrap() / u32::try_from(rate).unwrap(),
+                    )
+                    .await;
+                    client.schedule(route, &body(first, array)).await;
+                }
+            });
+        }
+        while let Some(posted) = clients.join_next().await {
+            posted.expect("every post is accepted");
+        }
+        let posting = started.elapsed();
+        self.client.drained(route, Duration::from_secs(60)).await;
+        let took = started.elapsed();
+        let calls = self.script_calls().await - calls_before;
+        let delivered =
+            self.client.metrics().await.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
+        assert_eq!(delivered, messages as f64);
+        println!(
+            "economy: {what}: {calls} script calls for {messages} messages = {:.4} each; posted at {:.0}/s, delivered after {:.1} s",
+            calls / messages as f64,
+            messages as f64 / posting.as_secs_f64(),
+            took.as_secs_f64()
+        );
+        let metrics = self.client.metrics().await;
+        let by_script = ["schedule", "claim", "ack", "transfer"].map(|script| {
+            format!(
+                "{script} {}",
+                metrics.sum("punctual_redis_script_seconds_count", &[&format!("script=\"{script}\"")])
+            )
+        });
+        println!("economy: so far {}", by_script.join(", "));
+        let most = CALLS_PER_MESSAGE * (took.as_secs_f64() * RATE as f64).max(messages as f64);
+        assert!(calls <= most, "{calls} script calls, at most {most:.0}");
+    }
+
+    async fn script_calls(&self) -> f64 {
+        let mut connection = self.redis.connection().await;
+        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
+        let calls = |command: &str| -> f64 {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.map_or(0.0, |line| line.split(',').next().unwrap().parse().unwrap())
+        };
+        calls("evalsha") + calls("eval")
+    }
+}
+
+/// Due within the second after next, so that they leave as evenly as they came.
+fn body(first: usize, count: usize) -> String {
+    let message = |n: usize| format!(r#"{{"id":"m{n}","delay":{},"payload":"{n}"}}"#, 500 + n % 10);
+    if count == 1 {
+        return message(first);
+    }
+    let messages: Vec<String> = (first..first + count).map(message).collect();
+    format!("[{}]", messages.join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_costs_a_tenth_of_a_script_call_for_its_whole_life() {
+    let _alone = alone().await;
+    let run = Run::start().await;
+    run.flow("arrays into a list", "list", ARRAY, RATE).await;
+    run.flow("arrays to http", "web", ARRAY, HTTP_RATE).await;
+    let run = Run::start().await;
+    run.flow("single posts into a list", "list", 1, RATE).await;
+}

@@ -1,0 +1,129 @@
+use std::{process::Stdio, time::Duration};
+
+use futures::StreamExt;
+use tokio::{
+    io::AsyncWriteExt,
+    process::Command,
+    time::{Instant, timeout_at},
+};
+
+use super::{alone, client::Client};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+
+/// How long it is watched: each route falls back to a look once within it.
+const IDLE: Duration = Duration::from_secs(30);
+/// Commands sent by the client: one in two seconds.
+const MOST_COMMANDS: usize = 15;
+/// Clock ticks of 10 ms.
+const MOST_CPU_TICKS: u64 = 5;
+/// A debug build on a busy machine keeps this; the printed number is the one to look at.
+const MOST_LATE: u64 = 200;
+
+fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
+    let routes: Vec<String> = (0..10).map(|n| format!("route-{n}: {{ sink: hook }}")).collect();
+    format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ {} }}\n",
+        redis.url(),
+        receiver.url(),
+        routes.join(", ")
+    )
+}
+
+/// The next message comes in time; says how late.
+async fn arrives(receiver: &Receiver, count: usize, what: &str) {
+    let requests = receiver.wait_for(count, Duration::from_secs(10)).await;
+    let request = &requests[count - 1];
+    assert!(request.arrived >= request.due(), "{} ms early", request.due() - request.arrived);
+    let late = request.arrived - request.due();
+    println!("idle: {what}: {late} ms late");
+    assert!(late <= MOST_LATE, "{late} ms late");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_instance_asks_redis_once_in_two_seconds_and_uses_no_cpu_and_still_wakes_in_time() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    client.schedule("route-3", r#"{"id":"in-an-hour","delay":"1h","payload":""}"#).await;
+    client.drained("route-4", Duration::from_secs(1)).await;
+    // What the calls above set off is over.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let monitor = redis::Client::open(redis.url()).unwrap().get_async_monitor().await.unwrap();
+    let mut seen = monitor.into_on_message::<String>();
+    let cpu_before = cpu_ticks(&punctual);
+    let end = Instant::now() + IDLE;
+    let mut commands = Vec::new();
+    while let Ok(Some(line)) = timeout_at(end, seen.next()).await {
+        // What a script calls is marked with `lua` in place of the client's address.
+        if !line.contains(" lua]") {
+            commands.push(line);
+        }
+    }
+    drop(seen);
+    let cpu = cpu_ticks(&punctual) - cpu_before;
+    println!("idle: {} commands and {cpu} ticks of CPU in {IDLE:?}", commands.len());
+    assert!(commands.len() <= MOST_COMMANDS, "{} commands: {commands:#?}", commands.len());
+    assert!(commands.len() >= 10, "each route looks once; the monitor sees it: {commands:#?}");
+    assert!(cpu <= MOST_CPU_TICKS, "{cpu} ticks");
+
+    client.schedule("route-7", r#"{"id":"alone","delay":"2s","payload":""}"#).await;
+    arrives(&receiver, 1, "scheduled 2 s ahead over the API").await;
+    client.schedule("route-3", r#"{"id":"first","delay":"2s","payload":""}"#).await;
+    arrives(&receiver, 2, "due before one that waits already").await;
+    produce(&redis, "route-3", "from-redis-cli", 2000).await;
+    arrives(&receiver, 3, "scheduled by redis-cli").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_leaves_in_time_and_once_beside_a_second_instance() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let configuration = configuration(&redis, &receiver);
+    let one = Punctual::start(&configuration).await;
+    let other = Punctual::start(&configuration).await;
+    Client::of(&one).schedule("route-0", r#"{"id":"in-an-hour","delay":"1h","payload":""}"#).await;
+    Client::of(&other).schedule("route-0", r#"{"id":"by-the-other","delay":"2s","payload":""}"#).await;
+    arrives(&receiver, 1, "two instances, over the API").await;
+    produce(&redis, "route-0", "from-redis-cli", 2000).await;
+    arrives(&receiver, 2, "two instances, by redis-cli").await;
+    let (one, other) = (Client::of(&one).metrics().await, Client::of(&other).metrics().await);
+    let looks = |page: &super::metrics_page::MetricsPage| {
+        page.sum("punctual_redis_script_seconds_count", &["script=\"claim\""])
+    };
+    println!("idle: two instances: {} and {} claims", looks(&one), looks(&other));
+    assert_eq!(receiver.count(), 2, "once each");
+}
+
+/// As lua/produce.lua itself tells how.
+async fn produce(redis: &RedisServer, route: &str, id: &str, delay: u64) {
+    let port = redis.port().to_string();
+    let script = include_bytes!("../../../lua/produce.lua");
+    let sha = redis_cli(&["-p", &port, "-x", "SCRIPT", "LOAD"], script).await;
+    let key = format!("{{punctual:{route}:0}}:pending");
+    let delay = format!("+{delay}");
+    let call = ["-p", &port, "EVALSHA", &sha, "1", &key, "1", id, &delay, "the payload", r#"{"key":"k"}"#];
+    let reply = redis_cli(&call, b"").await;
+    assert!(reply.starts_with(&format!("scheduled\n{id}\n")), "{reply}");
+}
+
+async fn redis_cli(arguments: &[&str], input: &[u8]) -> String {
+    let mut child = Command::new("redis-cli")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("redis-cli comes with redis-server");
+    child.stdin.take().expect("piped").write_all(input).await.expect("it reads");
+    let output = child.wait_with_output().await.expect("it ends");
+    String::from_utf8(output.stdout).expect("UTF-8").trim_end().to_owned()
+}
+
+/// User and system time of the process, in clock ticks.
+fn cpu_ticks(punctual: &Punctual) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", punctual.pid().as_raw_nonzero())).unwrap();
+    // proc(5): fields 14 and 15; the name, field 2, may hold spaces.
+    let (_, after_name) = stat.rsplit_once(')').unwrap();
+    after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}

@@ -1,0 +1,172 @@
+//! The queues' Redis goes away and comes back.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::{alone, client::Client, eventually};
+use crate::support::{
+    RedisServer,
+    punctual::Punctual,
+    receiver::{Receiver, wall_clock},
+};
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+const BACK_WITHIN: Duration = Duration::from_secs(2);
+const DOWN: Duration = Duration::from_secs(2);
+
+fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
+    format!(
+        "redis: {{ url: '{}' }}\nserver: {{ request_timeout: 2s }}\n\
+         sinks: {{ hook: {{ type: http, url: '{}', timeout: 4s }} }}\n\
+         routes: {{ web: {{ sink: hook, lease: 5s }} }}\n",
+        redis.url(),
+        receiver.url()
+    )
+}
+
+#[derive(Default)]
+struct Posts {
+    accepted: Vec<String>,
+    /// When the latest was accepted.
+    latest: Option<Instant>,
+    unavailable: usize,
+    slowest_refusal: Duration,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() {
+    let _alone = alone().await;
+    let (mut redis, receiver) = (RedisServer::start_with(&["--appendfsync", "everysec"]).await, Receiver::start());
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    let (posts, stop) = (Arc::new(Mutex::new(Posts::default())), Arc::new(AtomicBool::new(false)));
+    let posting = tokio::spawn(post(client.clone(), Arc::clone(&posts), Arc::clone(&stop)));
+
+    receiver.wait_for(500, Duration::from_secs(20)).await;
+    redis.kill();
+    sleep(DOWN).await;
+    assert_eq!(client.call("GET", "/livez", "").await.status, 200);
+    assert_eq!(client.call("GET", "/readyz", "").await.status, 503);
+    redis.restart().await;
+    let (pong, pong_wall) = (Instant::now(), wall_clock());
+
+    let accepted_after = eventually("a post is accepted again", Duration::from_secs(10), async || {
+        posts.lock().unwrap().latest.filter(|at| *at > pong).map(|at| at - pong)
+    })
+    .await;
+    let first_after = eventually("a message is delivered again", Duration::from_secs(10), async || {
+        receiver.requests().iter().map(|request| request.arrived).find(|at| *at > pong_wall).map(|at| at - pong_wall)
+    })
+    .await;
+    println!(
+        "redis: after PONG, a post was accepted {accepted_after:?} and a message delivered {first_after} ms later"
+    );
+    sleep(Duration::from_secs(1)).await;
+    stop.store(true, Ordering::SeqCst);
+    posting.await.unwrap();
+    let stats = client.drained("web", Duration::from_secs(30)).await;
+    assert_eq!(stats["dead"], 0);
+
+    let posts = posts.lock().unwrap();
+    let requests = receiver.requests();
+    let delivered: HashSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let lost: Vec<_> = posts.accepted.iter().filter(|id| !delivered.contains(id.as_str())).collect();
+    println!(
+        "redis: {} accepted, {} lost, {} duplicates; {} posts refused meanwhile, after {:?} at most",
+        posts.accepted.len(),
+        lost.len(),
+        requests.len() - delivered.len(),
+        posts.unavailable,
+        posts.slowest_refusal
+    );
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(posts.unavailable > 0, "the outage was seen");
+    assert!(posts.slowest_refusal < REQUEST_TIMEOUT + Duration::from_millis(500));
+    assert!(accepted_after <= BACK_WITHIN && first_after <= 2000);
+    assert!(requests.iter().all(|request| request.attempt() == 1), "no attempt was burnt");
+    assert_eq!(requests.len(), delivered.len(), "nothing but Redis failed, and it lost nothing");
+}
+
+/// Arrays of 20, one after another; whatever is not accepted is not repeated.
+async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool>) {
+    for round in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let ids: Vec<String> = (0..20).map(|n| format!("r{round}-{n}")).collect();
+        let messages: Vec<String> =
+            ids.iter().map(|id| format!(r#"{{"id":"{id}","delay":200,"payload":"{id}"}}"#)).collect();
+        let started = Instant::now();
+        let status = client.try_post("web", format!("[{}]", messages.join(","))).await;
+        {
+            let mut posts = posts.lock().unwrap();
+            match status {
+                Some(200) => {
+                    posts.accepted.extend(ids);
+                    posts.latest = Some(Instant::now());
+                }
+                Some(503) => {
+                    posts.unavailable += 1;
+                    posts.slowest_refusal = posts.slowest_refusal.max(started.elapsed());
+                }
+                other => panic!("answered {other:?}"),
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
+    let _alone = alone().await;
+    let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    client.schedule("web", r#"{"id":"will-be-lost","delay":"1h","payload":""}"#).await;
+    redis.restart_empty().await;
+    eventually("the loss is counted", Duration::from_secs(5), async || {
+        (client.metrics().await.sum("punctual_redis_errors_total", &["kind=\"emptied\""]) >= 1.0).then_some(())
+    })
+    .await;
+    let log = punctual.log();
+    assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("redis has lost its data")), "{log}");
+    let told = log.matches("redis has lost its data").count();
+    assert_eq!(told, 1, "once: {log}");
+    assert_eq!(client.call("GET", "/v1/routes/web/messages/will-be-lost", "").await.status, 404);
+    client.schedule("web", r#"{"id":"after","delay":"100ms","payload":""}"#).await;
+    let requests = receiver.wait_for(1, Duration::from_secs(5)).await;
+    assert_eq!(requests[0].id(), "after");
+    client.drained("web", Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_starts_before_its_redis_lives_and_becomes_ready_with_it() {
+    let _alone = alone().await;
+    let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
+    redis.kill();
+    let mut punctual = Punctual::spawn(&configuration(&redis, &receiver), &[]);
+    let client = Client::of(&punctual);
+    eventually("it answers", Duration::from_secs(10), async || {
+        let answer = client.try_post("web", r#"{"payload":""}"#.into()).await?;
+        assert_eq!(answer, 503);
+        Some(())
+    })
+    .await;
+    assert_eq!(client.call("GET", "/livez", "").await.status, 200);
+    assert_eq!(client.call("GET", "/readyz", "").await.status, 503);
+    redis.restart().await;
+    let pong = Instant::now();
+    punctual.ready().await;
+    println!("redis: ready {:?} after the PONG of a Redis that came later", pong.elapsed());
+    assert!(pong.elapsed() <= BACK_WITHIN);
+    client.schedule("web", r#"{"payload":"x"}"#).await;
+    receiver.wait_for(1, Duration::from_secs(5)).await;
+}
