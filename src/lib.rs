@@ -15,4 +15,5 @@ pub mod queue;
 pub mod scheduler;
 pub mod sink;
 pub mod store;
+pub mod template;
 pub mod time;

@@ -1,0 +1,286 @@
+//! What a destination may become: glob patterns, of which one must match the whole name. `*` is any text without
+//! a `/`, `**` any text, `?` one character other than `/`; everything else, braces included, is itself.
+
+use std::fmt::Write;
+
+/// Patterns of one sink: each message is compared with them one after the other.
+const MAX_PATTERNS: usize = 1000;
+
+/// Characters of a name that an error shows.
+const MAX_SHOWN: usize = 120;
+
+/// The patterns of one sink. Without any, nothing is allowed.
+#[derive(Clone, Debug, Default)]
+pub struct Allow(Vec<Pattern>);
+
+impl Allow {
+    /// # Errors
+    /// The text to show for a pattern that cannot be used, or too many.
+    pub fn new(patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, String> {
+        let patterns = patterns.into_iter().map(|text| Pattern::parse(text.as_ref()));
+        patterns.collect::<Result<Vec<_>, _>>()?.try_into()
+    }
+
+    pub fn allows(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// # Errors
+    /// The text to show when `name`, which is a `what`, is not allowed.
+    pub fn check(&self, what: &str, name: &str) -> Result<(), String> {
+        if self.allows(name) {
+            return Ok(());
+        }
+        Err(Self::refusal(what, name, ""))
+    }
+
+    /// The text to show; `more` follows the name.
+    pub(super) fn refusal(what: &str, name: &str, more: &str) -> String {
+        format!("the {what} `{}`{more} is not allowed: no pattern of `allow` matches", shown(name))
+    }
+}
+
+impl TryFrom<Vec<Pattern>> for Allow {
+    type Error = String;
+
+    fn try_from(patterns: Vec<Pattern>) -> Result<Self, String> {
+        if patterns.len() > MAX_PATTERNS {
+            return Err(format!("has {} patterns, at most {MAX_PATTERNS}", patterns.len()));
+        }
+        Ok(Self(patterns))
+    }
+}
+
+/// One glob pattern.
+#[derive(Clone, Debug)]
+pub struct Pattern(Vec<Token>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    One(char),
+    /// `?`
+    AnyOne,
+    /// `*`
+    Segment,
+    /// `**`
+    Any,
+}
+
+impl Token {
+    /// Whether it takes text of any length.
+    fn is_wild(self) -> bool {
+        matches!(self, Token::Segment | Token::Any)
+    }
+
+    /// Whether `c` may be (a part of) what it takes.
+    fn takes(self, c: char) -> bool {
+        match self {
+            Token::One(own) => own == c,
+            Token::AnyOne | Token::Segment => c != '/',
+            Token::Any => true,
+        }
+    }
+
+    /// Whether there is a character that both take.
+    fn meets(self, other: Token) -> bool {
+        match (self, other) {
+            (Token::One(c), other) | (other, Token::One(c)) => other.takes(c),
+            _ => true,
+        }
+    }
+}
+
+impl FromIterator<Token> for Pattern {
+    fn from_iter<I: IntoIterator<Item = Token>>(tokens: I) -> Self {
+        Self(tokens.into_iter().collect())
+    }
+}
+
+impl Pattern {
+    /// # Errors
+    /// The text to show for a pattern that is empty.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("is empty".into());
+        }
+        let mut tokens = Vec::with_capacity(text.len());
+        let mut characters = text.chars().peekable();
+        while let Some(c) = characters.next() {
+            tokens.push(match c {
+                '?' => Token::AnyOne,
+                '*' if characters.next_if_eq(&'*').is_some() => Token::Any,
+                '*' => Token::Segment,
+                other => Token::One(other),
+            });
+        }
+        Ok(Self(tokens))
+    }
+
+    /// Whether it matches the whole of `text`.
+    ///
+    /// A wildcard takes as little as it can, and what stands behind it is tried there first. Only the last
+    /// wildcard of each kind is ever made to take more: what an earlier one could gain by it, the later gains too.
+    pub fn matches(&self, text: &str) -> bool {
+        let (mut place, mut rest) = (0, text);
+        let (mut segment, mut any) = (None, None);
+        loop {
+            match (self.0.get(place), rest.chars().next()) {
+                (Some(Token::Any), _) => {
+                    (any, segment) = (Some((place + 1, rest)), None);
+                    place += 1;
+                    continue;
+                }
+                (Some(Token::Segment), _) => {
+                    segment = Some((place + 1, rest));
+                    place += 1;
+                    continue;
+                }
+                (Some(token), Some(c)) if token.takes(c) => {
+                    rest = &rest[c.len_utf8()..];
+                    place += 1;
+                    continue;
+                }
+                // The text is too short, and would be too short for a wildcard that takes more.
+                (Some(_), None) => return false,
+                (None, None) => return true,
+                (_, Some(_)) => {}
+            }
+            if let Some(wider) = widen(segment, Token::Segment) {
+                (place, rest) = wider;
+                segment = Some(wider);
+            } else if let Some(wider) = widen(any, Token::Any) {
+                (place, rest) = wider;
+                (any, segment) = (Some(wider), None);
+            } else {
+                return false;
+            }
+        }
+    }
+
+    /// Whether there is a text that both match.
+    pub fn meets(&self, other: &Pattern) -> bool {
+        let (a, b) = (&self.0, &other.0);
+        // Of what stands behind the place in `a`, by the place in `b`.
+        let mut below = vec![false; b.len() + 1];
+        for i in (0..=a.len()).rev() {
+            let mut row = vec![false; b.len() + 1];
+            for j in (0..=b.len()).rev() {
+                row[j] = match (a.get(i), b.get(j)) {
+                    (None, None) => true,
+                    // It takes nothing more, or what the other has next.
+                    (Some(x), y) if x.is_wild() => below[j] || y.is_some_and(|y| x.meets(*y) && row[j + 1]),
+                    (x, Some(y)) if y.is_wild() => row[j + 1] || x.is_some_and(|x| x.meets(*y) && below[j]),
+                    (Some(x), Some(y)) => x.meets(*y) && below[j + 1],
+                    (None, Some(_)) | (Some(_), None) => false,
+                };
+            }
+            below = row;
+        }
+        below[0]
+    }
+}
+
+/// A wildcard that takes one character more: the place behind it, and the text that is left for it.
+fn widen(wildcard: Option<(usize, &str)>, token: Token) -> Option<(usize, &str)> {
+    let (behind, rest) = wildcard?;
+    let c = rest.chars().next().filter(|c| token.takes(*c))?;
+    Some((behind, &rest[c.len_utf8()..]))
+}
+
+/// `name` as an error shows it: without control characters, and not all of a long one.
+pub fn shown(name: &str) -> String {
+    let mut shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    let left_out = name.chars().count().saturating_sub(MAX_SHOWN);
+    if left_out > 0 {
+        write!(shown, "... and {left_out} more").expect("a string takes everything");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        Pattern::parse(text).unwrap()
+    }
+
+    #[test]
+    fn patterns_match_the_whole_name() {
+        for (text, matched, others) in [
+            ("jobs", vec!["jobs"], vec!["", "job", "jobs2", "Jobs"]),
+            ("jobs:*", vec!["jobs:", "jobs:a", "jobs:a:é"], vec!["jobs", "jobs:a/b", "xjobs:a"]),
+            ("**", vec!["", "a/b", "/"], vec![]),
+            ("*", vec!["", "a.b?c"], vec!["/", "a/b"]),
+            ("/hooks/*", vec!["/hooks/a", "/hooks/a?b=c"], vec!["/hooks/a/b", "/admin", "/hooks/a/"]),
+            ("/hooks/**", vec!["/hooks/a", "/hooks/a/b/c"], vec!["/hook/a", "/hooks"]),
+            ("/a/*/c", vec!["/a/b/c", "/a//c"], vec!["/a/b/b/c", "/a/c"]),
+            ("/**/c", vec!["/a/b/c", "//c"], vec!["/c/d", "/a/bc"]),
+            ("a?c", vec!["abc", "aéc", "a?c"], vec!["ac", "a/c", "abbc"]),
+            ("{a,b}[c]\\", vec!["{a,b}[c]\\"], vec!["a[c]\\", "bc"]),
+            ("***", vec!["", "a/b"], vec![]),
+        ] {
+            for name in matched {
+                assert!(pattern(text).matches(name), "{text} {name}");
+            }
+            for name in others {
+                assert!(!pattern(text).matches(name), "{text} {name}");
+            }
+        }
+        assert!(Pattern::parse("").is_err());
+        assert!(Allow::new(vec!["a"; MAX_PATTERNS + 1]).is_err());
+        assert!(!Allow::default().allows(""));
+    }
+
+    #[test]
+    fn a_pattern_that_meets_no_name_of_a_template_is_found() {
+        for (text, shape, meets) in [
+            ("jobs:*", "jobs:**", true),
+            ("job:*", "jobs:**", false),
+            ("jobs:a", "jobs:**", true),
+            ("jobs", "jobs:**", false),
+            ("/hooks/a/b", "/hooks/*", false),
+            ("/hooks/a/b", "/hooks/**", true),
+            ("https://h/**", "/hooks/*", false),
+            ("**x", "*a", false),
+            ("?", "*", true),
+            ("?/", "*", false),
+        ] {
+            assert_eq!(pattern(text).meets(&pattern(shape)), meets, "{text} {shape}");
+            assert_eq!(pattern(shape).meets(&pattern(text)), meets, "{shape} {text}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_shown_in_part_and_without_control_characters() {
+        assert_eq!(shown("a\nb"), "a\\nb");
+        assert_eq!(shown(&"é".repeat(MAX_SHOWN + 5)), format!("{}... and 5 more", "é".repeat(MAX_SHOWN)));
+    }
+
+    /// The definition, without regard to cost.
+    fn plainly_matches(tokens: &[Token], text: &[char]) -> bool {
+        match (tokens, text) {
+            ([], []) => true,
+            ([token, behind @ ..], _) if token.is_wild() => {
+                let longer = |(c, rest): (&char, &[char])| token.takes(*c) && plainly_matches(tokens, rest);
+                plainly_matches(behind, text) || text.split_first().is_some_and(longer)
+            }
+            ([token, behind @ ..], [c, rest @ ..]) => token.takes(*c) && plainly_matches(behind, rest),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn matching_is_as_defined(text in "[ab/*?]{1,9}", name in "[ab/]{0,9}") {
+            let pattern = pattern(&text);
+            let characters: Vec<char> = name.chars().collect();
+            let expected = plainly_matches(&pattern.0, &characters);
+            prop_assert_eq!(pattern.matches(&name), expected);
+            let literal: Pattern = characters.into_iter().map(Token::One).collect();
+            prop_assert_eq!(pattern.meets(&literal), expected);
+        }
+    }
+}

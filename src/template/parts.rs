@@ -1,0 +1,213 @@
+//! A text with placeholders, split at them, and filled in again.
+
+use std::fmt;
+
+use super::allow::{Pattern, Token};
+use crate::message::{Metadata, check_header_name};
+
+/// What may stand in braces, and how a brace is written.
+pub const KNOWN: &str =
+    "known: {key}, {route}, {header:NAME}; a brace that is meant as such is doubled, `{{jobs}}` for `{jobs}`";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Literal(String),
+    Value(Placeholder),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placeholder {
+    Key,
+    Route,
+    /// By name, in any case.
+    Header(String),
+}
+
+impl Placeholder {
+    fn parse(inner: &str) -> Result<Self, String> {
+        match inner.split_once(':') {
+            None if inner == "key" => Ok(Self::Key),
+            None if inner == "route" => Ok(Self::Route),
+            // A message cannot have the reserved ones.
+            Some(("header", name)) => check_header_name(name).map(|()| Self::Header(name.to_owned())),
+            _ => Err(format!("`{{{}}}` is no placeholder; {KNOWN}", inner.escape_debug())),
+        }
+    }
+}
+
+impl fmt::Display for Placeholder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key => f.write_str("`key`"),
+            Self::Route => f.write_str("`route`"),
+            Self::Header(name) => write!(f, "header `{name}`"),
+        }
+    }
+}
+
+/// Literals and placeholders in turn; neighbouring literals are one.
+///
+/// # Errors
+/// The text to show, with what is allowed.
+pub fn parse(text: &str) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    let mut literal = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['{', '}']) {
+        literal.push_str(&rest[..at]);
+        let found = &rest[at..];
+        if found.starts_with("{{") || found.starts_with("}}") {
+            literal.push_str(&found[..1]);
+            rest = &found[2..];
+            continue;
+        }
+        let inner = found.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let Some((inner, behind)) = inner else {
+            return Err(format!("has a single `{}`; {KNOWN}", &found[..1]));
+        };
+        let placeholder = Placeholder::parse(inner)?;
+        if !literal.is_empty() {
+            parts.push(Part::Literal(std::mem::take(&mut literal)));
+        }
+        parts.push(Part::Value(placeholder));
+        rest = behind;
+    }
+    literal.push_str(rest);
+    if !literal.is_empty() {
+        parts.push(Part::Literal(literal));
+    }
+    Ok(parts)
+}
+
+/// With `x` for every value.
+pub fn sample(parts: &[Part]) -> String {
+    let text = |part: &Part| match part {
+        Part::Literal(text) => text.clone(),
+        Part::Value(_) => "x".to_owned(),
+    };
+    parts.iter().map(text).collect()
+}
+
+/// The pattern of all texts that `parts` can become, when every value is some `value`.
+pub fn shape(parts: &[Part], value: Token) -> Pattern {
+    let tokens = parts.iter().flat_map(|part| match part {
+        Part::Literal(text) => text.chars().map(Token::One).collect(),
+        Part::Value(_) => vec![value],
+    });
+    tokens.collect()
+}
+
+/// Where the values of one message come from.
+#[derive(Clone, Copy)]
+pub struct Values<'a> {
+    pub route: &'a str,
+    pub metadata: &'a Metadata,
+}
+
+impl<'a> Values<'a> {
+    /// `put` appends a value as it may stand in the text, or refuses it.
+    ///
+    /// # Errors
+    /// What the message lacks, or which value is refused. No value is empty or has control characters: the one
+    /// would name another level than was meant, the other means trouble wherever it is logged or decoded.
+    pub fn fill(
+        self,
+        parts: &[Part],
+        mut put: impl FnMut(&str, &mut String) -> Result<(), String>,
+    ) -> Result<String, String> {
+        let mut text = String::new();
+        for part in parts {
+            let placeholder = match part {
+                Part::Literal(literal) => {
+                    text.push_str(literal);
+                    continue;
+                }
+                Part::Value(placeholder) => placeholder,
+            };
+            let value = self.get(placeholder).filter(|value| !value.is_empty());
+            let value = value.ok_or_else(|| format!("its destination needs a {placeholder}"))?;
+            if value.contains(char::is_control) {
+                return Err(format!("its {placeholder} has a control character, and stands in its destination"));
+            }
+            put(value, &mut text).map_err(|error| format!("its {placeholder} {error}"))?;
+        }
+        Ok(text)
+    }
+
+    fn get(self, placeholder: &Placeholder) -> Option<&'a str> {
+        match placeholder {
+            Placeholder::Key => self.metadata.key.as_deref(),
+            Placeholder::Route => Some(self.route),
+            Placeholder::Header(name) => {
+                let headers = &self.metadata.headers;
+                // Of two that differ in case only, the one that is spelled as in the setting.
+                let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+                headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_split_at_its_placeholders_and_doubled_braces_are_braces() {
+        let literal = |text: &str| Part::Literal(text.into());
+        assert_eq!(parse("").unwrap(), []);
+        assert_eq!(parse("a{{b}}c").unwrap(), [literal("a{b}c")]);
+        assert_eq!(
+            parse("{route}/{{{key}}}:{header:X-A}").unwrap(),
+            [
+                Part::Value(Placeholder::Route),
+                literal("/{"),
+                Part::Value(Placeholder::Key),
+                literal("}:"),
+                Part::Value(Placeholder::Header("X-A".into())),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_placeholder_is_refused_with_a_way_out() {
+        for text in ["{jobs}", "{}", "{KEY}", "{key", "a}", "}", "{header}", "{headers:X}", "{ key }", "{ke{{y}", "{:}"]
+        {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("known: {key}, {route}, {header:NAME}") && error.contains("`{{jobs}}`"), "{error}");
+        }
+        assert_eq!(parse("{header:Host}").unwrap_err(), "header `Host` is reserved");
+        assert_eq!(parse("{header:}").unwrap_err(), "`` is not a header name");
+    }
+
+    #[test]
+    fn a_header_is_found_in_any_case_and_best_in_its_own() {
+        let metadata = Metadata {
+            headers: [("X-A", "1"), ("x-a", "2"), ("x-b", "3")].map(|(name, value)| (name.into(), value.into())).into(),
+            ..Metadata::default()
+        };
+        let values = Values { route: "r", metadata: &metadata };
+        for (name, value) in [("X-A", "1"), ("x-a", "2"), ("X-a", "1"), ("X-B", "3")] {
+            assert_eq!(values.get(&Placeholder::Header(name.into())), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_empty_value_or_a_control_character_names_what_it_is_about() {
+        let fill = |key: Option<&str>, text: &str| {
+            let metadata = Metadata { key: key.map(Into::into), ..Metadata::default() };
+            let put = |value: &str, text: &mut String| {
+                text.push_str(value);
+                Ok(())
+            };
+            Values { route: "r", metadata: &metadata }.fill(&parse(text).unwrap(), put)
+        };
+        assert_eq!(fill(None, "{route}:{key}").unwrap_err(), "its destination needs a `key`");
+        assert_eq!(fill(Some(""), "{key}").unwrap_err(), "its destination needs a `key`");
+        assert_eq!(fill(Some("k"), "{header:X}").unwrap_err(), "its destination needs a header `X`");
+        for control in ["\0", "a\r\nb", "\t", "\u{7f}", "\u{85}"] {
+            assert!(fill(Some(control), "{key}").unwrap_err().starts_with("its `key` has a control character"));
+        }
+        assert_eq!(fill(Some("k"), "a-{key}-{route}"), Ok("a-k-r".into()));
+    }
+}

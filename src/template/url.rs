@@ -1,0 +1,294 @@
+//! A URL whose path and query may have placeholders. Where it leads to (scheme, user, host, port) never depends
+//! on a message.
+//!
+//! Values are percent-encoded down to the unreserved characters, so that none of them can add a segment or a
+//! parameter. Dot segments are refused, encoded or not: browsers' rules (and many servers) resolve both.
+
+use std::borrow::Cow;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use url::Url;
+
+use super::{
+    allow::{Allow, Pattern, Token},
+    parts::{self, KNOWN, Part, Values},
+};
+use crate::message::Metadata;
+
+/// All but what RFC 3986, section 2.3 calls unreserved.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Longest path with query, in bytes: what RFC 9110, section 4.1 wants everyone to support.
+const MAX_BYTES: usize = 8000;
+
+/// Shows no part of itself: it may hold secrets.
+#[derive(Clone)]
+pub struct UrlTemplate {
+    base: Url,
+    /// `None`: `base` is the address of every message.
+    target: Option<Target>,
+}
+
+#[derive(Clone)]
+struct Target {
+    path: Vec<Part>,
+    query: Option<Vec<Part>>,
+}
+
+impl UrlTemplate {
+    /// A fragment is dropped: it is never sent.
+    ///
+    /// # Errors
+    /// The text to show, without any of `text`: it may hold secrets.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |error: url::ParseError| format!("is not a URL such as https://example.org/due: {error}");
+        let parts = parts::parse(text).map_err(|_| format!("has a brace that is no placeholder; {KNOWN}"))?;
+        let values = parts.iter().filter(|part| matches!(part, Part::Value(_))).count();
+        // Each placeholder goes through the parser as a word that stays as it is wherever it stands.
+        let word = unused_word(text);
+        let marked: String = parts
+            .iter()
+            .map(|part| match part {
+                Part::Literal(literal) => literal.as_str(),
+                Part::Value(_) => word.as_str(),
+            })
+            .collect();
+        let mut base = Url::parse(&marked).map_err(wrong)?;
+        base.set_fragment(None);
+        if values == 0 {
+            return Ok(Self { base, target: None });
+        }
+        let mut placeholders = parts.into_iter().filter(|part| matches!(part, Part::Value(_)));
+        let path = split(base.path(), &word, &mut placeholders);
+        let query = base.query().map(|query| split(query, &word, &mut placeholders));
+        let found = base.path().matches(&word).count() + base.query().unwrap_or_default().matches(&word).count();
+        if found != values {
+            return Err("may have placeholders in its path and query only".into());
+        }
+        if has_dot_segment(&parts::sample(&path)) {
+            return Err("has a segment `.` or `..` in its path".into());
+        }
+        Ok(Self { base, target: Some(Target { path, query }) })
+    }
+
+    /// Scheme, user, host and port are those of every message.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
+    pub fn is_constant(&self) -> bool {
+        self.target.is_none()
+    }
+
+    #[must_use]
+    pub fn without_user(mut self) -> Self {
+        // These refuse a URL without a host, which has neither user nor password.
+        let _ = self.base.set_username("");
+        let _ = self.base.set_password(None);
+        self
+    }
+
+    /// The address for one message. `allow` is compared with its path as it is sent, percent-encoded; and with
+    /// `path?query` where placeholders stand in the query. A constant is always allowed.
+    ///
+    /// # Errors
+    /// What the message lacks, which of its values cannot stand there, or what is not allowed.
+    pub fn render_allowed(&self, allow: &Allow, route: &str, metadata: &Metadata) -> Result<Url, String> {
+        let mut url = self.base.clone();
+        let Some(target) = &self.target else { return Ok(url) };
+        let values = Values { route, metadata };
+        let path = values.fill(&target.path, |value, text| {
+            if value.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
+                return Err("has a segment `.` or `..`, and stands in a path".into());
+            }
+            encode(value, text);
+            Ok(())
+        })?;
+        let query = target.query.as_ref().map(|query| {
+            values.fill(query, |value, text| {
+                encode(value, text);
+                Ok(())
+            })
+        });
+        let query = query.transpose()?;
+        let length = path.len() + query.as_ref().map_or(0, String::len);
+        if length > MAX_BYTES {
+            return Err(format!("path and query for this message have {length} bytes, at most {MAX_BYTES}"));
+        }
+        url.set_path(&path);
+        url.set_query(query.as_deref());
+        // Parts of two values may have become a dot segment together.
+        if has_dot_segment(&path) || url.path() != path {
+            return Err("the path for this message has a segment `.` or `..`".into());
+        }
+        match &query {
+            Some(query) if target.query_varies() => {
+                // The rest of the query may be secret: only the path is shown.
+                if !allow.allows(&format!("{path}?{query}")) {
+                    return Err(Allow::refusal("path", &path, " with its query"));
+                }
+            }
+            _ => allow.check("path", &path)?,
+        }
+        Ok(url)
+    }
+
+    /// What `allow` will be compared with; `None` for a constant.
+    pub fn shape(&self) -> Option<Pattern> {
+        let target = self.target.as_ref()?;
+        let mut parts = target.path.clone();
+        if let Some(query) = target.query.as_ref().filter(|_| target.query_varies()) {
+            parts.push(Part::Literal("?".into()));
+            parts.extend(query.iter().cloned());
+        }
+        // A value never has a `/` once it is encoded.
+        Some(parts::shape(&parts, Token::Segment))
+    }
+}
+
+impl Target {
+    fn query_varies(&self) -> bool {
+        self.query.iter().flatten().any(|part| matches!(part, Part::Value(_)))
+    }
+}
+
+fn encode(value: &str, text: &mut String) {
+    text.extend(utf8_percent_encode(value, ENCODED));
+}
+
+/// A word that does not occur in `text`, in any case, and that a URL leaves alone.
+fn unused_word(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let mut word = String::from("value");
+    while lower.contains(&word) {
+        word.push('q');
+    }
+    word
+}
+
+/// `text` with a placeholder for each `word`.
+fn split(text: &str, word: &str, placeholders: &mut impl Iterator<Item = Part>) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for (index, literal) in text.split(word).enumerate() {
+        if index > 0 {
+            parts.extend(placeholders.next());
+        }
+        if !literal.is_empty() {
+            parts.push(Part::Literal(literal.to_owned()));
+        }
+    }
+    parts
+}
+
+fn has_dot_segment(path: &str) -> bool {
+    path.split('/').any(|segment| matches!(&*Cow::from(percent_decode_str(segment)), b"." | b".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(text: &str) -> UrlTemplate {
+        UrlTemplate::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn rendered(text: &str, key: &str, allow: &[&str]) -> Result<String, String> {
+        let metadata = Metadata {
+            key: Some(key.into()),
+            headers: [("X-A".to_owned(), ".".to_owned())].into(),
+            ..Metadata::default()
+        };
+        let url = template(text).render_allowed(&Allow::new(allow).unwrap(), "r", &metadata)?;
+        Ok(url.into())
+    }
+
+    #[test]
+    fn a_url_without_placeholders_is_a_constant() {
+        let constant = template("https://u:p@h/a{{b}}?c={{d}}#e");
+        assert!(constant.is_constant() && constant.shape().is_none());
+        let url = constant.without_user().render_allowed(&Allow::default(), "r", &Metadata::default()).unwrap();
+        assert_eq!(url.as_str(), "https://h/a%7Bb%7D?c={d}");
+    }
+
+    #[test]
+    fn a_value_stays_one_segment_or_one_parameter_whatever_it_holds() {
+        let long = "x".repeat(1000);
+        for (key, encoded) in [
+            ("plain-1._~", "plain-1._~"),
+            ("a/b?c#d", "a%2Fb%3Fc%23d"),
+            ("a\\b", "a%5Cb"),
+            ("%2f", "%252f"),
+            ("..%2f", "..%252f"),
+            ("a&b=c;d+e f", "a%26b%3Dc%3Bd%2Be%20f"),
+            ("é☃", "%C3%A9%E2%98%83"),
+            ("@h:1", "%40h%3A1"),
+            ("...", "..."),
+            ("a..", "a.."),
+            (&long, &long),
+        ] {
+            let url = rendered("https://h/hooks/{key}/x?tenant={key}&a=b", key, &["/hooks/*/x?tenant=*&a=b"]);
+            assert_eq!(url, Ok(format!("https://h/hooks/{encoded}/x?tenant={encoded}&a=b")), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_could_leave_its_place_is_refused() {
+        for key in ["", ".", "..", "../x", "a/../b", "a\\..", "./", "a\r\nb", "\0", "\u{85}", &"x".repeat(10_000)] {
+            assert!(rendered("https://h/hooks/{key}", key, &["**"]).is_err(), "{key:?}");
+        }
+        assert_eq!(rendered("https://h/?a={key}", "../x", &["**"]), Ok("https://h/?a=..%2Fx".into()));
+        for text in ["https://h/a/{key}{header:x-a}/b", "https://h/a/%2e{key}", "https://h/{key}%2E"] {
+            let error = rendered(text, ".", &["**"]).expect_err(text);
+            assert!(error.contains("segment `.`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_compared_as_it_is_sent() {
+        let url = "https://h/hooks/{key}?token=hunter2";
+        assert_eq!(rendered(url, "a", &["/x", "/hooks/a"]), Ok("https://h/hooks/a?token=hunter2".into()));
+        assert!(rendered(url, "a/b", &["/hooks/a%2Fb"]).is_ok());
+        assert_eq!(
+            rendered(url, "b", &["/hooks/a"]).unwrap_err(),
+            "the path `/hooks/b` is not allowed: no pattern of `allow` matches"
+        );
+        let url = "https://h/hooks/{key}?token=hunter2&key={key}";
+        assert!(rendered(url, "a", &["/hooks/*?token=*&key=a"]).is_ok());
+        let error = rendered(url, "b", &["/hooks/*?token=*&key=a", "/hooks/b"]).unwrap_err();
+        assert_eq!(error, "the path `/hooks/b` with its query is not allowed: no pattern of `allow` matches");
+    }
+
+    #[test]
+    fn only_path_and_query_may_have_placeholders_and_no_error_shows_the_url() {
+        for url in [
+            "https://{key}/hunter2",
+            "https://{key}.example.org/hunter2",
+            "https://{key}@h/hunter2",
+            "https://u:{key}@h/hunter2",
+            "https://h:{key}/hunter2",
+            "{key}://h/hunter2",
+            "{key}",
+            "https://h/hunter2#{key}",
+            "https://h/{key}/../hunter2",
+            "https://h\\@{key}/../hunter2",
+            "https:{key}/hunter2",
+            "https://h/{hunter2}",
+            "https://h/{key}/hunter2}",
+        ] {
+            let error = UrlTemplate::parse(url).err().unwrap_or_else(|| panic!("{url}"));
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert!(!template("https://h/value/valueq/{key}").is_constant());
+        assert_eq!(rendered("https://h/value/valueq/{key}", "k", &["**"]), Ok("https://h/value/valueq/k".into()));
+    }
+
+    #[test]
+    fn the_shape_is_what_allow_is_compared_with() {
+        let meets = |url: &str, pattern: &str| template(url).shape().unwrap().meets(&Pattern::parse(pattern).unwrap());
+        assert!(meets("https://h/a/{key}?b=c", "/a/x"));
+        assert!(!meets("https://h/a/{key}?b=c", "https://h/a/x"));
+        assert!(!meets("https://h/a/{key}?b=c", "/a/x/y"));
+        assert!(meets("https://h/a?b={key}", "/a?b=*"));
+        assert!(!meets("https://h/a?b={key}", "/a"));
+    }
+}
