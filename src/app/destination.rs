@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     config::{RedisListConfig, SinkConfig},
-    scheduler::{Breaker, Target},
+    scheduler::{Breaker, Element, Render, Target},
     sink::{Sink, envelope, http::HttpSink, redis_list::RedisListSink},
 };
 
@@ -18,7 +18,10 @@ pub struct Destination {
 enum Way {
     Sink(Arc<dyn Sink>),
     /// A list on the queue's own Redis, filled by the store itself.
-    OwnList(RedisListConfig),
+    OwnList {
+        render: Render,
+        one_list: bool,
+    },
 }
 
 impl Destination {
@@ -47,14 +50,7 @@ impl Destination {
         let breaker = self.breaker.clone();
         match &self.way {
             Way::Sink(sink) => Target::Sink { sink: sink.clone(), breaker },
-            Way::OwnList(list) => {
-                let format = list.format;
-                Target::List {
-                    key: list.key.as_str().into(),
-                    render: Arc::new(move |delivery| envelope::render(format, delivery)),
-                    breaker,
-                }
-            }
+            Way::OwnList { render, one_list } => Target::List { render: render.clone(), one_list: *one_list, breaker },
         }
     }
 
@@ -65,7 +61,7 @@ impl Destination {
     pub async fn check(&self) -> Result<(), String> {
         match &self.way {
             Way::Sink(sink) => sink.check().await,
-            Way::OwnList(_) => Ok(()),
+            Way::OwnList { .. } => Ok(()),
         }
     }
 
@@ -82,7 +78,18 @@ fn sink(sink: impl Sink) -> Way {
 
 fn list_way(config: &RedisListConfig) -> Result<Way, String> {
     match &config.server {
-        None => Ok(Way::OwnList(config.clone())),
+        None => Ok(Way::OwnList { render: render(config.clone()), one_list: config.key.as_constant().is_some() }),
         Some(_) => RedisListSink::new(config).map(sink),
     }
+}
+
+fn render(config: RedisListConfig) -> Render {
+    let constant: Option<Arc<str>> = config.key.as_constant().map(Into::into);
+    Arc::new(move |delivery| {
+        let list = match &constant {
+            Some(list) => Arc::clone(list),
+            None => config.key.render_allowed(&config.allow, &delivery.route, &delivery.metadata)?.into(),
+        };
+        Ok(Element { list, value: envelope::render(config.format, delivery) })
+    })
 }

@@ -15,7 +15,10 @@ pub use self::{
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
 };
-use crate::outcome::RetryPolicy;
+use crate::{
+    outcome::RetryPolicy,
+    template::{Allow, Template},
+};
 
 mod check;
 mod entries;
@@ -123,7 +126,10 @@ pub enum SinkConfig {
 
 #[derive(Clone, Debug)]
 pub struct HttpSinkConfig {
+    /// Path and query may have placeholders (`UrlTemplate`).
     pub url: SecretUrl,
+    /// What they may become.
+    pub allow: Allow,
     pub timeout: Duration,
     /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
     pub signing_secrets: Vec<Secret>,
@@ -136,7 +142,9 @@ pub struct HttpSinkConfig {
 
 #[derive(Clone, Debug)]
 pub struct RedisListConfig {
-    pub key: String,
+    pub key: Template,
+    /// What it may become.
+    pub allow: Allow,
     pub format: ListFormat,
     /// `None`: the Redis of the queue itself, exactly once.
     pub server: Option<RemoteRedis>,

@@ -150,8 +150,11 @@ pub const SINK_TYPES: [&str; 2] = ["http", "redis_list"];
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawHttp {
-    /// `http://` or `https://`; required.
+    /// `http://` or `https://`; required. Path and query may have `{key}`, `{route}`, `{header:NAME}`.
     pub url: Option<Secret>,
+    /// Required with placeholders: patterns of the paths that they may become, percent-encoded; with the query
+    /// where it has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
+    pub allow: List<String>,
     /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
     /// Standard Webhooks: `whsec_` and base64. Every secret signs.
@@ -170,8 +173,11 @@ pub struct RawHttp {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawRedisList {
-    /// The list; required.
+    /// The list; required. It may have `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     pub key: Option<String>,
+    /// Required with placeholders: patterns of what `key` may become. `*` is any text without `/`, `**` any text,
+    /// `?` one character.
+    pub allow: List<String>,
     pub format: Option<ListFormat>,
     /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,

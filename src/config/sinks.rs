@@ -2,18 +2,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use http::{HeaderName, HeaderValue};
-use url::Url;
-
 use super::{
     HttpSinkConfig, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
     check::{check_tls, millis, redis_server},
     problem::{Path, Problems},
     raw::{RawHttp, RawRedisList, RawSink},
-    value::Period,
+    value::{List, Period},
 };
-use crate::message::is_reserved_header;
+use crate::{
+    message::is_reserved_header,
+    template::{Allow, Pattern, Place, Template, UrlTemplate},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::{HeaderName, HeaderValue};
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {
@@ -35,10 +36,11 @@ fn check_timeout(at: &Path, timeout: Option<Period>, problems: &mut Problems) ->
 fn http(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
-        let secure = problems.check(&at.key("url"), http_url(url.expose()))?;
-        check_tls(at, &tls, secure, problems);
-        Some(SecretUrl::from(url.expose()))
+        let template = problems.check(&at.key("url"), http_url(url.expose()))?;
+        check_tls(at, &tls, template.base().scheme() == "https", problems);
+        Some((SecretUrl::from(url.expose()), template.shape()))
     });
+    let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
     let timeout = check_timeout(at, raw.timeout, problems);
     let mut signing_secrets = Vec::new();
     for (place, secret) in raw.signing_secrets.items() {
@@ -51,17 +53,57 @@ fn http(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConf
     }
     check_headers(&at.key("headers"), &raw.headers, problems);
     let [ca_file, cert_file, key_file] = tls;
-    let (headers, timeout) = (raw.headers, timeout?);
-    Some(HttpSinkConfig { url: url?, timeout, signing_secrets, headers, ca_file, cert_file, key_file })
+    Some(HttpSinkConfig {
+        url: url?.0,
+        allow: allow?,
+        timeout: timeout?,
+        signing_secrets,
+        headers: raw.headers,
+        ca_file,
+        cert_file,
+        key_file,
+    })
 }
 
-/// Whether it asks for TLS.
-fn http_url(text: &str) -> Result<bool, String> {
-    let url = Url::parse(text).map_err(|error| format!("is not a URL such as https://example.org/due: {error}"))?;
-    match url.scheme() {
-        "http" | "https" => Ok(url.scheme() == "https"),
+fn http_url(text: &str) -> Result<UrlTemplate, String> {
+    let url = UrlTemplate::parse(text)?;
+    match url.base().scheme() {
+        "http" | "https" => Ok(url),
         other => Err(format!("has the scheme `{other}`; known: http, https")),
     }
+}
+
+/// `shape`: what the `setting` of the sink at `at` can become; `None` when it is a constant.
+fn check_allow(
+    raw: List<String>,
+    shape: Option<&Pattern>,
+    (at, setting): (&Path, &str),
+    problems: &mut Problems,
+) -> Option<Allow> {
+    let at = at.key("allow");
+    match shape {
+        None if raw.is_empty() => return Some(Allow::default()),
+        // Whoever wrote it thinks that it keeps something out.
+        None => {
+            problems.add(&at, format!("does nothing: `{setting}` has no placeholders"));
+            return None;
+        }
+        Some(_) if raw.is_empty() => {
+            problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `*`"));
+            return None;
+        }
+        Some(_) => {}
+    }
+    let mut patterns = Vec::new();
+    for (place, text) in raw.items() {
+        let at = at.key(place.to_string());
+        let Some(pattern) = problems.check(&at, Pattern::parse(&text)) else { continue };
+        if shape.is_some_and(|shape| !pattern.meets(shape)) {
+            problems.add(&at, format!("`{}` matches nothing that `{setting}` can become", text.escape_debug()));
+        }
+        patterns.push(pattern);
+    }
+    problems.check(&at, Allow::try_from(patterns))
 }
 
 fn is_signing_secret(secret: &Secret) -> bool {
@@ -88,14 +130,13 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
     let username = raw.username.filter(|name| !name.is_empty());
     let password = raw.password.filter(|password| !password.expose().is_empty());
     let url = raw.url.filter(|url| !url.expose().is_empty());
-    let key = problems.require(&at.key("key"), raw.key);
-    if key.as_ref().is_some_and(String::is_empty) {
-        problems.add(&at.key("key"), "is empty");
-    }
-    let own = |key: &String| key.starts_with(&format!("{{{key_prefix}:")) || *key == format!("{key_prefix}:routes");
-    if let Some(key) = key.as_ref().filter(|key| url.is_none() && own(key)) {
-        problems.add(&at.key("key"), format!("`{}` is among punctual's own keys", key.escape_debug()));
-    }
+    let key = problems.require(&at.key("key"), raw.key).and_then(|key| {
+        // On another Redis too: it may well be another name of the queue's.
+        let place = Place::ListKey { key_prefix: key_prefix.into() };
+        problems.check(&at.key("key"), Template::parse(&key, place))
+    });
+    let shape = key.as_ref().map(Template::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, "key"), problems));
     if url.is_none() {
         let given = [username.is_some(), password.is_some(), tls.iter().any(Option::is_some)];
         for (key, _) in ["username", "password", "ca_file"].iter().zip(given).filter(|(_, given)| *given) {
@@ -110,5 +151,5 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
         Some(url) => Some(RemoteRedis { url: url?, username, password, ca_file, cert_file, key_file }),
         None => None,
     };
-    Some(RedisListConfig { key: key?, format: format?, server, timeout: timeout? })
+    Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })
 }

@@ -135,7 +135,7 @@ routes: { r: { sink: s, retry: { jitter: '0.5' } } }
         ("YES", "true"),
         ("NUMBER", "1000"),
         ("TOKENS", "one,two"),
-        ("HOST", "a: {b"),
+        ("HOST", "a: [b"),
         ("PUNCTUAL__REDIS__USERNAME", "8080"),
         ("PUNCTUAL__ROUTES__R__PARTITIONS", "8"),
         ("PUNCTUAL__SINKS__S__HEADERS__AUTHORIZATION", "Basic ${NOT_A_VARIABLE}"),
@@ -149,7 +149,7 @@ routes: { r: { sink: s, retry: { jitter: '0.5' } } }
     assert_eq!(config.server.auth.unwrap().tokens.len(), 2);
     assert_eq!((config.routes["r"].partitions, config.routes["r"].retry.max_attempts), (8, 123));
     let SinkConfig::Http(sink) = &config.sinks["s"] else { panic!("an HTTP sink") };
-    assert_eq!(sink.url.expose(), "http://h/a: {b");
+    assert_eq!(sink.url.expose(), "http://h/a: [b");
     assert_eq!(sink.headers["X"].expose(), "${HOST}");
     assert_eq!(sink.headers["authorization"].expose(), "Basic ${NOT_A_VARIABLE}");
 }

@@ -13,7 +13,7 @@ use super::{
     held::Held,
     route::{Route, Target},
     settler::Settler,
-    transfer::transfer,
+    transfer::Transfers,
 };
 use crate::{
     outcome::{Decision, Outcome},
@@ -69,10 +69,18 @@ impl Batch {
                 };
                 flight.send(sink, deliveries).await;
             }
-            Target::List { key, render, .. } => {
-                let values: Vec<_> = deliveries.iter().map(|delivery| render(delivery)).collect();
-                let list = Arc::clone(key);
-                transfer(&self.route, &self.partition, &self.settler, &self.clock, &list, attempts, values).await;
+            Target::List { render, one_list, .. } => {
+                let elements: Vec<_> = deliveries.iter().map(|delivery| render(delivery)).collect();
+                drop(deliveries);
+                let transfers = Transfers {
+                    route: &self.route,
+                    partition: &self.partition,
+                    settler: &self.settler,
+                    clock: &self.clock,
+                    rng: &mut self.rng,
+                    one_list: *one_list,
+                };
+                transfers.run(attempts, elements).await;
             }
         }
     }

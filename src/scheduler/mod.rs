@@ -42,7 +42,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
-    route::{Policy, RouteSetup, Target},
+    route::{Element, Policy, Render, RouteSetup, Target},
 };
 use self::{budget::Budget, claimer::Claimer, gate::Gate, route::Route, settler::Settler};
 use crate::{metrics::RouteMetrics, port::Store};

@@ -41,10 +41,21 @@ pub enum Target {
     },
     /// A list on the queue's own Redis: pushed and acknowledged in one step of the store, exactly once.
     List {
-        key: Arc<str>,
-        render: Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>,
+        render: Render,
+        /// Whether all go into the same list: what keeps it from taking them is then no message's failure.
+        one_list: bool,
         breaker: Arc<Breaker>,
     },
+}
+
+/// An error is about the message: it is rejected.
+pub type Render = Arc<dyn Fn(&Delivery) -> Result<Element, String> + Send + Sync>;
+
+/// What one message becomes in a list on the queue's own Redis.
+#[derive(Clone, Debug)]
+pub struct Element {
+    pub list: Arc<str>,
+    pub value: Bytes,
 }
 
 impl Target {

@@ -5,13 +5,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use bytes::Bytes;
+use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
     patience::{Patience, is_outage},
-    route::Route,
+    route::{Element, Route},
     settler::{Settler, took_effect},
 };
 use crate::{
@@ -26,66 +26,84 @@ const MAX_BYTES: usize = 4 * 1024 * 1024 - 256 * 1024;
 /// Messages in one call.
 const MAX_MESSAGES: usize = 500;
 
-/// `values`: one per attempt. Ends when each was moved, given back or given up.
-pub async fn transfer(
-    route: &Route,
-    partition: &Partition,
-    settler: &Settler,
-    clock: &ServerClock,
-    list: &Arc<str>,
-    attempts: Vec<Attempt>,
-    values: Vec<Bytes>,
-) {
-    let sizes: Vec<usize> = values.iter().map(Bytes::len).collect();
-    let mut attempts = attempts.into_iter();
-    let mut values = values.into_iter();
-    for chunk in chunks(&sizes) {
-        let chunk: Vec<Attempt> = attempts.by_ref().take(chunk.len()).collect();
-        let transfers: Vec<Transfer> = chunk
-            .iter()
-            .zip(values.by_ref())
-            .map(|(attempt, value)| Transfer { lease: attempt.held.lease.clone(), list: Arc::clone(list), value })
-            .collect();
-        one_call(route, partition, settler, clock, chunk, transfers).await;
-    }
+/// One batch on its way into lists.
+pub struct Transfers<'a> {
+    pub route: &'a Route,
+    pub partition: &'a Partition,
+    pub settler: &'a Settler,
+    pub clock: &'a ServerClock,
+    pub rng: &'a mut StdRng,
+    pub one_list: bool,
 }
 
-async fn one_call(
-    route: &Route,
-    partition: &Partition,
-    settler: &Settler,
-    clock: &ServerClock,
-    attempts: Vec<Attempt>,
-    transfers: Vec<Transfer>,
-) {
-    let sent = Instant::now();
-    let mut patience = Patience::default();
-    let mut repeated = false;
-    loop {
-        match route.store.transfer(partition, &transfers).await {
-            Ok(verdicts) => {
-                conclude(route, clock, sent, attempts, &verdicts, repeated);
-                route.show_in_flight();
-                return;
-            }
-            Err(error @ StoreError::Destination { .. }) => {
-                let outcome = Outcome::Unavailable { error: error.to_string() };
-                for mut attempt in attempts {
-                    attempt.observe(&outcome, sent, clock, route);
-                    attempt.give_back(settler);
-                }
-                return;
-            }
-            Err(error) => {
-                let wait = patience.wait(partition, "transfer", &error);
-                let over = attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now());
-                if !is_outage(&error) && over {
-                    return;
-                }
-                repeated |= is_outage(&error);
-                sleep(wait).await;
+impl Transfers<'_> {
+    /// `elements`: one per attempt, or why it has none. Ends when each was moved, given back, given up or is with
+    /// the settler.
+    pub async fn run(mut self, attempts: Vec<Attempt>, elements: Vec<Result<Element, String>>) {
+        let started = Instant::now();
+        let mut pairs = Vec::with_capacity(attempts.len());
+        for (attempt, element) in attempts.into_iter().zip(elements) {
+            match element {
+                Ok(element) => pairs.push((attempt, element)),
+                Err(error) => self.end(attempt, &Outcome::Rejected { error }, started),
             }
         }
+        // One list per call: what is wrong with one must not hold up another. Stable: in due order within each.
+        pairs.sort_by(|(_, one), (_, other)| one.list.cmp(&other.list));
+        let sizes: Vec<(Arc<str>, usize)> =
+            pairs.iter().map(|(_, element)| (Arc::clone(&element.list), element.value.len())).collect();
+        let mut pairs = pairs.into_iter();
+        for chunk in chunks(&sizes) {
+            let (attempts, transfers) = pairs
+                .by_ref()
+                .take(chunk.len())
+                .map(|(attempt, Element { list, value })| {
+                    let lease = attempt.held.lease.clone();
+                    (attempt, Transfer { lease, list, value })
+                })
+                .unzip();
+            self.one_call(attempts, transfers).await;
+        }
+    }
+
+    async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
+        let sent = Instant::now();
+        let mut patience = Patience::default();
+        let mut repeated = false;
+        loop {
+            match self.route.store.transfer(self.partition, &transfers).await {
+                Ok(verdicts) => {
+                    conclude(self.route, self.clock, sent, attempts, &verdicts, repeated);
+                    self.route.show_in_flight();
+                    return;
+                }
+                Err(error @ StoreError::Destination { .. }) => {
+                    let error = error.to_string();
+                    let outcome = if self.one_list {
+                        Outcome::Unavailable { error }
+                    } else {
+                        Outcome::Failed { error, retry_after: None }
+                    };
+                    for attempt in attempts {
+                        self.end(attempt, &outcome, sent);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let wait = patience.wait(self.partition, "transfer", &error);
+                    let over = attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now());
+                    if !is_outage(&error) && over {
+                        return;
+                    }
+                    repeated |= is_outage(&error);
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, attempt: Attempt, outcome: &Outcome, sent: Instant) {
+        attempt.conclude(outcome, sent, self.clock, (self.route, self.settler, self.rng));
     }
 }
 
@@ -111,12 +129,13 @@ fn conclude(
     }
 }
 
-/// Consecutive parts within the limits; a value beyond them is alone.
-fn chunks(sizes: &[usize]) -> Vec<Range<usize>> {
+/// Consecutive parts of one list and within the limits; a value beyond them is alone.
+fn chunks(sizes: &[(Arc<str>, usize)]) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
-    for (index, size) in sizes.iter().enumerate() {
-        if index > start && (bytes + size > MAX_BYTES || index - start == MAX_MESSAGES) {
+    for (index, (list, size)) in sizes.iter().enumerate() {
+        let full = bytes + size > MAX_BYTES || index - start == MAX_MESSAGES;
+        if index > start && (full || *list != sizes[start].0) {
             chunks.push(start..index);
             (start, bytes) = (index, 0);
         }
@@ -132,10 +151,17 @@ fn chunks(sizes: &[usize]) -> Vec<Range<usize>> {
 mod tests {
     use super::*;
 
+    fn cut(sizes: &[(&str, usize)]) -> Vec<Range<usize>> {
+        let sizes: Vec<_> = sizes.iter().map(|(list, size)| (Arc::from(*list), *size)).collect();
+        chunks(&sizes)
+    }
+
     #[test]
-    fn chunks_keep_to_bytes_and_count() {
-        assert!(chunks(&[]).is_empty());
-        assert_eq!(chunks(&[1, MAX_BYTES + 1, 1, MAX_BYTES - 1, 1]), [0..1, 1..2, 2..4, 4..5]);
-        assert_eq!(chunks(&[1; 1001]), [0..500, 500..1000, 1000..1001]);
+    fn chunks_keep_to_one_list_bytes_and_count() {
+        assert!(cut(&[]).is_empty());
+        let sizes = [1, MAX_BYTES + 1, 1, MAX_BYTES - 1, 1].map(|size| ("a", size));
+        assert_eq!(cut(&sizes), [0..1, 1..2, 2..4, 4..5]);
+        assert_eq!(cut(&vec![("a", 1); 1001]), [0..500, 500..1000, 1000..1001]);
+        assert_eq!(cut(&[("a", 1), ("a", 1), ("b", 1), ("c", 1), ("c", 1)]), [0..2, 2..3, 3..5]);
     }
 }

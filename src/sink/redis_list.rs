@@ -2,9 +2,10 @@
 //! own, many in one command, and confirmed by its reply.
 //!
 //! Whatever keeps that Redis from taking a command (wrong type at the key, out of memory, read-only...)
-//! concerns the destination and never one message, so it makes the sink unavailable and nothing dead.
+//! concerns the destination and never one message, so it makes the sink unavailable and nothing dead. Only where
+//! each message names its list is a wrong type at one of them a failure of those messages: the others go on.
 
-use std::{iter::Enumerate, time::Duration, vec};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration, vec};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use crate::{
     connection::{Connection, NO_ANSWER, client},
     outcome::Outcome,
     port::StoreError,
+    template::{Allow, Template},
 };
 
 /// Messages in one command: past a few hundred a larger command saves nothing.
@@ -33,7 +35,8 @@ const DEFAULT_VALUE_LIMIT: usize = 512 * 1024 * 1024;
 
 pub struct RedisListSink {
     connection: Connection,
-    key: String,
+    key: Template,
+    allow: Allow,
     format: ListFormat,
     timeout: Duration,
 }
@@ -48,12 +51,28 @@ impl RedisListSink {
         Ok(Self {
             connection: Connection::new(client(server)?, config.timeout),
             key: config.key.clone(),
+            allow: config.allow.clone(),
             format: config.format,
             timeout: config.timeout,
         })
     }
 
-    async fn push(&self, mut values: Vec<Value>, deadline: Instant, report: &Report) {
+    /// The batch by its lists, in its order within each; what may not go to its list is rejected.
+    fn by_list(&self, batch: Vec<Delivery>, report: &Report) -> BTreeMap<Arc<str>, Vec<(usize, Delivery)>> {
+        let mut lists: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
+        for (index, delivery) in batch.into_iter().enumerate() {
+            match self.key.render_allowed(&self.allow, &delivery.route, &delivery.metadata) {
+                Ok(key) => match lists.get_mut(&*key) {
+                    Some(list) => list.push((index, delivery)),
+                    None => drop(lists.insert(Cow::into_owned(key).into(), vec![(index, delivery)])),
+                },
+                Err(error) => report.outcome(index, Outcome::Rejected { error }),
+            }
+        }
+        lists
+    }
+
+    async fn push(&self, Push { key, mut values }: Push, deadline: Instant, report: &Report) {
         if values.iter().any(|value| value.bytes.len() > LEAST_VALUE_LIMIT) {
             let limit = self.value_limit().await;
             values.retain(|value| {
@@ -69,13 +88,16 @@ impl RedisListSink {
             }
         }
         let mut command = cmd("RPUSH");
-        command.arg(&self.key);
+        command.arg(&*key);
         for value in &values {
             command.arg(value.bytes.as_ref());
         }
         // The connection has a bound of its own, but this command may have waited for its turn.
         let outcome = match timeout_at(deadline, self.connection.run::<u64>(&command)).await {
             Ok(Ok(_length)) => Outcome::Confirmed,
+            Ok(Err(error @ StoreError::WrongType { .. })) if self.key.as_constant().is_none() => {
+                Outcome::Failed { error: format!("list `{key}`: {error}"), retry_after: None }
+            }
             Ok(Err(error)) => failure(error),
             Err(_) => {
                 let error = format!("no answer within {:?}", self.timeout);
@@ -107,16 +129,19 @@ impl Sink for RedisListSink {
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
         let deadline = Instant::now() + self.timeout;
         let report = &report;
-        stream::iter(Commands::new(batch, self.format))
-            .for_each_concurrent(MAX_COMMANDS, |values| self.push(values, deadline, report))
-            .await;
+        let lists = self.by_list(batch, report);
+        let commands = lists.into_iter().flat_map(|(key, deliveries)| Commands::new(key, deliveries, self.format));
+        stream::iter(commands).for_each_concurrent(MAX_COMMANDS, |command| self.push(command, deadline, report)).await;
     }
 
-    /// Asks for the type of the key: a list, or nothing yet.
+    /// Asks for the type of the key: a list, or nothing yet. Where the messages name it, only the server answers.
     async fn check(&self) -> Result<(), String> {
-        match self.connection.run::<String>(cmd("TYPE").arg(&self.key)).await {
+        let Some(key) = self.key.as_constant() else {
+            return self.connection.run(&cmd("PING")).await.map_err(|error| error.to_string());
+        };
+        match self.connection.run::<String>(cmd("TYPE").arg(key)).await {
             Ok(kind) if kind == "list" || kind == "none" => Ok(()),
-            Ok(kind) => Err(format!("key `{}` holds a {kind}, not a list", self.key)),
+            Ok(kind) => Err(format!("key `{key}` holds a {kind}, not a list")),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -135,17 +160,25 @@ struct Value {
     bytes: Bytes,
 }
 
-/// Cuts a batch into what one command takes, rendering as it goes.
+/// One command.
+struct Push {
+    key: Arc<str>,
+    values: Vec<Value>,
+}
+
+/// Cuts what goes to one list into what one command takes, rendering as it goes.
 struct Commands {
-    deliveries: Enumerate<vec::IntoIter<Delivery>>,
+    key: Arc<str>,
+    /// Each with its place in the batch.
+    deliveries: vec::IntoIter<(usize, Delivery)>,
     format: ListFormat,
     /// Rendered, but did not fit into the command before.
     carried: Option<Value>,
 }
 
 impl Commands {
-    fn new(batch: Vec<Delivery>, format: ListFormat) -> Self {
-        Self { deliveries: batch.into_iter().enumerate(), format, carried: None }
+    fn new(key: Arc<str>, deliveries: Vec<(usize, Delivery)>, format: ListFormat) -> Self {
+        Self { key, deliveries: deliveries.into_iter(), format, carried: None }
     }
 
     fn render_next(&mut self) -> Option<Value> {
@@ -155,9 +188,9 @@ impl Commands {
 }
 
 impl Iterator for Commands {
-    type Item = Vec<Value>;
+    type Item = Push;
 
-    fn next(&mut self) -> Option<Vec<Value>> {
+    fn next(&mut self) -> Option<Push> {
         let first = self.carried.take().or_else(|| self.render_next())?;
         let mut bytes = first.bytes.len();
         let mut values = vec![first];
@@ -171,7 +204,7 @@ impl Iterator for Commands {
             }
             values.push(value);
         }
-        Some(values)
+        Some(Push { key: Arc::clone(&self.key), values })
     }
 }
 
@@ -193,8 +226,9 @@ mod tests {
             metadata: Metadata::default(),
             payload: vec![0; *size].into(),
         };
-        let batch: Vec<_> = sizes.iter().map(delivery).collect();
-        let commands: Vec<Vec<Value>> = Commands::new(batch, ListFormat::Payload).collect();
+        let batch: Vec<_> = sizes.iter().map(delivery).enumerate().collect();
+        let commands = Commands::new("jobs".into(), batch, ListFormat::Payload);
+        let commands: Vec<Vec<Value>> = commands.map(|push| push.values).collect();
         let indices: Vec<usize> = commands.iter().flatten().map(|value| value.index).collect();
         assert_eq!(indices, (0..sizes.len()).collect::<Vec<_>>());
         commands.iter().map(|values| values.iter().map(|value| value.bytes.len()).collect()).collect()

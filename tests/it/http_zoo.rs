@@ -5,11 +5,12 @@ mod tls;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use punctual::{config::HttpSinkConfig, sink::http::HttpSink};
+use punctual::{config::HttpSinkConfig, sink::http::HttpSink, template::Allow};
 
 fn config(url: String, timeout: Duration) -> HttpSinkConfig {
     HttpSinkConfig {
         url: url.into(),
+        allow: Allow::default(),
         timeout,
         signing_secrets: vec![],
         headers: BTreeMap::new(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use punctual::{
     config::{ListFormat, RedisListConfig, RemoteRedis},
     outcome::Outcome,
-    sink::{Sink, redis_list::RedisListSink},
+    sink::{Delivery, Sink, redis_list::RedisListSink},
+    template::{Allow, Place, Template},
 };
 use redis::AsyncCommands;
 use tokio::time::timeout;
@@ -14,6 +15,10 @@ use tokio::time::timeout;
 use crate::support::{RedisServer, delivery, send, send_one};
 
 fn sink(server: &RedisServer, timeout: Duration) -> RedisListSink {
+    sink_to("jobs", server, timeout)
+}
+
+fn sink_to(key: &str, server: &RedisServer, timeout: Duration) -> RedisListSink {
     let remote = RemoteRedis {
         url: server.url().into(),
         username: None,
@@ -22,7 +27,14 @@ fn sink(server: &RedisServer, timeout: Duration) -> RedisListSink {
         cert_file: None,
         key_file: None,
     };
-    let config = RedisListConfig { key: "jobs".into(), format: ListFormat::Payload, server: Some(remote), timeout };
+    let place = Place::ListKey { key_prefix: "punctual".into() };
+    let config = RedisListConfig {
+        key: Template::parse(key, place).expect("a valid key"),
+        allow: Allow::new(["jobs*"]).expect("a valid pattern"),
+        format: ListFormat::Payload,
+        server: Some(remote),
+        timeout,
+    };
     RedisListSink::new(&config).expect("a valid configuration")
 }
 
@@ -49,6 +61,34 @@ async fn a_list_of_the_wrong_type_is_unavailable_and_left_alone() {
     command(&server, &["DEL", "jobs"]).await;
     assert_eq!(send_one(&sink).await, Outcome::Confirmed);
     assert_eq!(sink.check().await, Ok(()));
+}
+
+#[tokio::test]
+async fn each_message_goes_to_its_own_list_and_a_wrong_one_fails_alone() {
+    let server = RedisServer::start().await;
+    command(&server, &["SET", "jobs:wrong", "foreign"]).await;
+    let sink = sink_to("{key}", &server, TIMEOUT);
+    assert_eq!(sink.check().await, Ok(()));
+    let to = |key: &str| {
+        let mut delivery = delivery("m", key.to_owned());
+        delivery.metadata.key = Some(key.into());
+        delivery
+    };
+    let batch: Vec<Delivery> =
+        ["jobs:a", "jobs:wrong", "other", "jobs:b", "jobs:a", "{punctual:r:0}:dead", "jobs:b"].map(to).into();
+    let outcomes = send(&sink, batch).await;
+    let kinds: Vec<_> = outcomes.iter().map(Outcome::failure_kind).collect();
+    let rejected = Some("rejected");
+    assert_eq!(kinds, [None, Some("failed"), rejected, None, None, rejected, None]);
+    assert_eq!(outcomes[2].error(), Some("the key `other` is not allowed: no pattern of `allow` matches"));
+    let mut connection = server.connection().await;
+    for key in ["jobs:a", "jobs:b"] {
+        let elements: Vec<String> = connection.lrange(key, 0, -1).await.unwrap();
+        assert_eq!(elements, [key, key]);
+    }
+    let mut keys: Vec<String> = connection.keys("*").await.unwrap();
+    keys.sort();
+    assert_eq!(keys, ["jobs:a", "jobs:b", "jobs:wrong"]);
 }
 
 #[tokio::test]

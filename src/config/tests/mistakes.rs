@@ -89,8 +89,52 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
-        "sinks: {a: {type: redis_list, key: '{punctual:r:0}:dead'}}",
+        "sinks: {a: {type: redis_list, key: '{{punctual:r:0}}:dead'}}",
         "1.yaml:1:31: sinks.a.key: `{punctual:r:0}:dead` is among punctual's own keys",
+    ),
+    ("sinks: {a: {type: redis_list, key: ''}}", "1.yaml:1:31: sinks.a.key: is empty"),
+    (
+        "sinks: {a: {type: redis_list, key: '{{punctual:r:{key}', allow: ['**'], url: 'redis://b'}}",
+        "1.yaml:1:31: sinks.a.key: `{punctual:r:x` is among punctual's own keys",
+    ),
+    (
+        "sinks: {a: {type: redis_list, key: '{jobs}'}}",
+        "1.yaml:1:31: sinks.a.key: `{jobs}` is no placeholder; known: {key}, {route}, {header:NAME}; a brace that is \
+         meant as such is doubled, `{{jobs}}` for `{jobs}`",
+    ),
+    ("sinks: {a: {type: redis_list, key: '{key'}}", "1.yaml:1:31: sinks.a.key: has a single `{`; known: {key}, "),
+    (
+        "sinks: {a: {type: redis_list, key: '{header:Host}', allow: ['*']}}",
+        "1.yaml:1:31: sinks.a.key: header `Host` is reserved",
+    ),
+    (
+        "sinks: {a: {type: redis_list, key: 'jobs:{key}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `key` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: redis_list, key: jobs, allow: [jobs]}}",
+        "1.yaml:1:42: sinks.a.allow: does nothing: `key` has no placeholders",
+    ),
+    (
+        "sinks: {a: {type: redis_list, key: 'jobs:{key}', allow: ['jobs:*', 'job:*']}}",
+        "1.yaml:1:68: sinks.a.allow.1: `job:*` matches nothing that `key` can become",
+    ),
+    ("sinks: {a: {type: redis_list, key: '{key}', allow: ['']}}", "1.yaml:1:53: sinks.a.allow.0: is empty"),
+    (
+        "sinks: {a: {type: http, url: 'http://b/{key}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `url` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b/{key}', allow: ['http://b/*']}}",
+        "1.yaml:1:56: sinks.a.allow.0: `http://b/*` matches nothing that `url` can become",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://{key}/', allow: ['**']}}",
+        "1.yaml:1:25: sinks.a.url: may have placeholders in its path and query only",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b/{hunter2}', allow: ['**']}}",
+        "1.yaml:1:25: sinks.a.url: has a brace that is no placeholder; known: {key}, {route}, {header:NAME}; ",
     ),
     ("sinks: {a: {type: redis_list, key: b, username: c}}", "1.yaml:1:39: sinks.a.username: needs an own `url`"),
     (

@@ -15,12 +15,13 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use self::sink::FakeSink;
-use super::{Breaker, Policy, RouteSetup, Scheduler, Target, twin::Twin};
+use super::{Breaker, Element, Policy, RouteSetup, Scheduler, Target, twin::Twin};
 use crate::{
     backoff::Backoff,
     message::Metadata,
     outcome::{Outcome, RetryPolicy},
     port::Partition,
+    sink::Delivery,
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -48,8 +49,11 @@ fn to_sink(sink: &Arc<FakeSink>, breaker: &Arc<Breaker>) -> Target {
 }
 
 fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
-    let render = Arc::new(|delivery: &crate::sink::Delivery| Bytes::from(delivery.id.to_string()));
-    Target::List { key: key.into(), render, breaker: Arc::clone(breaker) }
+    let list: Arc<str> = key.into();
+    let render = Arc::new(move |delivery: &Delivery| {
+        Ok(Element { list: Arc::clone(&list), value: delivery.id.to_string().into() })
+    });
+    Target::List { render, one_list: true, breaker: Arc::clone(breaker) }
 }
 
 fn setup(twin: &Twin, route: &str, target: Target, policy: Policy) -> RouteSetup {

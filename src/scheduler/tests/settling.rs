@@ -102,10 +102,55 @@ async fn a_lost_reply_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_message_goes_into_the_list_it_names_or_is_dead_with_the_reason() {
+    let twin = Twin::new(1);
+    let breaker = Breaker::new("jobs");
+    let render = Arc::new(|delivery: &Delivery| {
+        let id = delivery.id.to_string();
+        let list = if id.ends_with('9') { Err("not allowed".to_owned()) } else { Ok(id[5..].into()) };
+        list.map(|list| Element { list, value: id.into() })
+    });
+    let target = Target::List { render, one_list: false, breaker: Arc::clone(&breaker) };
+    schedule(&twin, numbered(100), Duration::ZERO);
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+    until_empty(&twin, "r").await;
+    for list in 0..9 {
+        let expected: Vec<_> = (0..10).map(|n| format!("m{:05}", 10 * n + list)).collect();
+        assert_eq!(twin.list(&list.to_string()), expected);
+    }
+    let dead = twin.dead(&partition("r"));
+    assert_eq!(dead.len(), 10);
+    assert!(dead.values().all(|death| *death == (DeadReason::Rejected, "not allowed".into())), "{dead:?}");
+    assert_eq!(breaker.status().state, crate::scheduler::BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_list_of_many_that_cannot_take_it_counts_for_its_messages_and_leaves_the_breaker_closed() {
+    let twin = Twin::new(1);
+    let breaker = Breaker::new("jobs");
+    let render = Arc::new(|delivery: &Delivery| {
+        let id = delivery.id.to_string();
+        Ok(Element { list: id[5..].into(), value: id.into() })
+    });
+    let target = Target::List { render, one_list: false, breaker: Arc::clone(&breaker) };
+    twin.set_faults(Faults { refusing_list: Some("3"), ..Faults::default() });
+    schedule(&twin, numbered(100), Duration::ZERO);
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+    sleep(SECOND / 2).await;
+    assert_eq!(twin.count(&partition("r")), (10, 0, 0));
+    assert_eq!((twin.list("3").len(), twin.list("4").len()), (0, 10));
+    assert_eq!(twin.failures(&partition("r"), "m00003"), 1);
+    assert_eq!(breaker.status().state, crate::scheduler::BreakerState::Closed);
+    twin.set_faults(Faults::default());
+    until_empty(&twin, "r").await;
+    assert_eq!(twin.list("3").len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_that_cannot_take_it_opens_the_breaker_and_nothing_counts() {
     let twin = Twin::new(1);
     let breaker = Breaker::new("jobs");
-    twin.set_faults(Faults { list_refuses: true, ..Faults::default() });
+    twin.set_faults(Faults { refusing_list: Some("jobs"), ..Faults::default() });
     schedule(&twin, numbered(1200), Duration::ZERO);
     let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_list("jobs", &breaker), policy())]);
     sleep(MINUTE).await;

@@ -36,7 +36,6 @@ pub struct Twin {
 }
 
 /// What goes wrong.
-#[expect(clippy::struct_excessive_bools, reason = "each may go wrong beside the others")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Share of the calls that fail before they change anything.
@@ -51,7 +50,8 @@ pub struct Faults {
     pub claim_reply: Duration,
     pub down: bool,
     pub wrong_type: bool,
-    pub list_refuses: bool,
+    /// The list that takes nothing.
+    pub refusing_list: Option<&'static str>,
     pub deaf: bool,
 }
 
@@ -273,8 +273,9 @@ impl Store for Twin {
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Settled>, StoreError> {
         self.call("transfer", |state, _| {
-            if state.faults.list_refuses {
-                return Err(StoreError::Destination { list: transfers[0].list.to_string(), text: "WRONGTYPE".into() });
+            let refusing = state.faults.refusing_list;
+            if let Some(list) = refusing.filter(|list| transfers.iter().any(|transfer| *transfer.list == **list)) {
+                return Err(StoreError::Destination { list: list.into(), text: "WRONGTYPE".into() });
             }
             Ok(state.settle_all(
                 partition,

@@ -20,6 +20,7 @@ use crate::{
     config::{HttpSinkConfig, Secret},
     message::check_header_name,
     sink::Delivery,
+    template::{Allow, UrlTemplate},
 };
 
 const ID: HeaderName = HeaderName::from_static("punctual-id");
@@ -35,7 +36,9 @@ const CONFIGURABLE: [&str; 3] = ["authorization", "content-type", "host"];
 
 /// What all requests of one sink have in common.
 pub struct RequestFactory {
-    url: Url,
+    /// Without the user.
+    url: UrlTemplate,
+    allow: Allow,
     /// `Authorization` of the URL's user and the configured headers.
     headers: HeaderMap,
     signer: Signer,
@@ -45,40 +48,35 @@ impl RequestFactory {
     /// # Errors
     /// Which setting cannot be used; the text shows neither secrets nor header values.
     pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
-        let mut url = Url::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+        let url = UrlTemplate::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
+        if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
             return Err("url: not an http:// or https:// address".into());
         }
         let mut headers = HeaderMap::new();
-        if let Some(value) = basic_authorization(&url) {
+        if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
-            url.set_username("").and_then(|()| url.set_password(None)).expect("the address has a host");
         }
-        url.set_fragment(None);
         configure(&mut headers, &config.headers)?;
-        Ok(Self { url, headers, signer: Signer::new(&config.signing_secrets)? })
+        let signer = Signer::new(&config.signing_secrets)?;
+        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, signer })
     }
 
     /// Where every request of this sink goes to, as far as connecting is concerned.
     pub fn base(&self) -> &Url {
-        &self.url
+        self.url.base()
     }
 
     /// `now` goes into the signature.
     ///
     /// # Errors
-    /// What of the message cannot be sent over HTTP.
+    /// What of the message cannot be sent over HTTP, or why its address is not allowed.
     pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<Request, String> {
         let headers = self.headers(delivery, now)?;
-        let mut request = Request::new(Method::POST, self.url(delivery));
+        let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
+        let mut request = Request::new(Method::POST, url);
         *request.headers_mut() = headers;
         *request.body_mut() = Some(delivery.payload.clone().into());
         Ok(request)
-    }
-
-    /// The address for this message.
-    fn url(&self, _delivery: &Delivery) -> Url {
-        self.url.clone()
     }
 
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
@@ -154,6 +152,7 @@ mod tests {
     fn config(headers: &[(&str, &str)]) -> HttpSinkConfig {
         HttpSinkConfig {
             url: "http://example.org/due?a=b".into(),
+            allow: Allow::default(),
             timeout: Duration::from_secs(1),
             signing_secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
             headers: owned(headers),
@@ -248,6 +247,21 @@ mod tests {
         assert_eq!(request.url().as_str(), "http://example.org/x");
         // base64 of `us@er:p:ss`
         assert_eq!(request.headers()["authorization"], "Basic dXNAZXI6cDpzcw==");
+    }
+
+    #[test]
+    fn the_address_follows_the_message_within_what_is_allowed() {
+        let url = "http://u@example.org/{header:X-Tenant}".into();
+        let factory = RequestFactory::new(&HttpSinkConfig { url, allow: Allow::new(["/a*"]).unwrap(), ..config(&[]) });
+        let request = |tenant: &str| {
+            factory.as_ref().unwrap().request(&delivery(&[("x-tenant", tenant)], None), SystemTime::UNIX_EPOCH)
+        };
+        assert_eq!(
+            request("a/../b").unwrap_err(),
+            "its header `X-Tenant` has a segment `.` or `..`, and stands in a path"
+        );
+        assert_eq!(request("a/b").unwrap().url().as_str(), "http://example.org/a%2Fb");
+        assert!(request("b").unwrap_err().contains("not allowed"));
     }
 
     #[test]

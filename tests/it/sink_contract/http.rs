@@ -15,6 +15,7 @@ use axum::{
 use punctual::{
     config::HttpSinkConfig,
     sink::{Sink, http::HttpSink},
+    template::Allow,
 };
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -69,6 +70,7 @@ impl Destination for Endpoint {
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
         let config = HttpSinkConfig {
             url: format!("http://127.0.0.1:{port}/due").into(),
+            allow: Allow::default(),
             timeout,
             signing_secrets: vec![],
             headers: BTreeMap::new(),

@@ -5,6 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use punctual::{
     config::{ListFormat, RedisListConfig, RemoteRedis},
     sink::{Sink, redis_list::RedisListSink},
+    template::{Allow, Place, Template},
 };
 use redis::AsyncCommands;
 use serde::Deserialize;
@@ -53,8 +54,14 @@ impl Destination for List {
             cert_file: None,
             key_file: None,
         };
-        let config =
-            RedisListConfig { key: "jobs".into(), format: ListFormat::Envelope, server: Some(server), timeout };
+        let place = Place::ListKey { key_prefix: "punctual".into() };
+        let config = RedisListConfig {
+            key: Template::parse("jobs", place).expect("a valid key"),
+            allow: Allow::default(),
+            format: ListFormat::Envelope,
+            server: Some(server),
+            timeout,
+        };
         Box::new(RedisListSink::new(&config).expect("a valid configuration"))
     }
 
