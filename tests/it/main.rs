@@ -3,6 +3,7 @@
 mod api;
 mod connection;
 mod e2e;
+mod destinations;
 mod embedded;
 mod http_zoo;
 mod proxy;

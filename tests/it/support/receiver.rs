@@ -8,7 +8,7 @@ use axum::{
     Router,
     body::Bytes,
     extract::{DefaultBodyLimit, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, Uri},
 };
 use tokio::{
     runtime::Runtime,
@@ -31,6 +31,8 @@ pub enum Behaviour {
 /// One request, as it came.
 #[derive(Clone, Debug)]
 pub struct Request {
+    /// With the query.
+    pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
     /// Epoch milliseconds on this machine's clock, which is also its Redis servers'.
@@ -154,8 +156,8 @@ impl Drop for Receiver {
     }
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let request = Request { headers, body, arrived: wall_clock() };
+async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let request = Request { path: uri.to_string(), headers, body, arrived: wall_clock() };
     shared.requests.lock().expect("no panic under this lock").push(request);
     shared.arrived.notify_waiters();
     let mut behaviours = shared.behaviour.subscribe();
