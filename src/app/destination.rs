@@ -6,6 +6,8 @@ use crate::{
     config::{RedisListConfig, SinkConfig},
     scheduler::{Breaker, Element, Render, Target},
     sink::{Sink, envelope, http::HttpSink, redis_list::RedisListSink},
+    scheduler::{Breaker, Target},
+    sink::{Sink, envelope, http::HttpSink, kafka::KafkaSink, redis_list::RedisListSink},
 };
 
 /// Where the messages of some routes go.
@@ -30,6 +32,7 @@ impl Destination {
     pub fn new(name: &str, config: &SinkConfig) -> Result<Self, String> {
         let (kind, way) = match config {
             SinkConfig::Http(http) => ("http", HttpSink::new(http).map(sink)),
+            SinkConfig::Kafka(kafka) => ("kafka", KafkaSink::new(kafka).map(sink)),
             SinkConfig::RedisList(list) => ("redis_list", list_way(list)),
         };
         let way = way.map_err(|error| format!("sinks.{name}: {error}"))?;

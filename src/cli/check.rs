@@ -54,7 +54,11 @@ async fn ask_all(config: &Config) -> BTreeMap<String, Result<(), String>> {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
     let sinks = config.sinks.iter().map(async |(name, sink)| {
         let answer = match Destination::new(name, sink) {
-            Ok(destination) => within(destination.check()).await,
+            Ok(destination) => {
+                let answer = within(destination.check()).await;
+                destination.close().await;
+                answer
+            }
             Err(error) => Err(error),
         };
         (format!("sinks.{name}"), answer)

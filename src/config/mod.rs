@@ -23,6 +23,7 @@ use crate::{
 mod check;
 mod entries;
 mod expand;
+mod kafka;
 mod load;
 mod problem;
 mod raw;
@@ -121,6 +122,7 @@ pub enum LogFormat {
 #[derive(Clone, Debug)]
 pub enum SinkConfig {
     Http(HttpSinkConfig),
+    Kafka(KafkaSinkConfig),
     RedisList(RedisListConfig),
 }
 
@@ -135,6 +137,27 @@ pub struct HttpSinkConfig {
     pub signing_secrets: Vec<Secret>,
     /// Sent with every request.
     pub headers: BTreeMap<String, Secret>,
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct KafkaSinkConfig {
+    pub server: KafkaServer,
+    pub topic: String,
+    pub timeout: Duration,
+}
+
+/// A Kafka cluster and how to be let in.
+#[derive(Clone, Debug)]
+pub struct KafkaServer {
+    /// `host:port` each; some of the cluster's.
+    pub brokers: Vec<String>,
+    /// Properties of librdkafka.
+    pub options: BTreeMap<String, Secret>,
+    pub username: Option<String>,
+    pub password: Option<Secret>,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,

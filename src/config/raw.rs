@@ -12,7 +12,7 @@ use serde::{
 
 use super::{
     ListFormat, LogFormat, Right, Secret,
-    value::{Flag, List, Period, Real, Size, Whole},
+    value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 
 /// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
@@ -129,6 +129,7 @@ pub enum RawLevel {
 #[serde(default, deny_unknown_fields)]
 pub struct RawSinkDefaults {
     pub http: RawHttp,
+    pub kafka: RawKafka,
     pub redis_list: RawRedisList,
 }
 
@@ -140,11 +141,12 @@ pub struct RawSinkDefaults {
 #[schemars(tag = "type")]
 pub enum RawSink {
     Http(RawHttp),
+    Kafka(RawKafka),
     RedisList(RawRedisList),
 }
 
 /// The values of a sink's `type`.
-pub const SINK_TYPES: [&str; 2] = ["http", "redis_list"];
+pub const SINK_TYPES: [&str; 3] = ["http", "kafka", "redis_list"];
 
 /// POST to an HTTP endpoint.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -167,6 +169,29 @@ pub struct RawHttp {
     pub cert_file: Option<PathBuf>,
     /// PEM; with `cert_file`.
     pub key_file: Option<PathBuf>,
+}
+
+/// A record in a Kafka topic.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawKafka {
+    /// `host:port` of one or more of the cluster's brokers; required.
+    pub brokers: List<String>,
+    /// Required.
+    pub topic: Option<String>,
+    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    pub timeout: Option<Period>,
+    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+    /// PEM; trusted in place of the system's certificates. It or `cert_file` means TLS.
+    pub ca_file: Option<PathBuf>,
+    /// PEM; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM; with `cert_file`.
+    pub key_file: Option<PathBuf>,
+    /// Any other property of librdkafka.
+    pub options: BTreeMap<String, Property>,
 }
 
 /// RPUSH to a Redis list.

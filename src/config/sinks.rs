@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     HttpSinkConfig, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
     check::{check_tls, millis, redis_server},
+    kafka,
     problem::{Path, Problems},
     raw::{RawHttp, RawRedisList, RawSink},
     value::{List, Period},
+    raw::{RawHttp, RawKafka, RawRedisList, RawSink},
+    value::Period,
 };
 use crate::{
     message::is_reserved_header,
@@ -19,13 +22,19 @@ use http::{HeaderName, HeaderValue};
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {
         RawSink::Http(raw) => http(raw, at, problems).map(SinkConfig::Http),
+        RawSink::Kafka(raw) => {
+            let timeout = check_timeout(at, raw.timeout, problems);
+            kafka::sink(raw, at, timeout, problems).map(SinkConfig::Kafka)
+        }
         RawSink::RedisList(raw) => redis_list(raw, at, key_prefix, problems).map(SinkConfig::RedisList),
     }
 }
 
 /// As it was written, whether or not it is in range.
 pub fn timeout(raw: &RawSink) -> Option<Duration> {
-    let (RawSink::Http(RawHttp { timeout, .. }) | RawSink::RedisList(RawRedisList { timeout, .. })) = raw;
+    let (RawSink::Http(RawHttp { timeout, .. })
+    | RawSink::Kafka(RawKafka { timeout, .. })
+    | RawSink::RedisList(RawRedisList { timeout, .. })) = raw;
     timeout.map(|timeout| timeout.0)
 }
 

@@ -69,6 +69,7 @@ route_defaults: { retry: { max: 1m } }
 sinks:
   web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_c2VjcmV0], headers: { X-A: '1' } }
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
+  orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
 routes:
   a: { sink: web }
   b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 } }
@@ -88,6 +89,11 @@ routes:
     let SinkConfig::RedisList(jobs) = &config.sinks["jobs"] else { panic!("jobs is a list") };
     assert_eq!((jobs.format, jobs.timeout), (ListFormat::Envelope, Duration::from_secs(2)));
     assert_eq!(jobs.server.as_ref().unwrap().url.expose(), "redis://10.0.0.1");
+    let SinkConfig::Kafka(orders) = &config.sinks["orders"] else { panic!("orders is a topic") };
+    assert_eq!((orders.topic.as_str(), orders.timeout), ("orders.due", Duration::from_secs(10)));
+    assert_eq!(orders.server.brokers, ["a:1", "[::1]:2"]);
+    let options = ["compression.type", "linger.ms"].map(|name| orders.server.options[name].expose());
+    assert_eq!(options, ["zstd", "5"]);
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
     assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
@@ -172,7 +178,8 @@ fn the_schema_describes_the_defaults_and_refuses_what_is_wrong() {
     };
     let example = "
 server: { auth: { tokens: [plain, { token: t, rights: [read], routes: ['*'] }] }, max_payload: 1MiB }
-sinks: { web: { type: http, url: 'https://example.org' }, jobs: { type: redis_list, key: jobs, format: payload } }
+sinks: { web: { type: http, url: 'https://example.org' }, jobs: { type: redis_list, key: jobs, format: payload },
+  orders: { type: kafka, brokers: ['b:1'], topic: t, options: { linger.ms: 5, compression.type: zstd } } }
 routes: { a: { sink: web, retry: { factor: 1.5 } } }
 ";
     for right in [include_str!("../../config/defaults.yaml"), example, "server: { auth: none }"] {

@@ -26,6 +26,10 @@ pub struct Whole(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Real(pub f64);
 
+/// The value of a property of another program: text, also where it looks like a number. It may be a secret.
+#[derive(Clone, Debug)]
+pub struct Property(pub Secret);
+
 /// Yes or no.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flag(pub bool);
@@ -89,6 +93,13 @@ impl Real {
 impl Flag {
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| format!("`{text}` is neither true nor false"))
+    }
+}
+
+impl Property {
+    #[expect(clippy::unnecessary_wraps, reason = "as all others that are parsed")]
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(Self(text.into()))
     }
 }
 
@@ -179,6 +190,8 @@ parsed!(Size, "a size such as `1MiB`", { "type": ["integer", "string"], "minimum
 parsed!(Whole, "a whole number", { "type": ["integer", "string"], "minimum": 0 });
 parsed!(Real, "a number", { "type": ["number", "string"] });
 parsed!(Flag, "true or false", { "type": ["boolean", "string"] });
+
+parsed!(Property, "text or a number", { "type": ["string", "number", "boolean"] });
 
 impl JsonSchema for Secret {
     fn inline_schema() -> bool {

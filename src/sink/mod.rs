@@ -5,6 +5,7 @@
 
 pub mod envelope;
 pub mod http;
+pub mod kafka;
 pub mod redis_list;
 mod tls;
 

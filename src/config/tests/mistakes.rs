@@ -68,10 +68,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("shutdown_timeout: 0s", "1.yaml:1:1: shutdown_timeout: `0s` is not within 100ms .. 10m"),
     // Sinks
     ("sinks:\n  a:", "1.yaml:2:3: sinks.a: must be a mapping with a `type`"),
-    ("sinks: {a: {url: 'http://b'}}", "1.yaml:1:9: sinks.a.type: is missing: one of http, redis_list"),
+    ("sinks: {a: {url: 'http://b'}}", "1.yaml:1:9: sinks.a.type: is missing: one of http, kafka, redis_list"),
     (
         "sinks: {a: {type: htp}}",
-        "1.yaml:1:13: sinks.a.type: `htp` is unknown: did you mean `http`? known: http, redis_list",
+        "1.yaml:1:13: sinks.a.type: `htp` is unknown: did you mean `http`? known: http, kafka, redis_list",
     ),
     ("sinks: {a: {type: http}}", "1.yaml:1:9: sinks.a.url: is missing"),
     ("sinks: {a: {type: redis_list}}", "1.yaml:1:9: sinks.a.key: is missing"),
@@ -140,6 +140,48 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "sinks: {a: {type: redis_list, key: b, url: embedded}}",
         "1.yaml:1:39: sinks.a.url: is not a URL such as redis://",
+    ),
+    ("sinks: {a: {type: kafka, topic: b}}", "1.yaml:1:9: sinks.a.brokers: is missing"),
+    ("sinks: {a: {type: kafka, brokers: 'b:1'}}", "1.yaml:1:9: sinks.a.topic: is missing"),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: [c]}}",
+        "1.yaml:1:46: sinks.a.brokers.0: `c` is not a host and port such as localhost:9092",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: ['c:1', 'http://d:1']}}",
+        "1.yaml:1:53: sinks.a.brokers.1: `http://d:1` is not a host and port",
+    ),
+    (
+        "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'c d'}}",
+        "1.yaml:1:42: sinks.a.topic: `c d` is not a topic: 1 to 249 of A-Za-z0-9._-",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {acks: 1}}}",
+        "1.yaml:1:62: sinks.a.options.acks: cannot be set: every in-sync replica must confirm",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {linger: 1}}}",
+        "1.yaml:1:62: sinks.a.options.linger: `linger` is no property of librdkafka",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {compression.type: zip}}}",
+        "1.yaml:1:62: sinks.a.options.compression.type: Invalid value \"zip\" for configuration property",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {linger.ms: [1]}}}",
+        "1.yaml:1:62: sinks.a.options.linger.ms: must be text or a number, not a list",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', password: d}}",
+        "1.yaml:1:52: sinks.a.password: needs `username` too",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d, options: {security.protocol: SSL}}}",
+        "1.yaml:1:52: sinks.a.username: needs a `security.protocol` with sasl in it",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', key_file: /etc/hostname}}",
+        "1.yaml:1:52: sinks.a.key_file: needs `cert_file` too",
     ),
     // Routes
     ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),
@@ -216,7 +258,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "2.yaml:2:49: sinks.web.timeout: `1x` is not a duration such as `30s`: unknown time unit \"x\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
             "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` followed by base64, as Standard Webhooks has it",
             "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` followed by base64, as Standard Webhooks has it",
-            "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, redis_list",
+            "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, kafka, redis_list",
             "2.yaml:6:18: routes.a.lease: `2h` is not within 1s .. 1h",
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
             "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
@@ -260,6 +302,7 @@ server: { auth: { tokens: [hunter2] } }
 sinks:
   a: { type: http, url: 'https://u:hunter2@host/?k=hunter2', signing_secrets: [whsec_hunter2w], headers: { X: hunter2 } }
   b: { type: redis_list, key: k, url: 'redis://:hunter2@host', password: hunter2 }
+  c: { type: kafka, topic: t, brokers: 'b:1', username: u, password: hunter2, options: { ssl.key.password: hunter2 } }
 "],
         &[],
     );

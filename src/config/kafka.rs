@@ -1,0 +1,104 @@
+//! Checks of what leads to Kafka.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rdkafka::{ClientConfig, error::KafkaError, types::RDKafkaConfRes};
+
+use super::{
+    KafkaServer, KafkaSinkConfig, Secret,
+    check::check_tls,
+    problem::{Path, Problems},
+    raw::RawKafka,
+    value::Property,
+};
+
+/// Longest name of a topic, in bytes; Kafka's own limit.
+const MAX_TOPIC_BYTES: usize = 249;
+
+/// Properties that the promises rest on, under all their names, and what to do instead.
+const REFUSED: [(&str, &str); 10] = [
+    ("bootstrap.servers", "set `brokers` instead"),
+    ("metadata.broker.list", "set `brokers` instead"),
+    ("message.timeout.ms", "it follows from `timeout`"),
+    ("delivery.timeout.ms", "it follows from `timeout`"),
+    ("acks", "every in-sync replica must confirm: it is always `all`"),
+    ("request.required.acks", "every in-sync replica must confirm: it is always `all`"),
+    ("enable.idempotence", "it is always on"),
+    ("delivery.report.only.error", "every delivery must be confirmed"),
+    ("transactional.id", "punctual uses no transactions"),
+    ("test.mock.num.brokers", "messages would go nowhere"),
+];
+
+pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut Problems) -> Option<KafkaSinkConfig> {
+    let topic = problems.require(&at.key("topic"), raw.topic);
+    if let Some(topic) = topic.as_ref().filter(|topic| !is_topic(topic)) {
+        let text = format!("`{}` is not a topic: 1 to {MAX_TOPIC_BYTES} of A-Za-z0-9._-", topic.escape_debug());
+        problems.add(&at.key("topic"), text);
+    }
+    if raw.brokers.is_empty() {
+        problems.require::<()>(&at.key("brokers"), None);
+    }
+    let mut brokers = Vec::new();
+    for (place, broker) in raw.brokers.items() {
+        if !is_broker(&broker) {
+            let text = format!("`{}` is not a host and port such as localhost:9092", broker.escape_debug());
+            problems.add(&at.key("brokers").key(place.to_string()), text);
+        }
+        brokers.push(broker);
+    }
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    check_tls(at, &tls, true, problems);
+    let options: BTreeMap<_, _> = raw.options.into_iter().map(|(name, Property(value))| (name, value)).collect();
+    check_options(&at.key("options"), &options, problems);
+    let username = raw.username.filter(|name| !name.is_empty());
+    let password = raw.password.filter(|password| !password.expose().is_empty());
+    if let (None, Some(_)) = (&username, &password) {
+        problems.add(&at.key("password"), "needs `username` too");
+    }
+    if let Some(protocol) = options.get("security.protocol").map(|protocol| protocol.expose().to_lowercase()) {
+        for (key, used, part) in [
+            ("ca_file", tls[0].is_some(), "ssl"),
+            ("cert_file", tls[1].is_some(), "ssl"),
+            ("username", username.is_some(), "sasl"),
+        ] {
+            if used && !protocol.contains(part) {
+                problems.add(&at.key(key), format!("needs a `security.protocol` with {part} in it"));
+            }
+        }
+    }
+    let [ca_file, cert_file, key_file] = tls;
+    let server = KafkaServer { brokers, options, username, password, ca_file, cert_file, key_file };
+    Some(KafkaSinkConfig { server, topic: topic?, timeout: timeout? })
+}
+
+fn check_options(at: &Path, options: &BTreeMap<String, Secret>, problems: &mut Problems) {
+    for (name, value) in options {
+        if let Some((_, instead)) = REFUSED.iter().find(|(refused, _)| refused == name) {
+            problems.add(&at.key(name), format!("cannot be set: {instead}"));
+            continue;
+        }
+        match ClientConfig::new().set(name, value.expose()).create_native_config() {
+            Ok(_) => {}
+            Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
+                problems.add(&at.key(name), format!("`{}` is no property of librdkafka", name.escape_debug()));
+            }
+            Err(KafkaError::ClientConfig(_, text, ..)) => problems.add(&at.key(name), text),
+            // It holds a NUL.
+            Err(other) => problems.add(&at.key(name), other.to_string()),
+        }
+    }
+}
+
+/// Kafka's own rule.
+fn is_topic(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=MAX_TOPIC_BYTES).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
+}
+
+/// `host:port`, `[::1]:port`
+fn is_broker(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b".-_:%".contains(&b);
+    !host.is_empty() && host.bytes().all(allowed) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}

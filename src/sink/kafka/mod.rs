@@ -1,0 +1,160 @@
+//! A Kafka topic: each message is a record, confirmed by all in-sync replicas of its partition.
+//!
+//! `settings` makes librdkafka's properties, `producer` keeps the live producer, `delivery` hands records over and
+//! awaits their results, `context` is what librdkafka calls back, `errors` says what a code means.
+//!
+//! librdkafka puts records into batches, and a broker takes or refuses a batch as a whole, for one bad record or for
+//! the sum of them. So what a broker rejects is sent once more, each record alone; only that answer is final.
+
+mod context;
+mod delivery;
+mod errors;
+mod producer;
+mod settings;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rdkafka::{
+    error::{KafkaError, RDKafkaErrorCode},
+    metadata::MetadataTopic,
+    producer::Producer as _,
+};
+use tokio::time::Instant;
+
+use self::{
+    context::Failure,
+    producer::{Live, Producer},
+};
+use super::{Delivery, Report, Sink};
+use crate::{config::KafkaSinkConfig, outcome::Outcome};
+
+/// Longest wait for an answer to `check`.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub struct KafkaSink {
+    config: KafkaSinkConfig,
+    shared: Producer,
+    /// For records that may have been rejected for others in their batch; made when it is first needed.
+    solo: OnceLock<Result<Producer, String>>,
+}
+
+impl KafkaSink {
+    /// Connects in the background, and again whenever it must.
+    ///
+    /// # Errors
+    /// Which settings librdkafka does not take.
+    pub fn new(config: &KafkaSinkConfig) -> Result<Self, String> {
+        let shared = Producer::new(settings::producer(config), name(config))?;
+        Ok(Self { config: config.clone(), shared, solo: OnceLock::new() })
+    }
+
+    fn solo(&self) -> Result<Arc<Live>, String> {
+        let made = self.solo.get_or_init(|| {
+            let kafka = name(&self.config);
+            tracing::warn!(
+                kafka,
+                "a batch was rejected, its records are sent one by one; if the topic takes smaller batches than \
+                 librdkafka sends, set its `batch.size` under `options`"
+            );
+            Producer::new(settings::solo_producer(&self.config), kafka)
+        });
+        made.as_ref().map_err(Clone::clone)?.get()
+    }
+
+    /// Returns what a broker rejected, which is to be sent again alone, unless `last`.
+    async fn pass(
+        &self,
+        live: Result<Arc<Live>, String>,
+        batch: &[Delivery],
+        indices: Vec<usize>,
+        last: bool,
+        (deadline, report): (Instant, &Report),
+    ) -> Vec<usize> {
+        let live = match live {
+            Ok(live) => live,
+            Err(error) => {
+                for index in indices {
+                    report.outcome(index, Outcome::Unavailable { error: error.clone() });
+                }
+                return Vec::new();
+            }
+        };
+        let mut doubtful = Vec::new();
+        let topic = &self.config.topic;
+        let late = delivery::deliver(&live, topic, batch, indices, deadline, |index, result| match result {
+            Ok(()) => report.outcome(index, Outcome::Confirmed),
+            Err(Failure { code, local: false }) if !last && errors::may_be_another_record(code) => doubtful.push(index),
+            Err(Failure { code, .. }) => report.outcome(index, outcome(code, topic, &live)),
+        })
+        .await;
+        for index in late {
+            report.outcome(index, outcome(RDKafkaErrorCode::OperationTimedOut, topic, &live));
+        }
+        doubtful
+    }
+}
+
+#[async_trait]
+impl Sink for KafkaSink {
+    fn timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    async fn send(&self, batch: Vec<Delivery>, report: Report) {
+        let until = (Instant::now() + self.config.timeout, &report);
+        let doubtful = self.pass(self.shared.get(), &batch, (0..batch.len()).collect(), false, until).await;
+        if !doubtful.is_empty() {
+            self.pass(self.solo(), &batch, doubtful, true, until).await;
+        }
+    }
+
+    /// Asks a broker for the topic. Where brokers create topics by themselves, that creates it, as sending would.
+    async fn check(&self) -> Result<(), String> {
+        let live = self.shared.get()?;
+        let topic = self.config.topic.clone();
+        let limit = self.config.timeout.min(CHECK_TIMEOUT);
+        let asked = tokio::task::spawn_blocking(move || ask(&live, &topic, limit));
+        asked.await.unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    async fn close(&self) {
+        self.shared.close().await;
+        if let Some(Ok(solo)) = self.solo.get() {
+            solo.close().await;
+        }
+    }
+}
+
+/// Blocks for `limit` at most.
+fn ask(live: &Live, topic: &str, limit: Duration) -> Result<(), String> {
+    let error = match live.producer().client().fetch_metadata(Some(topic), limit) {
+        Ok(metadata) => match metadata.topics().iter().find_map(MetadataTopic::error) {
+            Some(error) => RDKafkaErrorCode::from(error),
+            None => return Ok(()),
+        },
+        Err(KafkaError::MetadataFetch(code)) => code,
+        Err(other) => return Err(other.to_string()),
+    };
+    Err(text(error, topic, live))
+}
+
+fn outcome(code: RDKafkaErrorCode, topic: &str, live: &Live) -> Outcome {
+    errors::outcome(code, text(code, topic, live))
+}
+
+/// Names the likely cause when the code itself says no more than that nobody answered.
+fn text(code: RDKafkaErrorCode, topic: &str, live: &Live) -> String {
+    let silent = matches!(errors::outcome(code, String::new()), Outcome::Unavailable { .. });
+    match live.cause().filter(|_| silent) {
+        Some(cause) => format!("topic {topic}: {code}: {cause}"),
+        None => format!("topic {topic}: {code}"),
+    }
+}
+
+fn name(config: &KafkaSinkConfig) -> String {
+    format!("{}/{}", config.server.brokers.join(","), config.topic)
+}

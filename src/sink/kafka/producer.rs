@@ -1,0 +1,102 @@
+//! The producer of librdkafka: one at a time, made anew when it has failed for good.
+//!
+//! An idempotent producer ends with a "fatal error" when it can no longer tell what the broker has (its state there
+//! was lost) or may not be idempotent. What it still held was reported as failed.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rdkafka::{
+    ClientConfig,
+    error::KafkaError,
+    producer::{Producer as _, ThreadedProducer},
+};
+use tokio::time::{Instant, timeout};
+
+use super::context::Context;
+
+/// Least time between two producers: where none can work, each would fail at once.
+const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for the threads of a producer to end. What was sent has been reported before.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+pub struct Producer {
+    settings: ClientConfig,
+    /// For the logs.
+    name: String,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    /// `None` once closed.
+    live: Option<Arc<Live>>,
+    made: Instant,
+}
+
+/// A producer with its threads. Dropping one takes up to a second, so another thread does that.
+pub struct Live(Option<ThreadedProducer<Context>>);
+
+impl Live {
+    pub fn producer(&self) -> &ThreadedProducer<Context> {
+        self.0.as_ref().expect("only taken when it is dropped")
+    }
+
+    pub fn cause(&self) -> Option<String> {
+        let client = self.producer().client();
+        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().cause())
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let producer = self.0.take();
+        std::thread::spawn(move || drop(producer));
+    }
+}
+
+impl Producer {
+    /// Connects in the background.
+    ///
+    /// # Errors
+    /// Which settings librdkafka does not take.
+    pub fn new(settings: ClientConfig, name: String) -> Result<Self, String> {
+        let current = Mutex::new(Current { live: Some(make(&settings, &name)?), made: Instant::now() });
+        Ok(Self { settings, name, current })
+    }
+
+    /// # Errors
+    /// Why there is none that could work.
+    pub fn get(&self) -> Result<Arc<Live>, String> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = current.live.clone().ok_or("the sink is closed")?;
+        let Some((_, error)) = live.producer().client().fatal_error() else { return Ok(live) };
+        if current.made.elapsed() < REBUILD_INTERVAL {
+            return Err(error);
+        }
+        tracing::warn!(kafka = self.name, "the producer failed and is made anew: {error}");
+        let live = make(&self.settings, &self.name)?;
+        *current = Current { live: Some(live.clone()), made: Instant::now() };
+        Ok(live)
+    }
+
+    /// Waits until its threads have ended: they must not run while the process exits.
+    pub async fn close(&self) {
+        let live = self.current.lock().unwrap_or_else(PoisonError::into_inner).live.take();
+        let producer = live.and_then(Arc::into_inner).and_then(|mut live| live.0.take());
+        let ended = tokio::task::spawn_blocking(move || drop(producer));
+        if timeout(CLOSE_TIMEOUT, ended).await.is_err() {
+            tracing::warn!(kafka = self.name, "the producer did not end within {CLOSE_TIMEOUT:?}");
+        }
+    }
+}
+
+fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
+    match settings.create_with_context(Context::new(name.to_owned())) {
+        Ok(producer) => Ok(Arc::new(Live(Some(producer)))),
+        // Their own `Display` shows the value too, which may be a secret.
+        Err(KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text)) => Err(text),
+        Err(other) => Err(other.to_string()),
+    }
+}
