@@ -11,6 +11,9 @@
 # `docker stop -t 15`: messages that are being sent may take up to shutdown_timeout, 10 s, to finish.
 
 FROM rust:1.95-slim-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ make pkg-config libssl-dev zlib1g-dev \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 COPY Cargo.toml Cargo.lock README.md ./
 COPY src src
@@ -20,7 +23,7 @@ RUN cargo build --locked --profile dist --bin punctual
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates redis-server \
+    && apt-get install -y --no-install-recommends ca-certificates libssl3 redis-server zlib1g \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin punctual \
     && install -d -o punctual -g punctual -m 700 /data

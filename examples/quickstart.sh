@@ -51,7 +51,7 @@ trap 'exit 130' INT TERM HUP
 
 command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 command -v cargo >/dev/null || fail "cargo is missing: install Rust first, https://rustup.rs"
-"$root/.ci/need" cc=build-essential redis-server=redis-server redis-cli=redis-tools curl=curl
+"$root/.ci/need" build redis-server=redis-server redis-cli=redis-tools curl=curl
 
 say "building (a few minutes the first time)"
 (cd "$root" && cargo build --release --locked --bin punctual --example receiver)

@@ -32,8 +32,27 @@ skip() { # NAME REASON
     summary+=("skipped $1: $2")
 }
 
-# ring is compiled with cc; the tests start redis-server.
-step packages .ci/need cc=build-essential redis-server=redis-server
+# What cargo builds with; the tests start redis-server.
+step packages .ci/need build redis-server=redis-server
+
+# The tests start Apache Kafka from its jars, unless PUNCTUAL_TEST_KAFKA=host:port names a broker. Without either they
+# make do with librdkafka's mock of one, except in CI.
+kafka() {
+    .ci/need java=default-jre-headless mvn=maven || return
+    # Only as a whole: a fetch that was cut off must not look like one.
+    rm -rf target/kafka
+    mvn -q -B -f tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/kafka/new" &&
+        mv target/kafka/new target/kafka/libs
+}
+if [ -n "${PUNCTUAL_TEST_KAFKA:-}" ]; then
+    summary+=("ok      kafka: the broker at $PUNCTUAL_TEST_KAFKA; tests that stop one need the jars")
+elif [ -d target/kafka/libs ] && [ target/kafka/libs -nt tests/kafka/pom.xml ] && command -v java >/dev/null; then
+    summary+=("ok      kafka (fetched before)")
+elif [ "${CI:-}" = true ]; then
+    step kafka kafka
+else
+    kafka || skip kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all"
+fi
 
 if cargo fmt --version >/dev/null 2>&1; then
     step fmt cargo fmt --all --check
