@@ -6,6 +6,7 @@ mod e2e;
 mod destinations;
 mod embedded;
 mod http_zoo;
+mod kafka;
 mod proxy;
 mod receiver;
 mod redis_list_faults;

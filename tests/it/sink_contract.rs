@@ -1,6 +1,7 @@
 //! What every sink promises, held against a real server of each kind. A new sink is one more row.
 
 mod http;
+mod kafka;
 mod redis_list;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -59,7 +60,11 @@ impl Arrived {
 }
 
 async fn destinations() -> Vec<Box<dyn Destination>> {
-    vec![Box::new(http::Endpoint::start().await), Box::new(redis_list::List::start().await)]
+    vec![
+        Box::new(http::Endpoint::start().await),
+        Box::new(kafka::Topic::start().await),
+        Box::new(redis_list::List::start().await),
+    ]
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,6 +2,7 @@
 
 mod api_server;
 pub mod http;
+pub mod kafka;
 pub mod port;
 pub mod proxy;
 pub mod punctual;

@@ -1,0 +1,175 @@
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::{Instant, sleep},
+};
+
+use super::{super::port::Port, client};
+
+/// Longest start, on a machine with much else to do.
+const START: Duration = Duration::from_mins(1);
+/// Longest clean stop.
+const STOP: Duration = Duration::from_secs(30);
+/// Brokers of their own that run at once: each takes some 400 MB.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// A broker of a test's own, its controller in the same process; killed on drop.
+pub struct Broker {
+    directory: TempDir,
+    port: Port,
+    _controller: Port,
+    child: Option<Child>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Broker {
+    /// `None`: the test cannot run.
+    pub async fn start() -> Option<Self> {
+        if !super::installed() {
+            return None;
+        }
+        let turn = TURN.lock().await;
+        let (directory, port, controller) =
+            (tempfile::tempdir().expect("a temporary directory"), Port::reserve(), Port::reserve());
+        format(directory.path(), &port, &controller);
+        let mut broker = Self { directory, port, _controller: controller, child: None, _turn: turn };
+        broker.restart().await;
+        Some(broker)
+    }
+
+    /// `host:port`
+    pub fn address(&self) -> String {
+        self.port.address().to_string()
+    }
+
+    /// SIGTERM, and waits for its end.
+    pub async fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id")).expect("not zero");
+        kill_process(pid, Signal::TERM).expect("it runs and is ours");
+        let deadline = Instant::now() + STOP;
+        while child.try_wait().expect("it can be waited for").is_none() {
+            assert!(Instant::now() < deadline, "Kafka did not stop within {STOP:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// `kill -9`
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// On the same port and data; waits until it answers.
+    pub async fn restart(&mut self) {
+        self.kill();
+        let [java, arguments @ ..] = &command(self.directory.path())[..] else { unreachable!("a command") };
+        let child = Command::new(java)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log(self.directory.path()))
+            .stderr(log(self.directory.path()))
+            .spawn()
+            .expect("java is installed");
+        self.child = Some(child);
+        answers(&self.address(), self.directory.path()).await;
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A broker that ends with this process, however that ends: a shell waits for the end of its input, which is ours.
+pub async fn start_shared() -> String {
+    let directory = tempfile::tempdir().expect("a temporary directory").keep();
+    let (port, controller) = (Port::reserve(), Port::reserve());
+    format(&directory, &port, &controller);
+    let watcher = Command::new("sh")
+        .args(["-c", r#""$@" </dev/null & read -r _; kill -9 $!; rm -rf "$DIRECTORY""#, "sh"])
+        .args(command(&directory))
+        .env("DIRECTORY", &directory)
+        .stdin(Stdio::piped())
+        .stdout(log(&directory))
+        .stderr(log(&directory))
+        .spawn()
+        .expect("there is a shell");
+    let address = port.address().to_string();
+    answers(&address, &directory).await;
+    // Their sockets and pipes stay open until this process ends.
+    std::mem::forget((watcher, port, controller));
+    address
+}
+
+pub fn libs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/kafka/libs")
+}
+
+fn command(directory: &Path) -> Vec<String> {
+    let mut command = java();
+    command.extend(["kafka.Kafka".into(), directory.join("server.properties").display().to_string()]);
+    command
+}
+
+/// Small, and quick to start.
+fn java() -> Vec<String> {
+    let path = format!("{}/*", libs().display());
+    ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", &path].map(str::to_owned).into()
+}
+
+fn log(directory: &Path) -> File {
+    File::options().create(true).append(true).open(directory.join("kafka.log")).expect("a log file")
+}
+
+fn format(directory: &Path, port: &Port, controller: &Port) {
+    let (port, controller) = (port.number(), controller.number());
+    let data = directory.join("data");
+    let properties = format!(
+        "process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+# After kill -9 its own old session must end before it is let in again.
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=500
+",
+        data.display()
+    );
+    let file = directory.join("server.properties");
+    fs::write(&file, properties).expect("it is written");
+    let mut command = java();
+    command.extend(["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c"].map(str::to_owned));
+    let formatted = Command::new(&command[0]).args(&command[1..]).arg(&file).output().expect("java is installed");
+    assert!(formatted.status.success(), "{}", String::from_utf8_lossy(&formatted.stderr));
+}
+
+async fn answers(address: &str, directory: &Path) {
+    let deadline = Instant::now() + START;
+    while let Err(error) = client::ping(address).await {
+        let log = || fs::read_to_string(directory.join("kafka.log")).unwrap_or_default();
+        assert!(Instant::now() < deadline, "Kafka did not answer within {START:?}: {error}\n{}", log());
+    }
+}

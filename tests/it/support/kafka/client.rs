@@ -1,0 +1,159 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use rdkafka::{
+    ClientConfig, Message, Offset, TopicPartitionList,
+    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    client::DefaultClientContext,
+    consumer::{BaseConsumer, Consumer},
+    error::{KafkaError, RDKafkaErrorCode},
+    message::Headers,
+    metadata::MetadataTopic,
+};
+use tokio::time::{Instant, sleep};
+
+/// Longest wait for anything that a broker is asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// As a consumer reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub partition: i32,
+    pub key: Option<Vec<u8>>,
+    /// `None` is a tombstone.
+    pub payload: Option<Vec<u8>>,
+    /// In their order.
+    pub headers: Vec<(String, String)>,
+    /// Milliseconds since the epoch.
+    pub timestamp: i64,
+}
+
+impl Record {
+    pub fn header(&self, name: &str) -> &str {
+        let mut values = self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let value = values.next().unwrap_or_else(|| panic!("no header {name} in {:?}", self.headers));
+        assert_eq!(values.next(), None, "one header {name}");
+        value
+    }
+
+    pub fn id(&self) -> &str {
+        self.header("punctual-id")
+    }
+}
+
+/// Ready to be produced to. `settings` such as `("max.message.bytes", "10000")`.
+pub async fn create_topic(brokers: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    let mut new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+    for (name, value) in settings {
+        new = new.set(name, value);
+    }
+    let created = admin(brokers).create_topics([&new], &AdminOptions::new()).await.expect("the broker answers");
+    assert!(created.iter().all(Result::is_ok), "{created:?}");
+    until(brokers, topic, usize::try_from(partitions).expect("some")).await;
+}
+
+/// Returns when the broker no longer knows it.
+pub async fn delete_topic(brokers: &str, topic: &str) {
+    let deleted = admin(brokers).delete_topics(&[topic], &AdminOptions::new()).await.expect("the broker answers");
+    assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
+    until(brokers, topic, 0).await;
+}
+
+/// Waits for the topic to have so many partitions with a leader.
+async fn until(brokers: &str, topic: &str, partitions: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while leaders(brokers, topic).await != Ok(partitions) {
+        assert!(Instant::now() < deadline, "{topic} does not have {partitions} partitions after {PATIENCE:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn leaders(brokers: &str, topic: &str) -> Result<usize, KafkaError> {
+    let (consumer, topic) = (consumer(brokers), topic.to_owned());
+    blocking(move || {
+        let metadata = consumer.fetch_metadata(Some(&topic), PATIENCE)?;
+        let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
+        Ok(partitions.filter(|partition| partition.leader() >= 0).count())
+    })
+    .await
+}
+
+pub async fn ping(brokers: &str) -> Result<(), KafkaError> {
+    let consumer = consumer(brokers);
+    blocking(move || consumer.fetch_metadata(None, Duration::from_secs(1)).map(|_| ())).await
+}
+
+/// All records of a topic, in the order of their partitions.
+pub async fn consume(brokers: &str, topic: &str) -> Vec<Record> {
+    let (consumer, topic) = (consumer(brokers), topic.to_owned());
+    blocking(move || read(&consumer, &topic)).await
+}
+
+fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+    let mut list = TopicPartitionList::new();
+    let mut ends = BTreeMap::new();
+    for partition in metadata.topics()[0].partitions() {
+        let (low, high) = consumer.fetch_watermarks(topic, partition.id(), PATIENCE).expect("the broker answers");
+        if high > low {
+            list.add_partition_offset(topic, partition.id(), Offset::Beginning).expect("a valid offset");
+            ends.insert(partition.id(), high);
+        }
+    }
+    consumer.assign(&list).expect("it exists");
+    let mut records = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while !ends.is_empty() {
+        assert!(Instant::now() < deadline, "{topic} was not read within {PATIENCE:?}, {ends:?} is left");
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => {
+                records.push(record(&message));
+                if ends.get(&message.partition()) == Some(&(message.offset() + 1)) {
+                    ends.remove(&message.partition());
+                }
+            }
+            // The end of the log may lie behind the last record.
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                ends.remove(&partition);
+            }
+            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::BrokerTransportFailure))) | None => {}
+            Some(Err(error)) => panic!("{error}"),
+        }
+    }
+    records.sort_by_key(|record: &Record| record.partition);
+    records
+}
+
+fn record(message: &impl Message<Headers = rdkafka::message::BorrowedHeaders>) -> Record {
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    Record {
+        partition: message.partition(),
+        key: message.key().map(<[u8]>::to_vec),
+        payload: message.payload().map(<[u8]>::to_vec),
+        headers: headers
+            .map(|header| {
+                let value = String::from_utf8(header.value.expect("a value").to_vec()).expect("UTF-8");
+                (header.key.to_owned(), value)
+            })
+            .collect(),
+        timestamp: message.timestamp().to_millis().expect("a time"),
+    }
+}
+
+fn consumer(brokers: &str) -> BaseConsumer {
+    let mut settings = ClientConfig::new();
+    settings
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "test")
+        .set("enable.partition.eof", "true")
+        .set("enable.auto.commit", "false")
+        .set("reconnect.backoff.max.ms", "100");
+    settings.create().expect("valid settings")
+}
+
+fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
+    ClientConfig::new().set("bootstrap.servers", brokers).create().expect("valid settings")
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("it does not panic")
+}
