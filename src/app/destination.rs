@@ -5,8 +5,6 @@ use std::sync::Arc;
 use crate::{
     config::{RedisListConfig, SinkConfig},
     scheduler::{Breaker, Element, Render, Target},
-    sink::{Sink, envelope, http::HttpSink, redis_list::RedisListSink},
-    scheduler::{Breaker, Target},
     sink::{Sink, envelope, http::HttpSink, kafka::KafkaSink, redis_list::RedisListSink},
 };
 

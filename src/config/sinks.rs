@@ -7,10 +7,8 @@ use super::{
     check::{check_tls, millis, redis_server},
     kafka,
     problem::{Path, Problems},
-    raw::{RawHttp, RawRedisList, RawSink},
-    value::{List, Period},
     raw::{RawHttp, RawKafka, RawRedisList, RawSink},
-    value::Period,
+    value::{List, Period},
 };
 use crate::{
     message::is_reserved_header,

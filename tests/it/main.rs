@@ -2,8 +2,8 @@
 
 mod api;
 mod connection;
-mod e2e;
 mod destinations;
+mod e2e;
 mod embedded;
 mod http_zoo;
 mod kafka;
