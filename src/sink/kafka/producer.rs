@@ -11,11 +11,11 @@ use std::{
 use rdkafka::{
     ClientConfig,
     error::KafkaError,
-    producer::{Producer as _, ThreadedProducer},
+    producer::{BaseProducer, Producer as _},
 };
 use tokio::time::{Instant, timeout};
 
-use super::context::Context;
+use super::{context::Context, polled::PolledProducer};
 
 /// Least time between two producers: where none can work, each would fail at once.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,11 +35,11 @@ struct Current {
     made: Instant,
 }
 
-/// A producer with its threads. Dropping one takes up to a second, so another thread does that.
-pub struct Live(Option<ThreadedProducer<Context>>);
+/// Dropping a producer blocks, so another thread does that.
+pub struct Live(Option<PolledProducer>);
 
 impl Live {
-    pub fn producer(&self) -> &ThreadedProducer<Context> {
+    pub fn producer(&self) -> &BaseProducer<Context> {
         self.0.as_ref().expect("only taken when it is dropped")
     }
 
@@ -94,7 +94,10 @@ impl Producer {
 
 fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
     match settings.create_with_context(Context::new(name.to_owned())) {
-        Ok(producer) => Ok(Arc::new(Live(Some(producer)))),
+        Ok(producer) => {
+            let polled = PolledProducer::new(producer).map_err(|error| format!("no thread: {error}"))?;
+            Ok(Arc::new(Live(Some(polled))))
+        }
         // Their own `Display` shows the value too, which may be a secret.
         Err(KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text)) => Err(text),
         Err(other) => Err(other.to_string()),
