@@ -23,9 +23,9 @@ const SECONDS: usize = 4;
 const ARRAY: usize = 50;
 /// Connections of the run with a post for each message.
 const CLIENTS: usize = 64;
-/// Script calls for each message at `RATE`. What the clock paces costs a slower machine more for each message, but
-/// not for each second.
-const CALLS_PER_MESSAGE: f64 = 0.1;
+/// Messages that have their whole life in one script call, at `RATE`. What the clock paces costs a slower machine
+/// more for each message, but not for each second.
+const MESSAGES_PER_CALL: usize = 10;
 
 struct Run {
     redis: RedisServer,
@@ -77,36 +77,33 @@ impl Run {
             posted.expect("every post is accepted");
         }
         let posting = started.elapsed();
-        self.client.drained(route, Duration::from_secs(60)).await;
+        self.client.drained(route, Duration::from_mins(1)).await;
         let took = started.elapsed();
         let calls = self.script_calls().await - calls_before;
-        let delivered =
-            self.client.metrics().await.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
-        assert_eq!(delivered, messages as f64);
-        println!(
-            "economy: {what}: {calls} script calls for {messages} messages = {:.4} each; posted at {:.0}/s, delivered after {:.1} s",
-            calls / messages as f64,
-            messages as f64 / posting.as_secs_f64(),
-            took.as_secs_f64()
-        );
         let metrics = self.client.metrics().await;
+        let delivered = metrics.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
+        assert_eq!(delivered, messages as u64);
         let by_script = ["schedule", "claim", "ack", "transfer"].map(|script| {
-            format!(
-                "{script} {}",
-                metrics.sum("punctual_redis_script_seconds_count", &[&format!("script=\"{script}\"")])
-            )
+            let label = format!("script=\"{script}\"");
+            format!("{} {script}", metrics.sum("punctual_redis_script_seconds_count", &[&label]))
         });
-        println!("economy: so far {}", by_script.join(", "));
-        let most = CALLS_PER_MESSAGE * (took.as_secs_f64() * RATE as f64).max(messages as f64);
-        assert!(calls <= most, "{calls} script calls, at most {most:.0}");
+        println!(
+            "economy: {what}: {calls} script calls for {messages} messages = 0.{:04} each (all so far: {}); \
+             posted in {posting:.1?}, delivered after {took:.1?}",
+            calls * 10_000 / messages,
+            by_script.join(", ")
+        );
+        let at_rate = took.as_millis() as usize * RATE / 1000;
+        let most = messages.max(at_rate) / MESSAGES_PER_CALL;
+        assert!(calls <= most, "{calls} script calls, at most {most}");
     }
 
-    async fn script_calls(&self) -> f64 {
+    async fn script_calls(&self) -> usize {
         let mut connection = self.redis.connection().await;
         let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
-        let calls = |command: &str| -> f64 {
+        let calls = |command: &str| -> usize {
             let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-            line.map_or(0.0, |line| line.split(',').next().unwrap().parse().unwrap())
+            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
         };
         calls("evalsha") + calls("eval")
     }

@@ -6,13 +6,18 @@ mod client;
 mod metrics_page;
 mod payload;
 
+mod commands;
 mod crash;
 mod economy;
 mod flow;
 mod idle;
+mod lifecycle;
 mod outage;
 mod redis_outage;
+mod refusals;
+mod secrets;
 mod stop;
+mod without_file;
 
 use std::time::Duration;
 
