@@ -16,6 +16,7 @@ mod outage;
 mod redis_outage;
 mod refusals;
 mod secrets;
+mod sharing;
 mod stop;
 mod without_file;
 
