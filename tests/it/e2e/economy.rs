@@ -61,11 +61,12 @@ impl Run {
             clients.spawn(async move {
                 loop {
                     let first = next.fetch_add(array, Ordering::SeqCst);
-                    sleep_until(started + Duration::from_secs(1) * number(first) / number(rate)).await;
+                    let at = started + Duration::from_secs(1) * number(first) / number(rate);
                     // A machine that cannot keep the rate posts less, not longer.
-                    if started.elapsed() >= POSTING {
+                    if at.max(Instant::now()) >= started + POSTING {
                         return;
                     }
+                    sleep_until(at).await;
                     client.schedule(route, &body(first, array)).await;
                     posted.fetch_add(array, Ordering::SeqCst);
                 }
