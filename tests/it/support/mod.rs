@@ -1,6 +1,7 @@
 //! Real servers, each on its own free port and in its own temporary directory, stopped by process id.
 
 mod api_server;
+pub mod command;
 pub mod http;
 pub mod kafka;
 pub mod port;
