@@ -75,7 +75,8 @@ pub async fn serve(config: Config) -> Result<(), String> {
             () = asked(stopped.clone()) => return,
         }
         tokio::select! {
-            () = scheduler.run(stopped) => {}
+            // Without routes it has nothing to do.
+            () = scheduler.run(stopped.clone()) => asked(stopped).await,
             () = wakes.run() => {}
         }
     });
