@@ -16,6 +16,7 @@ use crate::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderName, HeaderValue};
+use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {

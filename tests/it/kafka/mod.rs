@@ -3,6 +3,7 @@
 mod errors;
 mod faults;
 mod load;
+mod pipeline;
 mod records;
 mod refusals;
 

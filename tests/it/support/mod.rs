@@ -2,6 +2,7 @@
 
 mod api_server;
 mod authority;
+pub mod command;
 pub mod http;
 pub mod kafka;
 pub mod port;
