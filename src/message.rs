@@ -67,7 +67,7 @@ pub struct Metadata {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub properties: Option<Properties>,
+    pub properties: Option<Box<Properties>>,
     /// In place of the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
@@ -89,7 +89,7 @@ impl Metadata {
                 check_text(value).map_err(|text| (field, text))?;
             }
         }
-        self.properties.as_ref().map_or(Ok(()), Properties::validate).map_err(|text| ("properties", text))?;
+        self.properties.as_deref().map_or(Ok(()), Properties::validate).map_err(|text| ("properties", text))?;
         if self.max_attempts == Some(0) {
             return Err(("max_attempts", "must be at least 1".into()));
         }

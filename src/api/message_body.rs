@@ -167,7 +167,8 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
         key: field(fields.key, at, "key", errors),
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
         properties: keep(fields.properties.map(|raw| properties(raw, &format!("{at}/properties"))), errors)
-            .and_then(Properties::or_none),
+            .and_then(Properties::or_none)
+            .map(Box::new),
         max_attempts: field(fields.max_attempts, at, "max_attempts", errors),
         expires_at: keep(fields.expires_at.map(|raw| instant(raw, &format!("{at}/expires_at"))), errors)
             .map(UnixMillis::get),

@@ -69,7 +69,7 @@ impl<'a> Shown<'a> {
                 .map(|metadata| metadata.headers.iter().map(|(name, value)| (&**name, &**value)).collect())
                 .unwrap_or_default(),
             key: metadata.and_then(|metadata| metadata.key.as_deref()),
-            properties: metadata.and_then(|metadata| metadata.properties.as_ref()),
+            properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
             max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
             expires_at: metadata.and_then(|metadata| metadata.expires_at),
             payload: text,

@@ -29,7 +29,7 @@ fn envelope(delivery: &Delivery) -> Bytes {
         key: delivery.metadata.key.as_deref(),
         content_type: delivery.metadata.content_type.as_deref(),
         headers: &delivery.metadata.headers,
-        properties: delivery.metadata.properties.as_ref(),
+        properties: delivery.metadata.properties.as_deref(),
         payload: text,
         payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
     };
@@ -92,7 +92,11 @@ mod tests {
             headers: [("X".to_owned(), "é".to_owned())].into(),
             key: Some("k".into()),
             content_type: Some("text/plain".into()),
-            properties: Some(Properties { r#type: Some("t".into()), priority: Some(4), ..Properties::default() }),
+            properties: Some(Box::new(Properties {
+                r#type: Some("t".into()),
+                priority: Some(4),
+                ..Properties::default()
+            })),
             max_attempts: Some(3),
             ..Metadata::default()
         };

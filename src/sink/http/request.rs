@@ -230,7 +230,7 @@ mod tests {
         let mut delivery = delivery(&[("content-encoding", "weaker")], None);
         let properties =
             Properties { content_encoding: Some("gzip".into()), priority: Some(1), ..Properties::default() };
-        delivery.metadata.properties = Some(properties);
+        delivery.metadata.properties = Some(Box::new(properties));
         let request = RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(request.headers()["content-encoding"], "gzip");
         assert!(!request.headers().contains_key("priority"));

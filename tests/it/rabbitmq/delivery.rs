@@ -17,14 +17,14 @@ async fn a_message_arrives_byte_for_byte_with_headers_and_properties() {
     server.declare("whole", "k").await;
     let mut sent = message("whole-1", "k");
     sent.payload = (0..=255).collect::<Vec<u8>>().into();
-    sent.metadata.properties = Some(Properties {
+    sent.metadata.properties = Some(Box::new(Properties {
         content_encoding: Some("gzip".into()),
         correlation_id: Some("c-1".into()),
         reply_to: Some("answers".into()),
         r#type: Some("invoice".into()),
         priority: Some(7),
         app_id: Some("shop".into()),
-    });
+    }));
     let sink = sink(&server.config("whole"));
     assert_eq!(send(&sink, vec![sent.clone()]).await, [Outcome::Confirmed]);
     sink.close().await;
