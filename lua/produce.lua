@@ -7,13 +7,14 @@
 -- KEYS[1]  {P:<route>:<partition>}:pending; partition = CRC32 (IEEE) of the id modulo the partitions that
 --          HGET P:routes <route> tells
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
--- options  headers, key, content_type, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
+-- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced)
 -- errors   PUNCTUAL <slug> <text>, nothing written; slug: version, unknown-route, wrong-partition, invalid-id,
 --          invalid-due, invalid-options, too-large
 local MAX_ID_BYTES = 128
 local MAX_METADATA_BYTES = 65536
 local MAX_HEADER_NAME_BYTES = 256
+local MAX_PROPERTY_BYTES = 255
 local MAX_INTEGER = 9007199254740991
 -- 142,000 years: added to any clock it stays below 2^53.
 local MAX_DELAY = 4503599627370496
@@ -115,6 +116,9 @@ local function is_header_name(name)
   return not RESERVED[lower] and string.sub(lower, 1, 9) ~= 'punctual-' and string.sub(lower, 1, 8) ~= 'webhook-'
 end
 
+local TEXT_PROPERTIES =
+  { content_encoding = true, correlation_id = true, reply_to = true, type = true, app_id = true }
+
 local fields, replace = {}, false
 local known = {}
 function known.headers(value)
@@ -138,6 +142,26 @@ end
 function known.content_type(value)
   if not is_text(value) then return false end
   fields[#fields + 1] = '"content_type":' .. quote(value)
+  return true
+end
+function known.properties(value)
+  if type(value) ~= 'table' then return false end
+  local given = {}
+  for name, property in pairs(value) do
+    if property == cjson.null then
+      -- as if it were not there
+    elseif name == 'priority' then
+      if not is_integer(property, 0) or property > 255 then return false end
+      given[#given + 1] = string.format('"priority":%.0f', property)
+    elseif TEXT_PROPERTIES[name] then
+      if not is_text(property) or #property > MAX_PROPERTY_BYTES then return false end
+      given[#given + 1] = quote(name) .. ':' .. quote(property)
+    else
+      return false
+    end
+  end
+  table.sort(given)
+  if #given > 0 then fields[#fields + 1] = '"properties":{' .. table.concat(given, ',') .. '}' end
   return true
 end
 function known.max_attempts(value)

@@ -5,12 +5,15 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::properties::Properties;
 use crate::time::{Due, UnixMillis};
+
+mod properties;
 
 /// Longest id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 
-/// Most that headers, key, content type and limits of one message take as JSON, in bytes: small beside
+/// Most that headers, key, content type, properties and limits of one message take as JSON, in bytes: small beside
 /// the 4 MiB of a script call, large beside what brokers and HTTP servers accept as headers.
 pub const MAX_METADATA_BYTES: usize = 64 * 1024;
 
@@ -63,6 +66,8 @@ pub struct Metadata {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub properties: Option<Box<Properties>>,
     /// In place of the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
@@ -84,6 +89,7 @@ impl Metadata {
                 check_text(value).map_err(|text| (field, text))?;
             }
         }
+        self.properties.as_deref().map_or(Ok(()), Properties::validate).map_err(|text| ("properties", text))?;
         if self.max_attempts == Some(0) {
             return Err(("max_attempts", "must be at least 1".into()));
         }

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::problem::{FieldError, Problem};
 use crate::{
-    message::{MessageId, Metadata, NewMessage, OnConflict},
+    message::{MessageId, Metadata, NewMessage, OnConflict, Properties},
     time::{Due, UnixMillis, parse_instant},
 };
 
@@ -139,6 +139,8 @@ struct Fields<'a> {
     #[serde(borrow)]
     key: Option<&'a RawValue>,
     #[serde(borrow)]
+    properties: Option<&'a RawValue>,
+    #[serde(borrow)]
     max_attempts: Option<&'a RawValue>,
     #[serde(borrow)]
     expires_at: Option<&'a RawValue>,
@@ -164,6 +166,9 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
         headers: field(fields.headers, at, "headers", errors).map(|Headers(headers)| headers).unwrap_or_default(),
         key: field(fields.key, at, "key", errors),
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
+        properties: keep(fields.properties.map(|raw| properties(raw, &format!("{at}/properties"))), errors)
+            .and_then(Properties::or_none)
+            .map(Box::new),
         max_attempts: field(fields.max_attempts, at, "max_attempts", errors),
         expires_at: keep(fields.expires_at.map(|raw| instant(raw, &format!("{at}/expires_at"))), errors)
             .map(UnixMillis::get),
@@ -222,6 +227,22 @@ fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, at: &str, errors
 fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
     let text: String = read(raw, pointer)?;
     MessageId::parse(&text).map_err(|error| FieldError::new(pointer, error))
+}
+
+fn properties(raw: &RawValue, pointer: &str) -> Result<Properties, FieldError> {
+    // What is stored is read leniently, for the sake of newer releases; what is sent is not.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Given {
+        content_encoding: Option<String>,
+        correlation_id: Option<String>,
+        reply_to: Option<String>,
+        r#type: Option<String>,
+        priority: Option<u8>,
+        app_id: Option<String>,
+    }
+    let Given { content_encoding, correlation_id, reply_to, r#type, priority, app_id } = object(raw, pointer)?;
+    Ok(Properties { content_encoding, correlation_id, reply_to, r#type, priority, app_id })
 }
 
 fn instant(raw: &RawValue, pointer: &str) -> Result<UnixMillis, FieldError> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Api, body, message_body, problem::Problem, scheduled::Answer};
 use crate::{
-    message::{MessageId, State},
+    message::{MessageId, Properties, State},
     queue::{Cancelled, Rescheduled, Snapshot},
 };
 
@@ -35,6 +35,8 @@ struct Shown<'a> {
     content_type: Option<&'a str>,
     headers: BTreeMap<&'a str, &'a str>,
     key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +69,7 @@ impl<'a> Shown<'a> {
                 .map(|metadata| metadata.headers.iter().map(|(name, value)| (&**name, &**value)).collect())
                 .unwrap_or_default(),
             key: metadata.and_then(|metadata| metadata.key.as_deref()),
+            properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
             max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
             expires_at: metadata.and_then(|metadata| metadata.expires_at),
             payload: text,

@@ -77,6 +77,7 @@ impl RawQuery {
             headers: forwarded(headers)?,
             key: self.key.clone(),
             content_type,
+            properties: None,
             max_attempts: self.max_attempts,
             expires_at: self.expires_at.as_deref().map(in_query).transpose()?.map(UnixMillis::get),
         };

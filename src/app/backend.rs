@@ -20,7 +20,7 @@ impl Backend {
     ///
     /// # Errors
     /// When the URL or a TLS file cannot be used.
-    pub fn new(config: &RedisConfig, embedded_url: Option<&str>) -> Result<Self, String> {
+    pub fn new(config: &RedisConfig, embedded_url: Option<String>) -> Result<Self, String> {
         let url = match (&config.url, embedded_url) {
             (RedisUrl::Url(url), _) => url.clone(),
             (RedisUrl::Embedded, Some(url)) => url.into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     config::{RedisListConfig, SinkConfig},
     scheduler::{Breaker, Element, Render, Target},
-    sink::{Sink, envelope, http::HttpSink, kafka::KafkaSink, redis_list::RedisListSink},
+    sink::{Sink, envelope, http::HttpSink, kafka::KafkaSink, rabbitmq::RabbitMqSink, redis_list::RedisListSink},
 };
 
 /// Where the messages of some routes go.
@@ -32,6 +32,7 @@ impl Destination {
             SinkConfig::Http(http) => ("http", HttpSink::new(http).map(sink)),
             SinkConfig::Kafka(kafka) => ("kafka", KafkaSink::new(kafka).map(sink)),
             SinkConfig::RedisList(list) => ("redis_list", list_way(list)),
+            SinkConfig::RabbitMq(rabbitmq) => ("rabbitmq", RabbitMqSink::new(rabbitmq).map(sink)),
         };
         let way = way.map_err(|error| format!("sinks.{name}: {error}"))?;
         Ok(Self { kind, breaker: Breaker::new(name), way })

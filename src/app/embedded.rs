@@ -79,7 +79,11 @@ impl Embedded {
     /// Starts a server in `data_dir`, or takes over the one that runs there, and waits until it has loaded its
     /// data: up to a minute without progress. From then on a server that dies is started again.
     pub async fn start(data_dir: &Path) -> Result<Self, EmbeddedError> {
-        let home = Home::open(data_dir)?;
+        Self::start_in(Home::open(data_dir)?).await
+    }
+
+    /// The same, in a directory that is locked already.
+    pub async fn start_in(home: Home) -> Result<Self, EmbeddedError> {
         let server = Server::start(&home).await?;
         let url = home.url();
         let (set_state, state) = watch::channel(State::Running { pid: server.pid() });
@@ -164,9 +168,15 @@ async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, 
     }
 }
 
+/// Ends a server whose start was given up while it still loaded its data.
+pub async fn shut_down(data_dir: &Path) -> Result<(), EmbeddedError> {
+    server::shut_down(&Home::open(data_dir)?).await;
+    Ok(())
+}
+
 /// The directory of a server, locked for this process.
 #[derive(Debug)]
-struct Home {
+pub struct Home {
     /// Absolute.
     path: PathBuf,
     socket: PathBuf,
@@ -175,7 +185,7 @@ struct Home {
 
 impl Home {
     /// Creates the directory if need be; nobody else may look into it.
-    fn open(data_dir: &Path) -> Result<Self, EmbeddedError> {
+    pub fn open(data_dir: &Path) -> Result<Self, EmbeddedError> {
         let at = |path: &Path| {
             let path = path.to_owned();
             move |source| EmbeddedError::Io { path, source }
@@ -195,7 +205,8 @@ impl Home {
         }
     }
 
-    fn url(&self) -> String {
+    /// Of the server that will listen here: `unix://` and the path of the socket.
+    pub fn url(&self) -> String {
         url_of(&self.socket)
     }
 }

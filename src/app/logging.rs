@@ -11,6 +11,8 @@ use crate::config::{LogConfig, LogFormat};
 pub fn init(config: LogConfig) {
     let level = LevelFilter::from_level(config.level);
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
+    // It logs messages that came back, payload and all. What matters of a connection the sink says itself.
+    let filter = filter.add_directive("lapin=off".parse().expect("a directive"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

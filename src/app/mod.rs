@@ -6,4 +6,5 @@ pub mod embedded;
 pub mod instance;
 mod keeper;
 pub mod logging;
+mod open_files;
 pub mod serve;

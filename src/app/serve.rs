@@ -1,21 +1,26 @@
 //! `punctual serve`: starts everything, runs until a signal, and stops in order.
 //!
-//! Start: embedded Redis, API (livez 200, readyz 503), then, once Redis was prepared, wake-ups and scheduler.
+//! Start: API (livez 200, readyz 503), embedded Redis, then, once Redis was prepared, wake-ups and scheduler.
 //! Stop: no more claims, what is being sent ends, the rest is released, the API finishes its requests, the sinks
-//! let go, the embedded Redis is the last to leave.
+//! let go, the embedded Redis is the last to leave. A second signal ends the waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{oneshot, watch},
-    task::JoinHandle,
+    task::{JoinError, JoinHandle},
     time::{Instant, interval, timeout_at},
 };
 
-use super::{backend::Backend, embedded::Embedded, instance::Instance, keeper};
+use super::{
+    backend::Backend,
+    embedded::{self, Embedded, Home},
+    instance::Instance,
+    keeper, open_files,
+};
 use crate::{
     api::{self, Api, MetricsPage},
     config::{Config, RedisUrl},
@@ -25,79 +30,98 @@ use crate::{
 /// How often the exporter folds its samples: unscraped ones take memory until then.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What the embedded Redis is left of `shutdown_timeout` to end in.
+const REDIS_SHARE: f64 = 0.3;
+
 /// Runs an instance until SIGTERM or SIGINT, and returns within `shutdown_timeout` then.
 ///
 /// # Errors
-/// What ended the start: an address in use, a Redis that must not be used, an embedded one that does not start.
+/// What ended it: an address in use, a Redis that must not be used, an embedded one that does not start, or a defect.
 pub async fn serve(config: Config) -> Result<(), String> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
+    open_files::raise_limit();
     let listen = config.server.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| format!("server.listen {listen}: {error}"))?;
-    let embedded = match config.redis.url {
-        RedisUrl::Embedded => Some(Embedded::start(&config.redis.data_dir).await.map_err(|error| error.to_string())?),
+    let home = match config.redis.url {
+        RedisUrl::Embedded => Some(Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?),
         RedisUrl::Url(_) => None,
     };
-    let result = run(&config, listener, recorder, embedded.as_ref(), &mut stop).await;
-    if let Some(embedded) = embedded {
-        embedded.stop().await;
-    }
-    result
-}
+    let backend = Backend::new(&config.redis, home.as_ref().map(Home::url))?;
+    let instance = Instance::new(&config, &backend, rand::random())?;
 
-async fn run(
-    config: &Config,
-    listener: TcpListener,
-    recorder: PrometheusHandle,
-    embedded: Option<&Embedded>,
-    stop: &mut Stop,
-) -> Result<(), String> {
-    let backend = Backend::new(&config.redis, embedded.map(Embedded::url))?;
-    let instance = Instance::new(config, &backend, rand::random())?;
     let (stopping, stopped) = watch::channel(false);
-
     let page = MetricsPage::new(instance.queue.clone(), recorder);
     let api = Api::new(instance.queue.clone(), &config.server, instance.statuses(), page, api::ulids());
     let address = listener.local_addr().map_err(|error| error.to_string())?;
-    let api_stopped = asked(stopped.clone());
-    let server = tokio::spawn(api::serve(listener, api::router(api), api_stopped));
+    let mut server = tokio::spawn(api::serve(listener, api::router(api), asked(stopped.clone())));
     tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+
+    let mut embedded = None;
+    let started = match home {
+        None => Ok(true),
+        Some(home) => tokio::select! {
+            started = Embedded::start_in(home) => started.map(|server| embedded = Some(server)).map(|()| true),
+            () = stop.asked() => embedded::shut_down(&config.redis.data_dir).await.map(|()| false),
+        },
+    };
 
     let (prepared, preparation) = oneshot::channel();
     let generations = instance.store.connection().generations();
-    let mut keeper = tokio::spawn(keeper::keep(Arc::clone(&instance.queue), generations, prepared));
-    let (wakes, scheduler) = (instance.wakes, instance.scheduler);
-    let scheduler = tokio::spawn(async move {
+    let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
+    let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
             () = asked(stopped.clone()) => return,
         }
         tokio::select! {
-            () = scheduler.run(stopped) => {}
+            // Without routes it has nothing to do.
+            () = scheduler.run(stopped.clone()) => asked(stopped).await,
             () = wakes.run() => {}
         }
     });
-
-    let refusal = tokio::select! {
-        () = stop.asked() => None,
-        refused = &mut keeper => Some(refused.map_or_else(|panic| panic.to_string(), |error| error.to_string())),
+    let ended = match started {
+        Ok(false) => Ok(()),
+        Err(error) => Err(error.to_string()),
+        Ok(true) => tokio::select! {
+            () = stop.asked() => Ok(()),
+            refused = keeper::keep(queue, generations, prepared) => Err(refused.to_string()),
+            // Nothing would be delivered, or nobody heard, behind a /livez that says all is well.
+            end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
+            end = &mut server => Err(format!("the API ended: {}", told(end))),
+        },
     };
-    keeper.abort();
+
     tracing::info!(timeout = ?config.shutdown_timeout, "stopping");
-    let deadline = Instant::now() + config.shutdown_timeout;
+    let whole = Instant::now() + config.shutdown_timeout;
+    let redis_share = if embedded.is_some() { config.shutdown_timeout.mul_f64(REDIS_SHARE) } else { Duration::ZERO };
     stopping.send_replace(true);
-    finish("deliveries", scheduler, deadline).await;
-    finish("requests", server, deadline).await;
-    for (name, destination) in &instance.destinations {
-        if timeout_at(deadline, destination.close()).await.is_err() {
-            tracing::warn!(sink = name, "did not close in time");
+    let orderly = async {
+        finish("deliveries", &mut deliveries, whole - redis_share).await;
+        finish("requests", &mut server, whole - redis_share).await;
+        for (name, destination) in &instance.destinations {
+            if timeout_at(whole - redis_share, destination.close()).await.is_err() {
+                tracing::warn!(sink = name, "did not close in time");
+            }
         }
+    };
+    tokio::select! {
+        () = orderly => {}
+        () = stop.asked() => tracing::warn!("told twice: not waiting any longer"),
     }
-    if let Some(error) = refusal {
-        return Err(error);
+    if let Some(embedded) = embedded
+        && timeout_at(whole, embedded.stop()).await.is_err()
+    {
+        tracing::warn!("the embedded redis-server still runs; the next start takes it over");
     }
-    tracing::info!("stopped");
-    Ok(())
+    if ended.is_ok() {
+        tracing::info!("stopped");
+    }
+    ended
+}
+
+fn told(end: Result<(), JoinError>) -> String {
+    end.err().map_or_else(|| "for no reason".to_owned(), |error| error.to_string())
 }
 
 async fn asked(mut stopped: watch::Receiver<bool>) {
@@ -106,8 +130,11 @@ async fn asked(mut stopped: watch::Receiver<bool>) {
 }
 
 /// Past the deadline the rest is dropped: leases bring its messages back.
-async fn finish(what: &str, mut task: JoinHandle<()>, deadline: Instant) {
-    match timeout_at(deadline, &mut task).await {
+async fn finish(what: &str, task: &mut JoinHandle<()>, deadline: Instant) {
+    if task.is_finished() {
+        return;
+    }
+    match timeout_at(deadline, &mut *task).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(%error, "{what} ended with a defect"),
         Err(_) => {

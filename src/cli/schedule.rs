@@ -94,6 +94,7 @@ fn message(arguments: Arguments) -> Result<NewMessage, Failure> {
         headers,
         key: arguments.key,
         content_type: arguments.content_type,
+        properties: None,
         max_attempts: arguments.max_attempts,
         expires_at: expires_at.map(crate::time::UnixMillis::get),
     };

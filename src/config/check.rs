@@ -122,7 +122,7 @@ pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: 
     for (file, key) in files.iter().zip(&keys) {
         let Some(file) = file else { continue };
         if !used {
-            problems.add(key, "needs a URL with TLS: rediss:// or https://");
+            problems.add(key, "needs a URL with TLS: rediss://, https:// or amqps://");
         } else if let Err(error) = File::open(file) {
             problems.add(key, format!("`{}` cannot be read: {error}", file.display()));
         }

@@ -124,6 +124,7 @@ pub enum SinkConfig {
     Http(HttpSinkConfig),
     Kafka(KafkaSinkConfig),
     RedisList(RedisListConfig),
+    RabbitMq(RabbitMqConfig),
 }
 
 #[derive(Clone, Debug)]
@@ -190,6 +191,28 @@ pub struct RemoteRedis {
 pub enum ListFormat {
     Payload,
     Envelope,
+}
+
+#[derive(Clone, Debug)]
+pub struct RabbitMqConfig {
+    pub server: RabbitMqServer,
+    /// Empty: the default exchange, which routes to the queue that the routing key names.
+    pub exchange: String,
+    /// `None`: the message's key.
+    pub routing_key: Option<String>,
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct RabbitMqServer {
+    /// `amqp://` or `amqps://`; the path is the virtual host, percent-encoded.
+    pub url: SecretUrl,
+    /// `None` leaves it to the URL.
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+    pub ca_file: Option<PathBuf>,
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]

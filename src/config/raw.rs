@@ -131,6 +131,7 @@ pub struct RawSinkDefaults {
     pub http: RawHttp,
     pub kafka: RawKafka,
     pub redis_list: RawRedisList,
+    pub rabbitmq: RawRabbitMq,
 }
 
 /// A sink: `type` decides what else it takes.
@@ -143,10 +144,12 @@ pub enum RawSink {
     Http(RawHttp),
     Kafka(RawKafka),
     RedisList(RawRedisList),
+    #[serde(rename = "rabbitmq")]
+    RabbitMq(RawRabbitMq),
 }
 
 /// The values of a sink's `type`.
-pub const SINK_TYPES: [&str; 3] = ["http", "kafka", "redis_list"];
+pub const SINK_TYPES: [&str; 4] = ["http", "kafka", "redis_list", "rabbitmq"];
 
 /// POST to an HTTP endpoint.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -218,6 +221,30 @@ pub struct RawRedisList {
     pub cert_file: Option<PathBuf>,
     /// PEM; with `cert_file`.
     pub key_file: Option<PathBuf>,
+}
+
+/// Publish to an exchange of RabbitMQ, with publisher confirms.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRabbitMq {
+    /// `amqp://` or `amqps://`, ending with the virtual host, `/%2f` for the default one; required.
+    pub url: Option<Secret>,
+    /// Instead of in the URL.
+    pub username: Option<String>,
+    /// Instead of in the URL.
+    pub password: Option<Secret>,
+    /// PEM; for `amqps://`, in place of the system's certificates.
+    pub ca_file: Option<PathBuf>,
+    /// PEM; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// PEM; with `cert_file`.
+    pub key_file: Option<PathBuf>,
+    /// It must exist; required. Empty is the default exchange, which routes to the queue that the routing key names.
+    pub exchange: Option<String>,
+    /// In place of the message's `key`.
+    pub routing_key: Option<String>,
+    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    pub timeout: Option<Period>,
 }
 
 /// A queue and its policy.

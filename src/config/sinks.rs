@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    HttpSinkConfig, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
+    HttpSinkConfig, RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
     check::{check_tls, millis, redis_server},
     kafka,
     problem::{Path, Problems},
-    raw::{RawHttp, RawKafka, RawRedisList, RawSink},
+    raw::{RawHttp, RawKafka, RawRabbitMq, RawRedisList, RawSink},
     value::{List, Period},
 };
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderName, HeaderValue};
+use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {
@@ -25,6 +26,7 @@ pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) 
             kafka::sink(raw, at, timeout, problems).map(SinkConfig::Kafka)
         }
         RawSink::RedisList(raw) => redis_list(raw, at, key_prefix, problems).map(SinkConfig::RedisList),
+        RawSink::RabbitMq(raw) => rabbitmq(raw, at, problems).map(SinkConfig::RabbitMq),
     }
 }
 
@@ -32,7 +34,8 @@ pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) 
 pub fn timeout(raw: &RawSink) -> Option<Duration> {
     let (RawSink::Http(RawHttp { timeout, .. })
     | RawSink::Kafka(RawKafka { timeout, .. })
-    | RawSink::RedisList(RawRedisList { timeout, .. })) = raw;
+    | RawSink::RedisList(RawRedisList { timeout, .. })
+    | RawSink::RabbitMq(RawRabbitMq { timeout, .. })) = raw;
     timeout.map(|timeout| timeout.0)
 }
 
@@ -159,4 +162,63 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
         None => None,
     };
     Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })
+}
+
+/// Longest name of an exchange and longest routing key in bytes: AMQP's short string.
+const MAX_SHORT_STRING_BYTES: usize = 255;
+
+fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<RabbitMqConfig> {
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
+        let secure = problems.check(&at.key("url"), amqp_url(url.expose()))?;
+        check_tls(at, &tls, secure, problems);
+        Some(SecretUrl::from(url.expose()))
+    });
+    let exchange = problems.require(&at.key("exchange"), raw.exchange);
+    for (key, text) in [("exchange", &exchange), ("routing_key", &raw.routing_key)] {
+        let length = text.as_ref().map_or(0, String::len);
+        if length > MAX_SHORT_STRING_BYTES {
+            problems.add(&at.key(key), format!("has {length} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}"));
+        }
+    }
+    let timeout = check_timeout(at, raw.timeout, problems);
+    let [ca_file, cert_file, key_file] = tls;
+    let server = RabbitMqServer {
+        url: url?,
+        username: raw.username.filter(|name| !name.is_empty()),
+        password: raw.password.filter(|password| !password.expose().is_empty()),
+        ca_file,
+        cert_file,
+        key_file,
+    };
+    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
+    Some(RabbitMqConfig { server, exchange: exchange?, routing_key, timeout: timeout? })
+}
+
+/// Whether it asks for TLS.
+fn amqp_url(text: &str) -> Result<bool, String> {
+    let url = Url::parse(text).map_err(|error| format!("is not a URL such as amqp://localhost:5672/%2f: {error}"))?;
+    if !matches!(url.scheme(), "amqp" | "amqps") {
+        return Err(format!("has the scheme `{}`; known: amqp, amqps", url.scheme()));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err("names no host".into());
+    }
+    let vhost = url.path().strip_prefix('/');
+    if vhost == Some("") {
+        return Err("names the empty virtual host; the default one is `/%2f`".into());
+    }
+    if vhost.is_some_and(|vhost| vhost.contains('/')) {
+        return Err("has a `/` in its virtual host, which is to be written `%2f`".into());
+    }
+    for (key, value) in url.query_pairs() {
+        match &*key {
+            "heartbeat" if value.parse::<u16>().is_ok() => {}
+            "auth_mechanism" if matches!(&*value, "plain" | "external") => {}
+            "heartbeat" => return Err("has a `heartbeat` that is not 0 to 65535 seconds".into()),
+            "auth_mechanism" => return Err("has an `auth_mechanism` other than plain, external".into()),
+            _ => return Err("has a parameter other than heartbeat, auth_mechanism".into()),
+        }
+    }
+    Ok(url.scheme() == "amqps")
 }

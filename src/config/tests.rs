@@ -70,6 +70,7 @@ sinks:
   web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_c2VjcmV0], headers: { X-A: '1' } }
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
   orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
+  mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }
 routes:
   a: { sink: web }
   b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 } }
@@ -94,6 +95,9 @@ routes:
     assert_eq!(orders.server.brokers, ["a:1", "[::1]:2"]);
     let options = ["compression.type", "linger.ms"].map(|name| orders.server.options[name].expose());
     assert_eq!(options, ["zstd", "5"]);
+    let SinkConfig::RabbitMq(mq) = &config.sinks["mq"] else { panic!("mq is an exchange") };
+    assert_eq!((mq.exchange.as_str(), &mq.routing_key, mq.timeout), ("", &None, 10 * SECOND));
+    assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
     assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
@@ -179,7 +183,8 @@ fn the_schema_describes_the_defaults_and_refuses_what_is_wrong() {
     let example = "
 server: { auth: { tokens: [plain, { token: t, rights: [read], routes: ['*'] }] }, max_payload: 1MiB }
 sinks: { web: { type: http, url: 'https://example.org' }, jobs: { type: redis_list, key: jobs, format: payload },
-  orders: { type: kafka, brokers: ['b:1'], topic: t, options: { linger.ms: 5, compression.type: zstd } } }
+  orders: { type: kafka, brokers: ['b:1'], topic: t, options: { linger.ms: 5, compression.type: zstd } },
+  mq: { type: rabbitmq, url: 'amqp://mq', exchange: e } }
 routes: { a: { sink: web, retry: { factor: 1.5 } } }
 ";
     for right in [include_str!("../../config/defaults.yaml"), example, "server: { auth: none }"] {

@@ -3,7 +3,10 @@
 //! A call leaves when as many jobs wait as the last unhurried gathering found, or `LINGER` after the first:
 //! with a handful of clients that wait for their answers all of them are soon back and nobody waits for the
 //! clock, while an open stream of posts fills a batch. Every `CALIBRATION` calls one gathers for the whole
-//! `LINGER` again, to learn how many there are.
+//! `LINGER` again, to learn how many there are. What came while a call waited for its turn leaves with it.
+//!
+//! A job that could not leave within the store's timeout is answered and dropped: whoever asked has been told
+//! that it failed, and must not find it done later.
 
 use std::sync::Arc;
 
@@ -27,7 +30,7 @@ const CALIBRATION: u32 = 32;
 const ENOUGH: usize = 256;
 /// Script calls under way at once for a partition: one is on its way while one runs.
 const CALLS: usize = 2;
-/// Jobs that may wait; later ones wait outside, within their own timeout.
+/// Jobs that may wait in line; later ones wait for a place in it.
 const WAITING: usize = 1024;
 /// Room in a script call beside payloads: keys, numbers and the protocol.
 const CALL_OVERHEAD: usize = 4096;
@@ -39,21 +42,48 @@ type Answer = Result<Vec<Scheduled>, StoreError>;
 struct Job {
     messages: Vec<NewMessage>,
     bytes: usize,
+    /// Past it, nobody may count on it any more.
+    deadline: Instant,
     answer: oneshot::Sender<Answer>,
+}
+
+/// Jobs of one script call.
+#[derive(Default)]
+struct Batch {
+    jobs: Vec<Job>,
+    messages: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Gives the job back when there is no room for it.
+    fn add(&mut self, job: Job) -> Result<(), Job> {
+        let full = self.messages + job.messages.len() > MAX_BATCH || self.bytes + job.bytes > MAX_CALL_BYTES;
+        if full && !self.jobs.is_empty() {
+            return Err(job);
+        }
+        self.messages += job.messages.len();
+        self.bytes += job.bytes;
+        self.jobs.push(job);
+        Ok(())
+    }
 }
 
 /// One partition's way in.
 #[derive(Debug)]
 pub struct Coalescer {
     jobs: mpsc::Sender<Job>,
+    /// The store's: longest wait for a script call.
+    timeout: Duration,
 }
 
 impl Coalescer {
     /// Spawns the gathering task; it ends when this is dropped.
     pub fn spawn(store: Arc<RedisStore>, partition: Partition) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
+        let timeout = store.connection().timeout();
         tokio::spawn(gather(store, partition, waiting));
-        Self { jobs }
+        Self { jobs, timeout }
     }
 
     /// One answer per message, in order; later messages see earlier ones.
@@ -61,9 +91,10 @@ impl Coalescer {
         let mut answers = Vec::with_capacity(messages.len());
         for (messages, bytes) in parts(messages) {
             let (answer, answered) = oneshot::channel();
-            let gone = || StoreError::Unavailable { kind: "shutdown", text: "punctual is stopping".into() };
-            self.jobs.send(Job { messages, bytes, answer }).await.map_err(|_| gone())?;
-            answers.extend(answered.await.map_err(|_| gone())??);
+            let deadline = Instant::now() + self.timeout;
+            let job = Job { messages, bytes, deadline, answer };
+            timeout_at(deadline, self.jobs.send(job)).await.map_err(|_| too_late())?.map_err(|_| stopping())?;
+            answers.extend(answered.await.map_err(|_| stopping())??);
         }
         Ok(answers)
     }
@@ -90,43 +121,53 @@ fn size(message: &NewMessage) -> usize {
     message.payload.len() + metadata + MESSAGE_OVERHEAD
 }
 
+fn too_late() -> StoreError {
+    StoreError::Unavailable { kind: "busy", text: "it waited too long for its turn, and was not written".into() }
+}
+
+fn stopping() -> StoreError {
+    StoreError::Unavailable { kind: "shutdown", text: "punctual is stopping".into() }
+}
+
 async fn gather(store: Arc<RedisStore>, partition: Partition, mut waiting: mpsc::Receiver<Job>) {
     let slots = Arc::new(Semaphore::new(CALLS));
-    let mut held_over: Option<Job> = None;
+    let mut held_over = None;
     let mut wanted = 1;
     for call in 0_u32.. {
-        let Some(first) = (match held_over.take() {
+        let mut batch = Batch::default();
+        let first = match held_over.take() {
             Some(job) => Some(job),
             None => waiting.recv().await,
-        }) else {
-            return;
         };
-        let (mut count, mut bytes) = (first.messages.len(), first.bytes);
-        let mut jobs = vec![first];
+        let Some(first) = first else { return };
+        held_over = batch.add(first).err();
+
         let unhurried = call % CALIBRATION == 0;
         let deadline = Instant::now() + LINGER;
-        let mut timed_out = false;
-        while count < ENOUGH && (unhurried || jobs.len() < wanted) {
-            let Ok(next) = timeout_at(deadline, waiting.recv()).await else {
-                timed_out = true;
-                break;
-            };
-            let Some(job) = next else { break };
-            if count + job.messages.len() > MAX_BATCH || bytes + job.bytes > MAX_CALL_BYTES {
-                held_over = Some(job);
-                break;
+        let mut learnt = unhurried;
+        while held_over.is_none() && batch.messages < ENOUGH && (unhurried || batch.jobs.len() < wanted) {
+            match timeout_at(deadline, waiting.recv()).await {
+                Ok(Some(job)) => held_over = batch.add(job).err(),
+                Ok(None) => break,
+                Err(_) => {
+                    learnt = true;
+                    break;
+                }
             }
-            count += job.messages.len();
-            bytes += job.bytes;
-            jobs.push(job);
         }
-        if timed_out {
-            wanted = jobs.len();
+        if learnt {
+            wanted = batch.jobs.len();
         }
         let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
+        while held_over.is_none()
+            && batch.messages < ENOUGH
+            && let Ok(job) = waiting.try_recv()
+        {
+            held_over = batch.add(job).err();
+        }
         let (store, partition) = (store.clone(), partition.clone());
         tokio::spawn(async move {
-            schedule(&store, &partition, jobs).await;
+            schedule(&store, &partition, batch.jobs).await;
             drop(slot);
         });
     }
@@ -135,9 +176,18 @@ async fn gather(store: Arc<RedisStore>, partition: Partition, mut waiting: mpsc:
 async fn schedule(store: &RedisStore, partition: &Partition, jobs: Vec<Job>) {
     let mut batch = Vec::new();
     let mut askers = Vec::with_capacity(jobs.len());
+    let now = Instant::now();
     for job in jobs {
+        if job.deadline <= now {
+            // Whoever asked may have gone already.
+            let _ = job.answer.send(Err(too_late()));
+            continue;
+        }
         askers.push((job.messages.len(), job.answer));
         batch.extend(job.messages);
+    }
+    if batch.is_empty() {
+        return;
     }
     let mut answer = store.schedule(partition, &batch).await.map(Vec::into_iter);
     for (count, asker) in askers {

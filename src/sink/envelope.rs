@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::Delivery;
-use crate::config::ListFormat;
+use crate::{config::ListFormat, message::Properties};
 
 /// The list element for one attempt.
 pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
@@ -17,7 +17,7 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
     }
 }
 
-/// A JSON object. `key` and `content_type` are left out where the message has none; `headers` is always
+/// A JSON object. `key`, `content_type` and `properties` are left out where the message has none; `headers` is always
 /// there. A payload that is UTF-8 is the string `payload`, any other is `payload_base64` (standard, padded).
 fn envelope(delivery: &Delivery) -> Bytes {
     let text = std::str::from_utf8(&delivery.payload).ok();
@@ -29,6 +29,7 @@ fn envelope(delivery: &Delivery) -> Bytes {
         key: delivery.metadata.key.as_deref(),
         content_type: delivery.metadata.content_type.as_deref(),
         headers: &delivery.metadata.headers,
+        properties: delivery.metadata.properties.as_deref(),
         payload: text,
         payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
     };
@@ -48,6 +49,8 @@ struct Envelope<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<&'a str>,
     headers: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,12 +92,17 @@ mod tests {
             headers: [("X".to_owned(), "é".to_owned())].into(),
             key: Some("k".into()),
             content_type: Some("text/plain".into()),
+            properties: Some(Box::new(Properties {
+                r#type: Some("t".into()),
+                priority: Some(4),
+                ..Properties::default()
+            })),
             max_attempts: Some(3),
             ..Metadata::default()
         };
         assert_eq!(
             rendered(b"a\"b", metadata),
-            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","content_type":"text/plain","headers":{"X":"é"},"payload":"a\"b"}"#
+            r#"{"id":"m1","route":"r","attempt":2,"due":1700000000123,"key":"k","content_type":"text/plain","headers":{"X":"é"},"properties":{"type":"t","priority":4},"payload":"a\"b"}"#
         );
     }
 

@@ -6,6 +6,7 @@
 pub mod envelope;
 pub mod http;
 pub mod kafka;
+pub mod rabbitmq;
 pub mod redis_list;
 mod tls;
 

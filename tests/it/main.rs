@@ -8,6 +8,7 @@ mod embedded;
 mod http_zoo;
 mod kafka;
 mod proxy;
+mod rabbitmq;
 mod receiver;
 mod redis_list_faults;
 mod sink_contract;

@@ -2,6 +2,7 @@
 
 mod http;
 mod kafka;
+mod rabbitmq;
 mod redis_list;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -64,6 +65,7 @@ async fn destinations() -> Vec<Box<dyn Destination>> {
         Box::new(http::Endpoint::start().await),
         Box::new(kafka::Topic::start().await),
         Box::new(redis_list::List::start().await),
+        Box::new(rabbitmq::Queue::start().await),
     ]
 }
 

@@ -85,6 +85,27 @@ fn numbers_that_no_clock_shows_are_refused() {
 }
 
 #[test]
+fn properties_are_taken_as_they_are_and_unknown_ones_refused() {
+    let properties = |json: &str| one(&format!(r#"{{"payload":1,"properties":{json}}}"#)).metadata.properties;
+    let all = r#"{"content_encoding":"gzip","correlation_id":"c","reply_to":"r","type":"t","priority":9,"app_id":"a"}"#;
+    assert_eq!(serde_json::to_string(&properties(all).unwrap()).unwrap(), all);
+    assert_eq!(properties("{}"), None);
+    assert_eq!(properties("null"), None);
+    for bad in [
+        r#"{"user_id":"guest"}"#,
+        r#"{"priority":256}"#,
+        r#"{"priority":"1"}"#,
+        r#"{"type":1}"#,
+        r#"{"type":"a","type":"b"}"#,
+        r#"{"reply_to":"a\nb"}"#,
+        r#"["gzip"]"#,
+        r#""gzip""#,
+    ] {
+        assert_eq!(status(&format!(r#"{{"payload":1,"properties":{bad}}}"#)), 422, "{bad}");
+    }
+}
+
+#[test]
 fn unknown_and_duplicate_fields_are_refused() {
     for body in [
         r#"{"payload":1,"dealy":1}"#,

@@ -68,10 +68,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("shutdown_timeout: 0s", "1.yaml:1:1: shutdown_timeout: `0s` is not within 100ms .. 10m"),
     // Sinks
     ("sinks:\n  a:", "1.yaml:2:3: sinks.a: must be a mapping with a `type`"),
-    ("sinks: {a: {url: 'http://b'}}", "1.yaml:1:9: sinks.a.type: is missing: one of http, kafka, redis_list"),
+    ("sinks: {a: {url: 'http://b'}}", "1.yaml:1:9: sinks.a.type: is missing: one of http, kafka, redis_list, rabbitmq"),
     (
         "sinks: {a: {type: htp}}",
-        "1.yaml:1:13: sinks.a.type: `htp` is unknown: did you mean `http`? known: http, kafka, redis_list",
+        "1.yaml:1:13: sinks.a.type: `htp` is unknown: did you mean `http`? known: http, kafka, redis_list, rabbitmq",
     ),
     ("sinks: {a: {type: http}}", "1.yaml:1:9: sinks.a.url: is missing"),
     ("sinks: {a: {type: redis_list}}", "1.yaml:1:9: sinks.a.key: is missing"),
@@ -183,6 +183,28 @@ const MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', key_file: /etc/hostname}}",
         "1.yaml:1:52: sinks.a.key_file: needs `cert_file` too",
     ),
+    ("sinks: {a: {type: rabbitmq, url: 'amqp://b'}}", "1.yaml:1:9: sinks.a.exchange: is missing"),
+    ("sinks: {a: {type: rabbitmq, exchange: b}}", "1.yaml:1:9: sinks.a.url: is missing"),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'http://c'}}",
+        "1.yaml:1:42: sinks.a.url: has the scheme `http`; known: amqp, amqps",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c/'}}",
+        "1.yaml:1:42: sinks.a.url: names the empty virtual host; the default one is `/%2f`",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c/d/e'}}",
+        "1.yaml:1:42: sinks.a.url: has a `/` in its virtual host",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c?frame_max=1'}}",
+        "1.yaml:1:42: sinks.a.url: has a parameter other than heartbeat, auth_mechanism",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', ca_file: /etc/hostname}}",
+        "1.yaml:1:59: sinks.a.ca_file: needs a URL with TLS: ",
+    ),
     // Routes
     ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),
     ("routes: {a: {}}", "1.yaml:1:10: routes.a.sink: is missing"),
@@ -258,7 +280,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "2.yaml:2:49: sinks.web.timeout: `1x` is not a duration such as `30s`: unknown time unit \"x\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
             "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` followed by base64, as Standard Webhooks has it",
             "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` followed by base64, as Standard Webhooks has it",
-            "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, kafka, redis_list",
+            "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, kafka, redis_list, rabbitmq",
             "2.yaml:6:18: routes.a.lease: `2h` is not within 1s .. 1h",
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
             "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
@@ -288,6 +310,7 @@ server: { auth: hunter2 }
 sinks:
   a: { type: http, url: 'hunter2', signing_secrets: [hunter2, [hunter2]], headers: { Host: hunter2, X: \"hunter2\\n\" } }
   b: { type: redis_list, key: k, url: 'redis://:hunter2@host:port', password: '${hunter' }
+  c: { type: rabbitmq, exchange: e, url: 'amqp://u:hunter2@host/?hunter2=hunter2' }
 "],
         &[("PUNCTUAL__REDIS__TIMEOUT__X", "hunter2"), ("PUNCTUAL__SERVER__AUTH__TOKENS", "hunter2 ")],
     );
@@ -303,6 +326,7 @@ sinks:
   a: { type: http, url: 'https://u:hunter2@host/?k=hunter2', signing_secrets: [whsec_hunter2w], headers: { X: hunter2 } }
   b: { type: redis_list, key: k, url: 'redis://:hunter2@host', password: hunter2 }
   c: { type: kafka, topic: t, brokers: 'b:1', username: u, password: hunter2, options: { ssl.key.password: hunter2 } }
+  d: { type: rabbitmq, exchange: e, url: 'amqp://u:hunter2@host', password: hunter2 }
 "],
         &[],
     );

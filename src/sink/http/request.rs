@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method,
-    header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
+    header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
 };
 use percent_encoding::percent_decode_str;
 use reqwest::{Request, Url};
@@ -92,6 +92,9 @@ impl RequestFactory {
             None => OCTET_STREAM,
         };
         headers.insert(CONTENT_TYPE, content_type);
+        if let Some(encoding) = delivery.metadata.properties.as_ref().and_then(|all| all.content_encoding.as_ref()) {
+            headers.insert(CONTENT_ENCODING, header_value("content_encoding", encoding)?);
+        }
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
@@ -145,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        message::{MessageId, Metadata},
+        message::{MessageId, Metadata, Properties},
         time::UnixMillis,
     };
 
@@ -220,6 +223,17 @@ mod tests {
         };
         assert_eq!(content_type(&[]), "text/plain");
         assert_eq!(content_type(&[("content-type", "application/json")]), "application/json");
+    }
+
+    #[test]
+    fn of_the_properties_http_has_the_content_encoding() {
+        let mut delivery = delivery(&[("content-encoding", "weaker")], None);
+        let properties =
+            Properties { content_encoding: Some("gzip".into()), priority: Some(1), ..Properties::default() };
+        delivery.metadata.properties = Some(Box::new(properties));
+        let request = RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(request.headers()["content-encoding"], "gzip");
+        assert!(!request.headers().contains_key("priority"));
     }
 
     #[test]

@@ -16,16 +16,16 @@ use tokio::{
 use super::{alone, client::Client};
 use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
 
-/// Messages a second, for `SECONDS`. A debug build does not reach it over HTTP.
+/// Messages a second. A debug build does not reach it over HTTP.
 const RATE: usize = 5_000;
 const HTTP_RATE: usize = if cfg!(debug_assertions) { 500 } else { RATE };
-const SECONDS: usize = 4;
+const POSTING: Duration = Duration::from_secs(4);
 const ARRAY: usize = 50;
 /// Connections of the run with a post for each message.
 const CLIENTS: usize = 64;
-/// Script calls for each message at `RATE`. What the clock paces costs a slower machine more for each message, but
-/// not for each second.
-const CALLS_PER_MESSAGE: f64 = 0.1;
+/// Messages that have their whole life in one script call, at `RATE`. What the clock paces costs a slower machine
+/// more for each message, but not for each second.
+const MESSAGES_PER_CALL: usize = 10;
 
 struct Run {
     redis: RedisServer,
@@ -52,67 +52,68 @@ impl Run {
 
     /// Posts at a rate, `array` in each request, over `CLIENTS` connections at most.
     async fn flow(&self, what: &str, route: &'static str, array: usize, rate: usize) {
-        let messages = rate * SECONDS;
         let calls_before = self.script_calls().await;
         let started = Instant::now();
-        let next = Arc::new(AtomicUsize::new(0));
+        let (next, posted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut clients = JoinSet::new();
         for _ in 0..CLIENTS {
-            let (client, next) = (self.client.clone(), Arc::clone(&next));
+            let (client, next, posted) = (self.client.clone(), Arc::clone(&next), Arc::clone(&posted));
             clients.spawn(async move {
                 loop {
                     let first = next.fetch_add(array, Ordering::SeqCst);
-                    if first >= messages {
+                    let at = started + Duration::from_secs(1) * number(first) / number(rate);
+                    // A machine that cannot keep the rate posts less, not longer.
+                    if at.max(Instant::now()) >= started + POSTING {
                         return;
                     }
-                    sleep_until(
-                        started + Duration::from_secs(1) * u32::try_from(first).unwrap() / u32::try_from(rate).unwrap(),
-                    )
-                    .await;
+                    sleep_until(at).await;
                     client.schedule(route, &body(first, array)).await;
+                    posted.fetch_add(array, Ordering::SeqCst);
                 }
             });
         }
-        while let Some(posted) = clients.join_next().await {
-            posted.expect("every post is accepted");
+        while let Some(client) = clients.join_next().await {
+            client.expect("every post is accepted");
         }
-        let posting = started.elapsed();
-        self.client.drained(route, Duration::from_secs(60)).await;
+        let messages = posted.load(Ordering::SeqCst);
+        self.client.drained(route, Duration::from_mins(1)).await;
         let took = started.elapsed();
         let calls = self.script_calls().await - calls_before;
-        let delivered =
-            self.client.metrics().await.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
-        assert_eq!(delivered, messages as f64);
-        println!(
-            "economy: {what}: {calls} script calls for {messages} messages = {:.4} each; posted at {:.0}/s, delivered after {:.1} s",
-            calls / messages as f64,
-            messages as f64 / posting.as_secs_f64(),
-            took.as_secs_f64()
-        );
         let metrics = self.client.metrics().await;
+        let delivered = metrics.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
+        assert_eq!(delivered, messages as u64);
         let by_script = ["schedule", "claim", "ack", "transfer"].map(|script| {
-            format!(
-                "{script} {}",
-                metrics.sum("punctual_redis_script_seconds_count", &[&format!("script=\"{script}\"")])
-            )
+            let label = format!("script=\"{script}\"");
+            format!("{} {script}", metrics.sum("punctual_redis_script_seconds_count", &[&label]))
         });
-        println!("economy: so far {}", by_script.join(", "));
-        let most = CALLS_PER_MESSAGE * (took.as_secs_f64() * RATE as f64).max(messages as f64);
-        assert!(calls <= most, "{calls} script calls, at most {most:.0}");
+        println!(
+            "economy: {what}: {calls} script calls for {messages} messages = 0.{:04} each (all so far: {}); \
+             {}/s posted, delivered after {took:.1?}",
+            calls * 10_000 / messages,
+            by_script.join(", "),
+            messages * 1000 / POSTING.as_millis() as usize
+        );
+        let at_rate = took.as_millis() as usize * RATE / 1000;
+        let most = messages.max(at_rate) / MESSAGES_PER_CALL;
+        assert!(calls <= most, "{calls} script calls, at most {most}");
     }
 
-    async fn script_calls(&self) -> f64 {
+    async fn script_calls(&self) -> usize {
         let mut connection = self.redis.connection().await;
         let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
-        let calls = |command: &str| -> f64 {
+        let calls = |command: &str| -> usize {
             let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-            line.map_or(0.0, |line| line.split(',').next().unwrap().parse().unwrap())
+            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
         };
         calls("evalsha") + calls("eval")
     }
 }
 
-/// Due within the second after next, so that they leave as evenly as they came.
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("a small number")
+}
+
+/// Due half a second later, spread a little, so that they leave as evenly as they came.
 fn body(first: usize, count: usize) -> String {
     let message = |n: usize| format!(r#"{{"id":"m{n}","delay":{},"payload":"{n}"}}"#, 500 + n % 10);
     if count == 1 {

@@ -21,16 +21,15 @@ impl MetricsPage {
         Self { samples: samples.collect() }
     }
 
-    /// Over all series of a name that have these labels, each as `name="value"`.
-    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
-        self.matching(name, labels).iter().fold(0.0, |sum, sample| sum + sample.value)
+    /// Over all series of a name that have these labels, each as `name="value"`; a whole number.
+    pub fn sum(&self, name: &str, labels: &[&str]) -> u64 {
+        let sum: f64 = self.matching(name, labels).iter().map(|sample| sample.value).sum();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "what is counted is below 2^53")]
+        let whole = sum.round() as u64;
+        whole
     }
 
-    pub fn has(&self, name: &str, labels: &[&str]) -> bool {
-        !self.matching(name, labels).is_empty()
-    }
-
-    /// Of a histogram, within its bucket as Prometheus' `histogram_quantile` has it. In its own unit.
+    /// Of a histogram, within its bucket as Prometheus' `histogram_quantile` has it. In the histogram's unit.
     pub fn p99(&self, name: &str, label: &str) -> f64 {
         let mut buckets: Vec<(f64, f64)> = self
             .matching(&format!("{name}_bucket"), &[label])

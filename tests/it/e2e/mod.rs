@@ -6,13 +6,19 @@ mod client;
 mod metrics_page;
 mod payload;
 
+mod commands;
 mod crash;
 mod economy;
 mod flow;
 mod idle;
+mod lifecycle;
 mod outage;
 mod redis_outage;
+mod refusals;
+mod secrets;
+mod sharing;
 mod stop;
+mod without_file;
 
 use std::time::Duration;
 

@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 use super::{alone, client::Client, eventually};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
-    receiver::{Receiver, wall_clock},
+    receiver::{Receiver, Request, wall_clock},
 };
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -77,7 +78,7 @@ async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() 
 
     let posts = posts.lock().unwrap();
     let requests = receiver.requests();
-    let delivered: HashSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let delivered: HashSet<&str> = requests.iter().map(Request::id).collect();
     let lost: Vec<_> = posts.accepted.iter().filter(|id| !delivered.contains(id.as_str())).collect();
     println!(
         "redis: {} accepted, {} lost, {} duplicates; {} posts refused meanwhile, after {:?} at most",
@@ -133,7 +134,7 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
     client.schedule("web", r#"{"id":"will-be-lost","delay":"1h","payload":""}"#).await;
     redis.restart_empty().await;
     eventually("the loss is counted", Duration::from_secs(5), async || {
-        (client.metrics().await.sum("punctual_redis_errors_total", &["kind=\"emptied\""]) >= 1.0).then_some(())
+        (client.metrics().await.sum("punctual_redis_errors_total", &["kind=\"emptied\""]) >= 1).then_some(())
     })
     .await;
     let log = punctual.log();
@@ -145,6 +146,47 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
     let requests = receiver.wait_for(1, Duration::from_secs(5)).await;
     assert_eq!(requests[0].id(), "after");
     client.drained("web", Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stands_still_is_answered_for_in_time_and_nothing_comes_twice() {
+    const STILL: Duration = Duration::from_secs(4);
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    // Commands are given up meanwhile, although Redis carries them out later.
+    let configuration = configuration(&redis, &receiver).replace("redis: {", "redis: { timeout: 1s,");
+    let punctual = Punctual::start(&configuration).await;
+    let client = Client::of(&punctual);
+    let (posts, stop) = (Arc::new(Mutex::new(Posts::default())), Arc::new(AtomicBool::new(false)));
+    let posting = tokio::spawn(post(client.clone(), Arc::clone(&posts), Arc::clone(&stop)));
+    receiver.wait_for(500, Duration::from_secs(20)).await;
+    let process = Pid::from_raw(redis.pid().try_into().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    sleep(STILL).await;
+    kill_process(process, Signal::CONT).unwrap();
+    let (back, back_wall) = (Instant::now(), wall_clock());
+    let accepted_after = eventually("a post is accepted again", Duration::from_secs(10), async || {
+        posts.lock().unwrap().latest.filter(|at| *at > back).map(|at| at - back)
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    posting.await.unwrap();
+    let stats = client.drained("web", Duration::from_secs(30)).await;
+    assert_eq!(stats["dead"], 0);
+    let requests = receiver.requests();
+    let first_after = requests.iter().find(|request| request.arrived >= back_wall).unwrap().arrived - back_wall;
+    let delivered: HashSet<&str> = requests.iter().map(Request::id).collect();
+    let posts = posts.lock().unwrap();
+    println!(
+        "redis: stood still {STILL:?}; refused after {:?} at most; then a post was accepted {accepted_after:?} and a \
+         message delivered {first_after} ms later",
+        posts.slowest_refusal
+    );
+    assert!(posts.accepted.iter().all(|id| delivered.contains(id.as_str())), "nothing accepted is lost");
+    assert!(posts.unavailable > 0 && posts.slowest_refusal < REQUEST_TIMEOUT + Duration::from_millis(500));
+    assert!(accepted_after <= BACK_WITHIN && first_after <= 2000);
+    assert!(requests.iter().all(|request| request.attempt() == 1), "no attempt was burnt");
+    assert_eq!(requests.len(), delivered.len(), "a claim without an answer is not sent, so nothing comes twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]

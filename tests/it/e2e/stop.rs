@@ -14,7 +14,7 @@ use super::{alone, client::Client};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
-    receiver::{Behaviour, Receiver},
+    receiver::{Behaviour, Receiver, Request},
 };
 
 const MAX_IN_FLIGHT: usize = 200;
@@ -74,10 +74,10 @@ async fn sigterm_under_load_ends_with_exit_0_and_without_a_duplicate() {
     let accepted = posting.await.unwrap();
 
     punctual.restart().await;
-    let stats = Client::of(&punctual).drained("web", Duration::from_secs(60)).await;
+    let stats = Client::of(&punctual).drained("web", Duration::from_mins(1)).await;
     assert_eq!(stats["dead"], 0);
     let requests = receiver.requests();
-    let ids: HashSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let ids: HashSet<&str> = requests.iter().map(Request::id).collect();
     assert_eq!(ids.len(), requests.len(), "no duplicate");
     let lost: Vec<_> = accepted.iter().filter(|id| !ids.contains(id.as_str())).collect();
     assert!(lost.is_empty(), "accepted and lost: {lost:?}");

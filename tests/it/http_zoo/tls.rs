@@ -1,4 +1,4 @@
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
@@ -7,56 +7,20 @@ use punctual::{
     outcome::Outcome,
     sink::{Sink, http::HttpSink},
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsAcceptor;
 
 use super::config;
-use crate::support::{RawServer, delivery, read_request, send, send_one};
+use crate::support::{Authority, RawServer, delivery, read_request, send, send_one};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A private authority, and what it has signed, as PEM files.
-struct Authority {
-    directory: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
 impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let authority = Self { directory: tempfile::tempdir().unwrap(), issuer };
-        authority.write("ca.pem", &authority.issuer.pem());
-        authority.sign("server", "localhost", ExtendedKeyUsagePurpose::ServerAuth);
-        authority.sign("client", "punctual", ExtendedKeyUsagePurpose::ClientAuth);
-        authority
-    }
-
-    fn sign(&self, file: &str, name: &str, usage: ExtendedKeyUsagePurpose) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.extended_key_usages = vec![usage];
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        self.write(&format!("{file}.pem"), &certificate.pem());
-        self.write(&format!("{file}.key"), &key.serialize_pem());
-    }
-
-    fn write(&self, file: &str, pem: &str) {
-        std::fs::write(self.file(file), pem).unwrap();
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
     /// A server's side of TLS; `client` asks for a certificate of this authority.
     fn acceptor(&self, protocol: &[u8], client: bool) -> TlsAcceptor {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -38,6 +38,7 @@ async fn the_same_message_is_stored_the_same_through_the_script_and_through_the_
             content_type: Some("application/json; charset=\"utf-8\"".into()),
             max_attempts: Some(u32::MAX),
             expires_at: Some((1 << 53) - 1),
+            ..Metadata::default()
         },
         Metadata { key: Some("\"".repeat((MAX_METADATA_BYTES - 10) / 2)), ..Metadata::default() },
     ];

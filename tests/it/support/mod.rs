@@ -1,11 +1,14 @@
 //! Real servers, each on its own free port and in its own temporary directory, stopped by process id.
 
 mod api_server;
+mod authority;
+pub mod command;
 pub mod http;
 pub mod kafka;
 pub mod port;
 pub mod proxy;
 pub mod punctual;
+pub mod rabbitmq;
 mod raw_server;
 pub mod receiver;
 pub mod redis_server;
@@ -13,6 +16,8 @@ mod sending;
 
 pub use self::{
     api_server::{Answer, ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},
+    authority::Authority,
+    rabbitmq::RabbitMq,
     raw_server::{RawServer, read_request},
     redis_server::RedisServer,
     sending::{delivery, send, send_one},

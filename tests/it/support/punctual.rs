@@ -14,7 +14,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{http, port::Port};
+use super::{
+    command::{self, Ended},
+    http,
+    port::Port,
+};
 
 /// Longest start, up to the first 200 of /readyz, an embedded Redis included.
 const START: Duration = Duration::from_secs(20);
@@ -29,6 +33,7 @@ pub struct Punctual {
     directory: TempDir,
     port: Port,
     environment: Vec<(String, String)>,
+    arguments: Vec<&'static str>,
     child: Option<Child>,
 }
 
@@ -53,18 +58,39 @@ impl Punctual {
         punctual
     }
 
+    /// `punctual serve` and nothing else.
+    pub async fn start_without_file() -> Self {
+        let mut punctual = Self::new(vec!["serve"], &[]);
+        punctual.run();
+        punctual.ready().await;
+        punctual
+    }
+
     /// Started, but perhaps not ready yet, or never.
     pub fn spawn(configuration: &str, environment: &[(&str, &str)]) -> Self {
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut punctual = Self {
-            directory: tempfile::tempdir().expect("a temporary directory"),
-            port: Port::reserve(),
-            environment: environment.iter().map(owned).collect(),
-            child: None,
-        };
+        let mut punctual = Self::new(vec!["serve", "-c", "punctual.yaml"], environment);
         fs::write(punctual.path("punctual.yaml"), configuration).expect("the configuration is written");
         punctual.run();
         punctual
+    }
+
+    fn new(arguments: Vec<&'static str>, environment: &[(&str, &str)]) -> Self {
+        let port = Port::reserve();
+        let own = [("PUNCTUAL__SERVER__LISTEN", &*port.address().to_string()), ("PUNCTUAL__REDIS__DATA_DIR", "data")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let given = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            environment: own.into_iter().chain(given).collect(),
+            port,
+            arguments,
+            child: None,
+        }
+    }
+
+    /// Another command of the program, beside it: in its directory and with its environment.
+    pub async fn command(&self, arguments: &[&str]) -> Ended {
+        command::run(self.directory.path(), &self.environment, arguments, b"").await
     }
 
     /// Of the HTTP API; `path` begins with a slash.
@@ -149,10 +175,8 @@ impl Punctual {
     fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.path("punctual.log")).expect("a log file");
         let child = Command::new(env!("CARGO_BIN_EXE_punctual"))
-            .args(["serve", "-c", "punctual.yaml"])
+            .args(&self.arguments)
             .current_dir(self.directory.path())
-            .env("PUNCTUAL__SERVER__LISTEN", self.port.address().to_string())
-            .env("PUNCTUAL__REDIS__DATA_DIR", "data")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))

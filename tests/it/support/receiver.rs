@@ -9,6 +9,7 @@ use axum::{
     body::Bytes,
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode, Uri},
+    response::{IntoResponse, Response},
 };
 use tokio::{
     runtime::Runtime,
@@ -22,6 +23,8 @@ use super::port::Port;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     Status(u16),
+    /// 503 with `Retry-After`, in seconds.
+    RetryAfter(u32),
     /// 200, so much later.
     Delay(Duration),
     /// No answer until the behaviour changes; then the new one's.
@@ -156,17 +159,20 @@ impl Drop for Receiver {
     }
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let request = Request { path: uri.to_string(), headers, body, arrived: wall_clock() };
     shared.requests.lock().expect("no panic under this lock").push(request);
     shared.arrived.notify_waiters();
     let mut behaviours = shared.behaviour.subscribe();
     let settled = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|behaviour| *behaviour);
     match settled.expect("the sender is in `shared`") {
-        Behaviour::Status(status) => StatusCode::from_u16(status).expect("a status"),
+        Behaviour::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
+        Behaviour::RetryAfter(seconds) => {
+            (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds.to_string())]).into_response()
+        }
         Behaviour::Delay(delay) => {
             sleep(delay).await;
-            StatusCode::OK
+            StatusCode::OK.into_response()
         }
         Behaviour::Hang => unreachable!("waited for another"),
     }

@@ -1,0 +1,16 @@
+//! How many files this process may open: each connection of the API and each HTTP request under way takes one.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the soft limit to the hard one: the usual soft limit of 1024 is below what one busy route needs.
+pub fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => tracing::debug!(from = limit.current, to = limit.maximum, "raised the limit of open files"),
+        Err(error) => tracing::warn!(%error, limit = limit.current, "cannot raise the limit of open files"),
+    }
+}

@@ -1,0 +1,74 @@
+//! Properties of AMQP 0-9-1 that have no place among headers. They travel with a message to a RabbitMQ sink.
+
+use serde::{Deserialize, Serialize};
+
+use super::check_text;
+
+/// Longest value in bytes: AMQP's short string.
+const MAX_PROPERTY_BYTES: usize = 255;
+
+/// Beside `content_type`, which every sink understands. Names as in the AMQP 0-9-1 class `basic`, section 1.8.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Properties {
+    /// The only one that HTTP knows too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_encoding: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<String>,
+    /// 0 to 255; a queue heeds it up to its own `x-max-priority`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_id: Option<String>,
+}
+
+impl Properties {
+    /// `None` when nothing is set: what is stored then is the same as without properties.
+    pub fn or_none(self) -> Option<Self> {
+        (self != Self::default()).then_some(self)
+    }
+
+    /// # Errors
+    /// The text to show, with the name of the offending property.
+    pub fn validate(&self) -> Result<(), String> {
+        for (name, value) in [
+            ("content_encoding", &self.content_encoding),
+            ("correlation_id", &self.correlation_id),
+            ("reply_to", &self.reply_to),
+            ("type", &self.r#type),
+            ("app_id", &self.app_id),
+        ] {
+            let Some(value) = value else { continue };
+            check_text(value).map_err(|text| format!("`{name}`: {text}"))?;
+            if value.len() > MAX_PROPERTY_BYTES {
+                return Err(format!("`{name}` has {} bytes, at most {MAX_PROPERTY_BYTES}", value.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_property_is_a_short_text_without_control_characters() {
+        let with = |app_id: &str| Properties { app_id: Some(app_id.into()), ..Properties::default() };
+        assert_eq!(with(&"é".repeat(127)).validate(), Ok(()));
+        assert_eq!(with(&"x".repeat(256)).validate(), Err("`app_id` has 256 bytes, at most 255".into()));
+        assert!(with("a\nb").validate().unwrap_err().starts_with("`app_id`: control character"));
+    }
+
+    #[test]
+    fn without_any_value_there_are_no_properties() {
+        assert_eq!(Properties::default().or_none(), None);
+        let priority = Properties { priority: Some(0), ..Properties::default() };
+        assert_eq!(priority.clone().or_none(), Some(priority));
+    }
+}

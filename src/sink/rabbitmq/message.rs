@@ -1,0 +1,165 @@
+//! A delivery as an AMQP message.
+//!
+//! | AMQP | from |
+//! |---|---|
+//! | body | payload |
+//! | `message_id`, `content_type`, other properties | id, content type, properties of the message |
+//! | `delivery_mode` | 2, persistent |
+//! | headers | the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
+//!
+//! `user_id` and `timestamp` are never set: a broker closes the channel over another user's name, and the time
+//! when a message is forwarded says nothing that `punctual-due` does not.
+
+use bytes::Bytes;
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, FieldTable, LongString, ShortString},
+};
+
+use crate::{message::Properties, sink::Delivery};
+
+const ID: &str = "punctual-id";
+const ROUTE: &str = "punctual-route";
+const ATTEMPT: &str = "punctual-attempt";
+const DUE: &str = "punctual-due";
+
+/// `delivery_mode` of what survives a broker's restart.
+const PERSISTENT: u8 = 2;
+
+/// One message, ready to be published any number of times.
+pub struct Prepared {
+    /// Its place in the batch.
+    pub index: usize,
+    pub routing_key: ShortString,
+    pub properties: BasicProperties,
+    pub payload: Bytes,
+    pub tag: Tag,
+}
+
+/// What tells one message from all others of a batch, also when the broker sends it back: the id alone may be
+/// that of a message of another route too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    route: Vec<u8>,
+    id: Vec<u8>,
+    attempt: i64,
+}
+
+impl Prepared {
+    /// # Errors
+    /// What of the message AMQP cannot carry.
+    pub fn new(index: usize, delivery: Delivery, routing_key: &str) -> Result<Self, String> {
+        let routing_key = short("routing key", routing_key)?;
+        let attempt = i64::from(delivery.attempt);
+        let mut headers = FieldTable::default();
+        for (name, value) in &delivery.metadata.headers {
+            headers.insert(short("header name", name)?, text(value));
+        }
+        headers.insert(ID.into(), text(delivery.id.as_str()));
+        headers.insert(ROUTE.into(), text(&delivery.route));
+        headers.insert(ATTEMPT.into(), AMQPValue::LongLongInt(attempt));
+        headers.insert(DUE.into(), AMQPValue::LongLongInt(delivery.due.get().cast_signed()));
+        let mut properties = BasicProperties::default()
+            .with_message_id(short("id", delivery.id.as_str())?)
+            .with_delivery_mode(PERSISTENT)
+            .with_headers(headers);
+        if let Some(content_type) = &delivery.metadata.content_type {
+            properties = properties.with_content_type(short("content_type", content_type)?);
+        }
+        if let Some(given) = &delivery.metadata.properties {
+            properties = with_given(properties, given)?;
+        }
+        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
+        Ok(Self { index, routing_key, properties, payload: delivery.payload, tag })
+    }
+}
+
+impl Tag {
+    /// Of a message that came back; `None` when it is not one of ours.
+    pub fn of(properties: &BasicProperties) -> Option<Self> {
+        let headers = properties.headers().as_ref()?.inner();
+        let text = |name| match headers.get(name)? {
+            AMQPValue::LongString(text) => Some(text.as_bytes().to_vec()),
+            _ => None,
+        };
+        let AMQPValue::LongLongInt(attempt) = headers.get(ATTEMPT)? else { return None };
+        Some(Self { route: text(ROUTE)?, id: text(ID)?, attempt: *attempt })
+    }
+}
+
+fn with_given(mut properties: BasicProperties, given: &Properties) -> Result<BasicProperties, String> {
+    if let Some(value) = &given.content_encoding {
+        properties = properties.with_content_encoding(short("content_encoding", value)?);
+    }
+    if let Some(value) = &given.correlation_id {
+        properties = properties.with_correlation_id(short("correlation_id", value)?);
+    }
+    if let Some(value) = &given.reply_to {
+        properties = properties.with_reply_to(short("reply_to", value)?);
+    }
+    if let Some(value) = &given.r#type {
+        properties = properties.with_type(short("type", value)?);
+    }
+    if let Some(value) = given.priority {
+        properties = properties.with_priority(value);
+    }
+    if let Some(value) = &given.app_id {
+        properties = properties.with_app_id(short("app_id", value)?);
+    }
+    Ok(properties)
+}
+
+fn short(what: &str, value: &str) -> Result<ShortString, String> {
+    ShortString::try_new(value).map_err(|_| format!("{what}: {} bytes, AMQP takes at most 255", value.len()))
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(LongString::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata},
+        time::UnixMillis,
+    };
+
+    fn delivery(id: &str, metadata: Metadata) -> Delivery {
+        Delivery {
+            id: MessageId::parse(id).unwrap(),
+            route: "r".into(),
+            attempt: 3,
+            due: UnixMillis::new(1_700_000_000_123).unwrap(),
+            metadata,
+            payload: Bytes::from_static(b"payload"),
+        }
+    }
+
+    #[test]
+    fn a_message_that_came_back_is_known_by_route_id_and_attempt() {
+        let prepared = |delivery| Prepared::new(0, delivery, "k").unwrap();
+        let one = prepared(delivery("a", Metadata::default()));
+        assert_eq!(Tag::of(&one.properties), Some(one.tag.clone()));
+        let others = [
+            Delivery { route: "s".into(), ..delivery("a", Metadata::default()) },
+            Delivery { attempt: 4, ..delivery("a", Metadata::default()) },
+            delivery("b", Metadata::default()),
+        ];
+        for other in others {
+            assert_ne!(Tag::of(&prepared(other).properties), Some(one.tag.clone()));
+        }
+        assert_eq!(Tag::of(&BasicProperties::default()), None);
+    }
+
+    #[test]
+    fn what_amqp_cannot_carry_is_refused() {
+        let long = "x".repeat(256);
+        assert!(Prepared::new(0, delivery("a", Metadata::default()), &long).is_err());
+        let named = Metadata { headers: [(long.clone(), String::new())].into(), ..Metadata::default() };
+        assert!(Prepared::new(0, delivery("a", named), "").is_err());
+        let typed = Metadata { content_type: Some(long), ..Metadata::default() };
+        let error = Prepared::new(0, delivery("a", typed), "").err();
+        assert_eq!(error.as_deref(), Some("content_type: 256 bytes, AMQP takes at most 255"));
+    }
+}

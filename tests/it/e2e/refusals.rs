@@ -1,0 +1,161 @@
+//! What `serve` refuses: with which exit code and text, and with nothing changed.
+
+use std::collections::BTreeMap;
+
+use tokio::net::TcpListener;
+
+use super::{alone, client::Client, eventually};
+use crate::support::{
+    RedisServer,
+    command::{Ended, Workplace},
+    punctual::Punctual,
+};
+
+/// Every key with its serialized value.
+pub async fn content(redis: &RedisServer) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut connection = redis.connection().await;
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    let mut content = BTreeMap::new();
+    for key in keys {
+        let value = redis::cmd("DUMP").arg(&key).query_async(&mut connection).await.unwrap();
+        content.insert(key, value);
+    }
+    content
+}
+
+fn configuration(redis: &RedisServer, partitions: u16) -> String {
+    format!(
+        "redis: {{ url: '{}' }}\nserver: {{ listen: '127.0.0.1:0' }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+         routes: {{ list: {{ sink: jobs, partitions: {partitions} }} }}\n",
+        redis.url()
+    )
+}
+
+fn assert_refused(ended: &Ended, code: i32, texts: &[&str]) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    for text in texts {
+        assert!(ended.error.contains(text), "`{text}` in: {}", ended.error);
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let workplace = Workplace::with(&format!(
+        "redis:\n  url: '{}'\n  timeot: 1s\nsinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:1', timeout: 10s }}\n\
+         routes:\n  a: {{ sink: hok }}\n  b: {{ sink: hook, lease: 10s }}\nmax_sleep: soon\n",
+        redis.url()
+    ));
+    let mistakes = [
+        "punctual: the configuration is invalid",
+        "punctual.yaml:3:3: redis.timeot: `timeot` is unknown: did you mean `timeout`?",
+        "punctual.yaml:7:8: routes.a.sink:",
+        "`hok`",
+        "punctual.yaml:8:20: routes.b.lease:",
+        "punctual.yaml:9:1: max_sleep: `soon`",
+    ];
+    for command in [&["serve"][..], &["check"], &["check", "--connect"], &["stats"], &["schedule", "b"]] {
+        let ended = workplace.run(command).await;
+        assert_refused(&ended, 2, &mistakes);
+        assert_eq!(ended.out, "");
+    }
+    let missing = Workplace::with("").run(&["serve", "-c", "missing.yaml"]).await;
+    assert_refused(&missing, 2, &["missing.yaml"]);
+    assert!(content(&redis).await.is_empty(), "nothing was written");
+}
+
+#[tokio::test]
+async fn an_unknown_command_or_option_is_a_usage_error() {
+    let _alone = alone().await;
+    let workplace = Workplace::with("");
+    assert_refused(&workplace.run(&["serv"]).await, 2, &["unrecognized subcommand 'serv'"]);
+    assert_refused(&workplace.run(&["serve", "--fast"]).await, 2, &["unexpected argument '--fast'"]);
+    assert_refused(&workplace.run(&[]).await, 2, &["Usage"]);
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_is_refused_and_one_that_begins_to_is_not_ready() {
+    let _alone = alone().await;
+    let evicting = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
+    let workplace = Workplace::with(&configuration(&evicting, 1));
+    let texts = ["redis may evict messages: maxmemory-policy is `allkeys-lru`", "noeviction"];
+    assert_refused(&workplace.run(&["serve"]).await, 1, &texts);
+    assert_refused(&workplace.run(&["check", "--connect"]).await, 1, &[]);
+    assert!(content(&evicting).await.is_empty(), "nothing was written");
+
+    let redis = RedisServer::start().await;
+    let punctual = Punctual::start(&configuration(&redis, 1)).await;
+    let client = Client::of(&punctual);
+    let mut connection = redis.connection().await;
+    for (policy, status) in [("allkeys-random", 503), ("noeviction", 200), ("volatile-ttl", 200)] {
+        let mut set = redis::cmd("CONFIG");
+        let () = set.arg("SET").arg("maxmemory-policy").arg(policy).query_async(&mut connection).await.unwrap();
+        let answer = client.call("GET", "/readyz", "").await;
+        assert_eq!(answer.status, status, "{policy}: {}", answer.text);
+        assert!(status == 200 || answer.problem(503) == "not-ready" && answer.text.contains(policy), "{}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn another_number_of_partitions_is_refused_while_there_are_messages() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let mut punctual = Punctual::start(&configuration(&redis, 1)).await;
+    Client::of(&punctual).schedule("list", r#"{"delay":"1h","payload":"x"}"#).await;
+    assert_eq!(punctual.terminate().await.code, Some(0));
+    let before = content(&redis).await;
+    let refused = Workplace::with(&configuration(&redis, 2)).run(&["serve"]).await;
+    assert_refused(&refused, 1, &["route `list` is stored as", "2 partitions", "routes.list.partitions"]);
+    assert_eq!(content(&redis).await, before);
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_refused_before_anything_is_written() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let workplace = Workplace::with(&configuration(&redis, 1).replace("127.0.0.1:0", &address));
+    assert_refused(&workplace.run(&["serve"]).await, 1, &[&format!("server.listen {address}"), "in use"]);
+    assert!(content(&redis).await.is_empty());
+}
+
+#[tokio::test]
+async fn wrong_input_and_wrong_tokens_change_nothing() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let with_token = configuration(&redis, 1).replace("listen:", "auth: { tokens: [right-token] }, listen:");
+    let punctual = Punctual::start(&with_token).await;
+    let before = content(&redis).await;
+    let http = crate::support::http::client();
+    let post = |path: &str, token: Option<&str>, body: &'static str| {
+        let request = http.post(punctual.url(path)).body(body);
+        match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    };
+    let messages = "/v1/routes/list/messages";
+    for (path, token, body, status) in [
+        (messages, None, r#"{"payload":"x"}"#, 401),
+        (messages, Some("wrong-token"), r#"{"payload":"x"}"#, 401),
+        (messages, Some("right-toke"), r#"{"payload":"x"}"#, 401),
+        ("/v1/routes/none/messages", Some("right-token"), r#"{"payload":"x"}"#, 404),
+        (messages, Some("right-token"), "{", 400),
+        (messages, Some("right-token"), r#"{"payload":"x","dellay":1}"#, 422),
+        (messages, Some("right-token"), r#"[{"payload":"x"},{"payload":"x","delay":-1}]"#, 422),
+    ] {
+        let answer = crate::support::answer(post(path, token, body)).await;
+        answer.problem(status);
+    }
+    assert_eq!(content(&redis).await, before);
+    let accepted = post(messages, Some("right-token"), r#"{"payload":"x"}"#).send().await.unwrap();
+    assert_eq!(accepted.status(), 201);
+    let list_length = async || {
+        let length: usize = redis::cmd("LLEN").arg("jobs").query_async(&mut redis.connection().await).await.unwrap();
+        (length == 1).then_some(())
+    };
+    eventually("it is delivered", std::time::Duration::from_secs(5), list_length).await;
+}

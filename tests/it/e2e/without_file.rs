@@ -1,0 +1,48 @@
+use std::time::Duration;
+
+use super::{alone, client::Client, eventually};
+use crate::support::punctual::Punctual;
+
+#[tokio::test]
+async fn serve_needs_no_file_and_brings_its_own_redis() {
+    let _alone = alone().await;
+    let mut punctual = Punctual::start_without_file().await;
+    let client = Client::of(&punctual);
+    assert_eq!(client.call("GET", "/v1/routes", "").await.json, serde_json::json!({ "routes": [] }));
+    let stats = punctual.command(&["stats", "--json", "--redis-url", "embedded"]).await;
+    assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    let exit = punctual.terminate().await;
+    assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    assert!(!punctual.path("data/redis.sock").exists(), "its redis ended with it");
+}
+
+#[tokio::test]
+async fn commands_work_beside_an_embedded_redis_and_its_data_outlives_a_stop() {
+    let _alone = alone().await;
+    let mut punctual = Punctual::start(
+        "redis: { url: embedded }\nsinks: { jobs: { type: redis_list, key: jobs } }\nroutes: { list: { sink: jobs } }\n",
+    )
+    .await;
+    let scheduled = punctual
+        .command(&["schedule", "list", "--payload", "hello", "--delay", "1h", "--id", "kept", "-c", "punctual.yaml"])
+        .await;
+    assert_eq!(scheduled.code, Some(0), "{scheduled:?}");
+    let stats = punctual.command(&["stats", "-c", "punctual.yaml"]).await;
+    assert!(stats.code == Some(0) && stats.out.contains("list "), "{stats:?}");
+    assert_eq!(punctual.terminate().await.code, Some(0), "{}", punctual.log());
+    let away = punctual.command(&["stats", "-c", "punctual.yaml"]).await;
+    assert_eq!(away.code, Some(1), "{away:?}");
+    assert!(away.error.contains("no embedded Redis runs in"), "{away:?}");
+
+    punctual.restart().await;
+    let client = Client::of(&punctual);
+    assert_eq!(client.call("PATCH", "/v1/routes/list/messages/kept", r#"{"delay":0}"#).await.status, 200);
+    client.drained("list", Duration::from_secs(5)).await;
+    let socket = format!("unix://{}", punctual.path("data/redis.sock").display());
+    let mut connection = redis::Client::open(socket).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let value: String = eventually("it is in the list", Duration::from_secs(5), async || {
+        redis::cmd("LPOP").arg("jobs").query_async(&mut connection).await.unwrap()
+    })
+    .await;
+    assert_eq!(value, "hello");
+}

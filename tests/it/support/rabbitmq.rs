@@ -1,0 +1,265 @@
+//! A private RabbitMQ node with an epmd of its own. A guardian shell stops both when this process ends, however
+//! it does: the nodes that tests share live in statics, which are never dropped.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
+    options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
+use punctual::config::{RabbitMqConfig, RabbitMqServer};
+use tokio::{
+    sync::{Mutex, MutexGuard, OnceCell},
+    time::{Instant, sleep},
+};
+
+use super::{Authority, port::Port};
+
+/// Where Debian's package has them; the ones on the PATH change the user and drop the environment.
+const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
+/// Longest start on a busy machine; an idle one takes 4 to 9 s.
+const START: Duration = Duration::from_secs(90);
+/// Pause between two looks at a node that starts.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct RabbitMq {
+    directory: PathBuf,
+    port: Port,
+    tls_port: Port,
+    distribution: Port,
+    epmd: Port,
+    pub authority: Authority,
+    node: Option<Child>,
+    /// Acts when its input is closed.
+    _guardian: Child,
+}
+
+/// A message as a consumer gets it.
+pub struct Got {
+    pub id: String,
+    pub properties: BasicProperties,
+    pub payload: Vec<u8>,
+}
+
+impl RabbitMq {
+    /// One for all tests that leave it as it is.
+    pub async fn shared() -> &'static Self {
+        static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
+        NODE.get_or_init(Self::start).await
+    }
+
+    /// One for the tests that stop it or raise its alarms, one after the other; each leaves it running and calm.
+    pub async fn troubled() -> MutexGuard<'static, Self> {
+        static NODE: OnceCell<Mutex<RabbitMq>> = OnceCell::const_new();
+        NODE.get_or_init(|| async { Mutex::new(Self::start().await) }).await.lock().await
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Asks every client for a certificate of `authority`.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.number()
+    }
+
+    /// A sink's configuration; the routing key is the message's.
+    pub fn config(&self, exchange: &str) -> RabbitMqConfig {
+        config(self.port(), exchange)
+    }
+
+    pub async fn connection(&self) -> Connection {
+        self.connect().await.expect("the broker answers")
+    }
+
+    pub async fn channel(&self) -> Channel {
+        self.connection().await.create_channel().await.expect("a channel")
+    }
+
+    /// A durable direct exchange.
+    pub async fn declare_exchange(&self, name: &str) {
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let channel = self.channel().await;
+        channel.exchange_declare(name.into(), ExchangeKind::Direct, options, FieldTable::default()).await.unwrap();
+    }
+
+    /// A queue bound to `exchange` under `key`.
+    pub async fn declare_queue(&self, name: &str, exchange: &str, key: &str, options: QueueDeclareOptions) {
+        self.declare_queue_with(name, exchange, key, options, FieldTable::default()).await;
+    }
+
+    pub async fn declare_queue_with(
+        &self,
+        name: &str,
+        exchange: &str,
+        key: &str,
+        options: QueueDeclareOptions,
+        arguments: FieldTable,
+    ) {
+        let channel = self.channel().await;
+        channel.queue_declare(name.into(), options, arguments).await.expect("a queue");
+        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        channel.queue_bind(name.into(), exchange.into(), key.into(), options, none).await.expect("a binding");
+    }
+
+    /// A durable exchange and queue of this name, bound under `key`.
+    pub async fn declare(&self, name: &str, key: &str) {
+        self.declare_exchange(name).await;
+        self.declare_queue(name, name, key, durable()).await;
+    }
+
+    /// Takes all that is in a queue.
+    pub async fn drain(&self, queue: &str) -> Vec<Got> {
+        let (channel, mut all) = (self.channel().await, Vec::new());
+        let options = BasicGetOptions { no_ack: true };
+        while let Some(message) = channel.basic_get(queue.into(), options).await.expect("a queue") {
+            let message = message.delivery;
+            all.push(Got {
+                id: message.properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default(),
+                properties: message.properties,
+                payload: message.data,
+            });
+        }
+        all
+    }
+
+    /// `rabbitmqctl` with these words; fails when it does.
+    pub async fn ctl(&self, words: &[&str]) {
+        let mut command = self.command("rabbitmqctl");
+        command.args(["-q", "-n", "punctual@localhost"]).args(words);
+        let output = tokio::process::Command::from(command).output().await.expect("rabbitmqctl is installed");
+        assert!(output.status.success(), "rabbitmqctl {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// As `kill -9` does it.
+    pub fn kill(&mut self) {
+        if let Some(mut node) = self.node.take() {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+
+    /// Starts it (again) on the same ports and data, and waits until it takes logins.
+    pub async fn restart(&mut self) {
+        self.kill();
+        let log = fs::File::create(self.directory.join("node.log")).expect("a log file");
+        let node = self
+            .command("rabbitmq-server")
+            // Then the script becomes the node instead of its parent: one process id.
+            .env("RUNNING_UNDER_SYSTEMD", "true")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("rabbitmq-server is installed");
+        fs::write(self.directory.join("node.pid"), node.id().to_string()).expect("written");
+        self.node = Some(node);
+        let deadline = Instant::now() + START;
+        while self.connect().await.is_err() {
+            let log = || fs::read_to_string(self.directory.join("node.log")).unwrap_or_default();
+            assert!(Instant::now() < deadline, "RabbitMQ did not answer within {START:?}: {}", log());
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory").keep();
+        let authority = Authority::within(&directory);
+        let epmd = Port::reserve();
+        let mut server = Self {
+            _guardian: guardian(&directory, &epmd),
+            directory,
+            port: Port::reserve(),
+            tls_port: Port::reserve(),
+            distribution: Port::reserve(),
+            epmd,
+            authority,
+            node: None,
+        };
+        fs::write(server.directory.join("plugins"), "[].").expect("written");
+        fs::write(server.directory.join("rabbitmq.conf"), server.settings()).expect("written");
+        server.restart().await;
+        server
+    }
+
+    fn settings(&self) -> String {
+        format!(
+            "listeners.tcp.local = 127.0.0.1:{}\nlisteners.ssl.local = 127.0.0.1:{}\n\
+             ssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
+             ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n",
+            self.port(),
+            self.tls_port(),
+            self.authority.file("ca.pem").display(),
+            self.authority.file("server.pem").display(),
+            self.authority.file("server.key").display(),
+        )
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let path = |name| self.directory.join(name);
+        let mut command = Command::new(format!("{PROGRAMS}/{program}"));
+        command
+            .current_dir(&self.directory)
+            .env("HOME", &self.directory)
+            .env("ERL_EPMD_PORT", self.epmd.number().to_string())
+            .env("RABBITMQ_NODENAME", "punctual@localhost")
+            .env("RABBITMQ_DIST_PORT", self.distribution.number().to_string())
+            .env("RABBITMQ_MNESIA_BASE", path("data"))
+            .env("RABBITMQ_LOG_BASE", path("log"))
+            .env("RABBITMQ_PID_FILE", path("pid"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", path("plugins"))
+            .env("RABBITMQ_CONFIG_FILE", path("rabbitmq.conf"));
+        command
+    }
+
+    async fn connect(&self) -> lapin::Result<Connection> {
+        let url = format!("amqp://127.0.0.1:{}/%2f", self.port());
+        Connection::connect(&url, ConnectionProperties::default()).await
+    }
+}
+
+/// As if the broker were at `port` of this machine.
+pub fn config(port: u16, exchange: &str) -> RabbitMqConfig {
+    RabbitMqConfig {
+        server: RabbitMqServer {
+            url: format!("amqp://127.0.0.1:{port}/%2f").into(),
+            username: None,
+            password: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+        },
+        exchange: exchange.to_owned(),
+        routing_key: None,
+        timeout: Duration::from_secs(10),
+    }
+}
+
+pub fn durable() -> QueueDeclareOptions {
+    QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() }
+}
+
+/// Runs epmd; once its input is closed, at the latest when this process ends, it kills what runs in `directory`,
+/// and removes that.
+fn guardian(directory: &Path, epmd: &Port) -> Child {
+    let script = r#"trap '' INT TERM
+        epmd -address 127.0.0.1 -port "$2" &
+        cat
+        kill -9 $! $(cat "$1/node.pid")
+        rm -rf "$1""#;
+    Command::new("sh")
+        .args(["-c", script, "guardian"])
+        .arg(directory)
+        .arg(epmd.number().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a shell")
+}
