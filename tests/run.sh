@@ -32,8 +32,8 @@ skip() { # NAME REASON
     summary+=("skipped $1: $2")
 }
 
-# What cargo builds with; the tests start redis-server.
-step packages .ci/need build redis-server=redis-server
+# What cargo builds with; the tests start redis-server and rabbitmq-server.
+step packages .ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
 
 # The tests start Apache Kafka from its jars, unless PUNCTUAL_TEST_KAFKA=host:port names a broker. Without either they
 # make do with librdkafka's mock of one, except in CI.
