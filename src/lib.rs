@@ -14,6 +14,7 @@ pub mod port;
 pub mod queue;
 pub mod scheduler;
 pub mod sink;
+pub mod source;
 pub mod store;
 pub mod template;
 pub mod time;

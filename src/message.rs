@@ -5,9 +5,13 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use self::properties::Properties;
+pub use self::{
+    origin::{Origin, TypedHeader, TypedValue},
+    properties::Properties,
+};
 use crate::time::{Due, UnixMillis};
 
+mod origin;
 mod properties;
 
 /// Longest id, in bytes.
@@ -68,6 +72,8 @@ pub struct Metadata {
     pub content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub properties: Option<Box<Properties>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Box<Origin>>,
     /// In place of the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
@@ -77,6 +83,21 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// The id that consumers know, for a message that is stored as `id`.
+    pub fn shown_id<'a>(&'a self, id: &'a MessageId) -> &'a str {
+        self.origin.as_ref().and_then(|origin| origin.id.as_deref()).unwrap_or(id.as_str())
+    }
+
+    /// The value of a header, also of one that only chooses the destination. Of two that differ in case only, the
+    /// one that is spelled like `name`.
+    pub fn selector(&self, name: &str) -> Option<&str> {
+        let selectors = self.origin.as_ref().map(|origin| &origin.selectors);
+        [Some(&self.headers), selectors].into_iter().flatten().find_map(|headers| {
+            let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+            headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
+        })
+    }
+
     /// # Errors
     /// The name of the offending field and the text to show.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {

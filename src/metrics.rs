@@ -37,6 +37,11 @@ const BREAKER: &str = "punctual_sink_breaker_state";
 const BUILD_INFO: &str = "punctual_build_info";
 const WAKEUPS: &str = "punctual_wakeups_total";
 const REDIS_ERRORS: &str = "punctual_redis_errors_total";
+const SOURCE_TAKEN: &str = "punctual_source_taken_total";
+const SOURCE_INVALID: &str = "punctual_source_invalid_total";
+const SOURCE_CONFLICTS: &str = "punctual_source_conflicts_total";
+const SOURCE_SKIPPED: &str = "punctual_source_skipped_total";
+const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
 /// Upper bounds in seconds, from a millisecond to the longest that a dashboard still tells apart.
 pub const BUCKETS: [f64; 15] =
@@ -57,6 +62,14 @@ pub fn describe() {
     describe_counter!(STALE, "Settlements refused because the claim was no longer current");
     describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
     describe_counter!(REDIS_ERRORS, "Failed Redis commands, by kind");
+    describe_counter!(SOURCE_TAKEN, "Messages that a source took and Redis has");
+    describe_counter!(SOURCE_INVALID, "Messages that a source could not understand: they are dead letters");
+    describe_counter!(SOURCE_CONFLICTS, "Messages whose id was live with other content: they got another id");
+    describe_counter!(
+        SOURCE_SKIPPED,
+        "Messages that a source left out because of `max_overdue`, or refused as too large"
+    );
+    describe_gauge!(SOURCE_DEPTH, "Messages that wait in a source's system");
     describe_histogram!(LATENESS, "Confirmation time minus the later of due time and acceptance, on Redis' clock");
     describe_histogram!(SINK_SEND, "Time from sending to the outcome of one message");
     describe_histogram!(REDIS_SCRIPT, "Time of one script call, round trip included");
@@ -144,7 +157,39 @@ impl SinkMetrics {
     }
 }
 
-/// `via`: `api`, or the name of a source.
+/// The handles of one source.
+#[derive(Clone)]
+pub struct SourceMetrics {
+    pub taken: Counter,
+    pub invalid: Counter,
+    pub conflicts: Counter,
+    pub skipped: Counter,
+}
+
+impl SourceMetrics {
+    pub fn new(source: &str) -> Self {
+        let of = |name: &'static str| counter!(name, "source" => source.to_owned());
+        Self {
+            taken: of(SOURCE_TAKEN),
+            invalid: of(SOURCE_INVALID),
+            conflicts: of(SOURCE_CONFLICTS),
+            skipped: of(SOURCE_SKIPPED),
+        }
+    }
+}
+
+/// `None`: it cannot be told now.
+pub fn source_depth(source: &str, depth: Option<u64>) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    gauge!(SOURCE_DEPTH, "source" => source.to_owned()).set(depth.map_or(f64::NAN, |depth| depth as f64));
+}
+
+/// For messages that never were on their way; `RouteMetrics::dead` for the others.
+pub fn dead(route: &str, reason: DeadReason, count: u64) {
+    counter!(DEAD, "route" => route.to_owned(), "reason" => reason.as_str()).increment(count);
+}
+
+/// `via`: `api`, `cli`, or the name of a source.
 pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
 }

@@ -60,6 +60,8 @@ pub enum DeadReason {
     Orphan,
     /// Its body cannot be read.
     Undecodable,
+    /// A source could not understand it.
+    Invalid,
 }
 
 impl DeadReason {
@@ -71,6 +73,7 @@ impl DeadReason {
             DeadReason::Crash => "crash",
             DeadReason::Orphan => "orphan",
             DeadReason::Undecodable => "undecodable",
+            DeadReason::Invalid => "invalid",
         }
     }
 }

@@ -169,6 +169,7 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
         properties: keep(fields.properties.map(|raw| properties(raw, &format!("{at}/properties"))), errors)
             .and_then(Properties::or_none)
             .map(Box::new),
+        origin: None,
         max_attempts: field(fields.max_attempts, at, "max_attempts", errors),
         expires_at: keep(fields.expires_at.map(|raw| instant(raw, &format!("{at}/expires_at"))), errors)
             .map(UnixMillis::get),

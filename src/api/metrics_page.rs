@@ -7,7 +7,7 @@ use futures::future::join_all;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::timeout;
 
-use super::Api;
+use super::{Api, SourceStatuses};
 use crate::{
     metrics::{self, QueueGauges},
     queue::{Queue, RouteStats},
@@ -21,12 +21,13 @@ const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct MetricsPage {
     queue: Arc<Queue>,
     recorder: PrometheusHandle,
+    sources: SourceStatuses,
 }
 
 impl MetricsPage {
     /// `recorder`: of the recorder that is installed for the process.
-    pub fn new(queue: Arc<Queue>, recorder: PrometheusHandle) -> Self {
-        Self { queue, recorder }
+    pub fn new(queue: Arc<Queue>, recorder: PrometheusHandle, sources: SourceStatuses) -> Self {
+        Self { queue, recorder, sources }
     }
 
     /// A route whose numbers cannot be had, or not within `patience`, is left out of the gauges.
@@ -37,7 +38,10 @@ impl MetricsPage {
             let queue = Arc::clone(&self.queue);
             timeout(patience, tokio::spawn(async move { queue.stats(&route).await }))
         }));
-        for (route, stats) in routes.iter().zip(stats.await) {
+        // It sets their gauges.
+        let depths = timeout(patience, (self.sources)());
+        let (stats, _) = tokio::join!(stats, depths);
+        for (route, stats) in routes.iter().zip(stats) {
             match stats {
                 Ok(Ok(Ok(stats))) => metrics::queue(route, gauges(&stats)),
                 _ => metrics::queue_unknown(route),

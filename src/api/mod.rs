@@ -22,6 +22,7 @@ mod routes;
 mod scheduled;
 mod server;
 mod sinks;
+mod sources;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -41,6 +42,7 @@ pub use self::{
     metrics_page::MetricsPage,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
+    sources::SourceStatuses,
 };
 use crate::{
     config::{Right, ServerConfig},
@@ -56,8 +58,15 @@ pub struct Api {
     request_timeout: Duration,
     body_memory: BodyMemory,
     sinks: SinkStatuses,
+    sources: SourceStatuses,
     metrics: MetricsPage,
     new_id: NewId,
+}
+
+/// Who tells how sinks and sources are doing.
+pub struct Statuses {
+    pub sinks: SinkStatuses,
+    pub sources: SourceStatuses,
 }
 
 impl Api {
@@ -65,7 +74,7 @@ impl Api {
     pub fn new(
         queue: Arc<Queue>,
         config: &ServerConfig,
-        sinks: SinkStatuses,
+        statuses: Statuses,
         metrics: MetricsPage,
         new_id: NewId,
     ) -> Self {
@@ -76,7 +85,8 @@ impl Api {
             max_payload: config.max_payload,
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
-            sinks,
+            sinks: statuses.sinks,
+            sources: statuses.sources,
             metrics,
             new_id,
         }
@@ -127,6 +137,7 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
         call(Method::GET, "/v1/sinks", read, get(sinks::list)),
+        call(Method::GET, "/v1/sources", read, get(sources::list)),
         call(Method::GET, "/metrics", Access::Metrics, get(metrics_page::page)),
         call(Method::GET, "/livez", Access::Open, get(health::livez)),
         call(Method::GET, "/readyz", Access::Open, get(health::readyz)),

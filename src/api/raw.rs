@@ -78,6 +78,7 @@ impl RawQuery {
             key: self.key.clone(),
             content_type,
             properties: None,
+            origin: None,
             max_attempts: self.max_attempts,
             expires_at: self.expires_at.as_deref().map(in_query).transpose()?.map(UnixMillis::get),
         };

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{backend::Backend, destination::Destination};
+use futures::{FutureExt, future::join_all};
+
+use super::{backend::Backend, destination::Destination, inlet::Inlet};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
     port::Partition,
@@ -24,13 +26,14 @@ pub struct Instance {
     pub scheduler: Scheduler,
     pub wakes: WakeListener,
     pub destinations: BTreeMap<String, Destination>,
+    pub inlets: Vec<Inlet>,
 }
 
 impl Instance {
     /// `seed` decides the jitter of retries. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When a sink cannot be made of its configuration.
+    /// When a sink or a source cannot be made of its configuration.
     pub fn new(config: &Config, backend: &Backend, seed: u64) -> Result<Self, String> {
         let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
@@ -44,6 +47,10 @@ impl Instance {
         for (name, sink) in &config.sinks {
             destinations.insert(name.clone(), Destination::new(name, sink)?);
         }
+
+        let inlets: Result<Vec<Inlet>, String> =
+            config.sources.iter().map(|(name, source)| Inlet::new(name, source, backend)).collect();
+        let inlets = inlets?;
 
         let mut wakes = WakeListener::new(backend.client());
         let routes = names
@@ -83,11 +90,23 @@ impl Instance {
             .collect();
         let store = store(backend.connection());
         let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
-        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations })
+        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets })
     }
 
-    /// What GET /v1/sinks tells.
-    pub fn statuses(&self) -> SinkStatuses {
+    /// What GET /v1/sinks and GET /v1/sources tell.
+    pub fn statuses(&self) -> Statuses {
+        Statuses { sinks: self.sinks(), sources: self.sources() }
+    }
+
+    fn sources(&self) -> SourceStatuses {
+        let inlets = self.inlets.clone();
+        Arc::new(move || {
+            let inlets = inlets.clone();
+            async move { join_all(inlets.iter().map(Inlet::status)).await }.boxed()
+        })
+    }
+
+    fn sinks(&self) -> SinkStatuses {
         let sinks: Vec<_> =
             self.destinations.iter().map(|(name, one)| (name.clone(), one.kind(), one.breaker().clone())).collect();
         Arc::new(move || {

@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod destination;
 pub mod embedded;
+pub mod inlet;
 pub mod instance;
 mod keeper;
 pub mod logging;

@@ -1,7 +1,8 @@
 //! `punctual serve`: starts everything, runs until a signal, and stops in order.
 //!
-//! Start: API (livez 200, readyz 503), embedded Redis, then, once Redis was prepared, wake-ups and scheduler.
-//! Stop: no more claims, what is being sent ends, the rest is released, the API finishes its requests, the sinks
+//! Start: API (livez 200, readyz 503), embedded Redis, then, once Redis was prepared, wake-ups, scheduler
+//! and sources.
+//! Stop: nothing more is taken or claimed, what is being sent ends, the rest is released, the API finishes its requests, the sinks
 //! let go, the embedded Redis is the last to leave. A second signal ends the waiting.
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::{
 use super::{
     backend::Backend,
     embedded::{self, Embedded, Home},
+    inlet,
     instance::Instance,
     keeper, open_files,
 };
@@ -51,8 +53,9 @@ pub async fn serve(config: Config) -> Result<(), String> {
     let instance = Instance::new(&config, &backend, rand::random())?;
 
     let (stopping, stopped) = watch::channel(false);
-    let page = MetricsPage::new(instance.queue.clone(), recorder);
-    let api = Api::new(instance.queue.clone(), &config.server, instance.statuses(), page, api::ulids());
+    let statuses = instance.statuses();
+    let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
+    let api = Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids());
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     let mut server = tokio::spawn(api::serve(listener, api::router(api), asked(stopped.clone())));
     tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
@@ -69,14 +72,16 @@ pub async fn serve(config: Config) -> Result<(), String> {
     let (prepared, preparation) = oneshot::channel();
     let generations = instance.store.connection().generations();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
+    let sources = inlet::run(instance.inlets, queue.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
             () = asked(stopped.clone()) => return,
         }
+        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources) };
         tokio::select! {
-            // Without routes it has nothing to do.
-            () = scheduler.run(stopped.clone()) => asked(stopped).await,
+            // Without routes there is nothing to do.
+            _ = work => asked(stopped).await,
             () = wakes.run() => {}
         }
     });

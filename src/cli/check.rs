@@ -9,7 +9,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, table};
 use crate::{
-    app::{destination::Destination, embedded},
+    app::{destination::Destination, embedded, inlet::Inlet},
     config::{Config, RedisUrl},
     store::redis::RedisStore,
 };
@@ -19,7 +19,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Also ask Redis and every sink whether they can be used
+    /// Also ask Redis, every sink and every source whether they can be used
     #[arg(long)]
     connect: bool,
 }
@@ -63,8 +63,22 @@ async fn ask_all(config: &Config) -> BTreeMap<String, Result<(), String>> {
         };
         (format!("sinks.{name}"), answer)
     });
-    let (redis, sinks) = tokio::join!(redis, join_all(sinks));
-    sinks.into_iter().chain([redis]).collect()
+    let sources = ask_sources(config);
+    let (redis, sinks, sources) = tokio::join!(redis, join_all(sinks), sources);
+    sinks.into_iter().chain(sources).chain([redis]).collect()
+}
+
+async fn ask_sources(config: &Config) -> Vec<(String, Result<(), String>)> {
+    let backend = open::backend(config).await.map_err(|error| error.to_string());
+    let asked = config.sources.iter().map(async |(name, source)| {
+        let inlet = backend.as_ref().map_err(Clone::clone).and_then(|backend| Inlet::new(name, source, backend));
+        let answer = match inlet {
+            Ok(inlet) => within(inlet.check()).await,
+            Err(error) => Err(error),
+        };
+        (format!("sources.{name}"), answer)
+    });
+    join_all(asked).await
 }
 
 async fn ask_redis(config: &Config) -> Result<(), String> {

@@ -95,6 +95,7 @@ fn message(arguments: Arguments) -> Result<NewMessage, Failure> {
         key: arguments.key,
         content_type: arguments.content_type,
         properties: None,
+        origin: None,
         max_attempts: arguments.max_attempts,
         expires_at: expires_at.map(crate::time::UnixMillis::get),
     };

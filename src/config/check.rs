@@ -10,7 +10,7 @@ use super::{
     problem::{Path, Problems},
     raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
     read::unknown,
-    routes, sinks,
+    routes, sinks, sources,
     value::{Period, Size},
 };
 
@@ -44,6 +44,12 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         let at = Path::of("routes").key(&name);
         routes.extend(routes::route(route, &at, &limits, problems).map(|route| (name, route)));
     }
+    let limits = sources::Limits { routes: &names.routes, key_prefix: &key_prefix };
+    let mut sources = BTreeMap::new();
+    for (name, source) in raw.sources {
+        let at = Path::of("sources").key(&name);
+        sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
+    }
     Some(Config {
         redis: redis?,
         server: server?,
@@ -52,6 +58,7 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         max_sleep: max_sleep?.0,
         sinks,
         routes,
+        sources,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Sinks and routes: named by the user, each starting from defaults that the user may change too.
+//! Sinks, routes and sources: named by the user, each starting from defaults that the user may change too.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::{
     problem::{Origins, Path, Problems},
     raw::{RawRoute, RawSinkDefaults, SINK_TYPES},
+    raw_source::{RawSourceDefaults, SOURCE_TYPES},
     read::{read, unknown},
 };
 
@@ -18,12 +19,11 @@ pub struct Names {
     pub routes: BTreeSet<String>,
 }
 
-/// Completes every sink and route with its defaults, and puts each sink under its type, as `RawSink` reads it.
-/// `built_in` steps in for a default that was wrong.
+/// Completes every entry with its defaults, and puts each sink and source under its type, as `RawSink` and
+/// `RawSource` read it. `built_in` steps in for a default that was wrong.
 pub fn prepare(values: &mut Dict, built_in: &Dict, problems: &mut Problems) -> Names {
     let mut names = Names::default();
     let route_defaults = defaults::<RawRoute>(values, built_in, "route_defaults", problems);
-    let sink_defaults = defaults::<RawSinkDefaults>(values, built_in, "sink_defaults", problems);
     if let Some(Value::Dict(_, routes)) = values.get_mut("routes") {
         names.routes = checked_names(routes, "routes", problems);
         for (name, route) in routes {
@@ -32,10 +32,27 @@ pub fn prepare(values: &mut Dict, built_in: &Dict, problems: &mut Problems) -> N
             fill(route, &route_defaults, &at, &Path::of("route_defaults"), &mut problems.origins);
         }
     }
-    if let Some(Value::Dict(_, sinks)) = values.get_mut("sinks") {
-        names.sinks = checked_names(sinks, "sinks", problems);
-        sinks.retain(|name, sink| prepare_sink(sink, &Path::of("sinks").key(name), &sink_defaults, problems));
-    }
+    let sink_defaults = defaults::<RawSinkDefaults>(values, built_in, "sink_defaults", problems);
+    let types = Types { known: &SINK_TYPES, defaults: &sink_defaults, defaults_at: "sink_defaults" };
+    names.sinks = prepare_typed(values, "sinks", &types, problems);
+    let source_defaults = defaults::<RawSourceDefaults>(values, built_in, "source_defaults", problems);
+    let types = Types { known: &SOURCE_TYPES, defaults: &source_defaults, defaults_at: "source_defaults" };
+    prepare_typed(values, "sources", &types, problems);
+    names
+}
+
+/// Entries whose `type` decides what else they take.
+struct Types<'a> {
+    known: &'a [&'a str],
+    /// By type.
+    defaults: &'a Dict,
+    defaults_at: &'a str,
+}
+
+fn prepare_typed(values: &mut Dict, section: &str, types: &Types, problems: &mut Problems) -> BTreeSet<String> {
+    let Some(Value::Dict(_, entries)) = values.get_mut(section) else { return BTreeSet::new() };
+    let names = checked_names(entries, section, problems);
+    entries.retain(|name, entry| prepare_entry(entry, &Path::of(section).key(name), types, problems));
     names
 }
 
@@ -56,32 +73,32 @@ fn defaults<T: DeserializeOwned>(values: &mut Dict, built_in: &Dict, key: &str, 
     defaults
 }
 
-/// Whether the sink may stay.
-fn prepare_sink(sink: &mut Value, at: &Path, defaults: &Dict, problems: &mut Problems) -> bool {
-    let Value::Dict(_, settings) = sink else {
+/// Whether the entry may stay.
+fn prepare_entry(entry: &mut Value, at: &Path, types: &Types, problems: &mut Problems) -> bool {
+    let Value::Dict(_, settings) = entry else {
         problems.add(at, "must be a mapping with a `type`");
         return false;
     };
     let name = match settings.remove("type") {
-        Some(Value::String(_, name)) if SINK_TYPES.contains(&name.as_str()) => name,
+        Some(Value::String(_, name)) if types.known.contains(&name.as_str()) => name,
         Some(Value::String(_, name)) => {
-            problems.add(&at.key("type"), unknown(&name, &SINK_TYPES));
+            problems.add(&at.key("type"), unknown(&name, types.known));
             return false;
         }
         Some(_) => {
-            problems.add(&at.key("type"), format!("must be one of {}", SINK_TYPES.join(", ")));
+            problems.add(&at.key("type"), format!("must be one of {}", types.known.join(", ")));
             return false;
         }
         None => {
-            problems.add(&at.key("type"), format!("is missing: one of {}", SINK_TYPES.join(", ")));
+            problems.add(&at.key("type"), format!("is missing: one of {}", types.known.join(", ")));
             return false;
         }
     };
-    if let Some(Value::Dict(_, defaults)) = defaults.get(&name) {
-        let from = Path::of("sink_defaults").key(&name);
+    if let Some(Value::Dict(_, defaults)) = types.defaults.get(&name) {
+        let from = Path::of(types.defaults_at).key(&name);
         fill(settings, defaults, at, &from, &mut problems.origins);
     }
-    *sink = Value::from(Dict::from([(name, Value::from(std::mem::take(settings)))]));
+    *entry = Value::from(Dict::from([(name, Value::from(std::mem::take(settings)))]));
     true
 }
 
@@ -103,7 +120,7 @@ fn fill(entry: &mut Dict, defaults: &Dict, at: &Path, from: &Path, origins: &mut
     }
 }
 
-/// Longest name of a route or sink, and longest key prefix, in bytes: they stand in every key and metric.
+/// Longest name of a route, sink or source, and longest key prefix, in bytes: they stand in every key and metric.
 const MAX_NAME_BYTES: usize = 64;
 
 /// Whether `name` may stand in a Redis key (no braces, no colon), a URL path and a metric label.

@@ -1,6 +1,6 @@
 //! Checks of what leads to Kafka.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use rdkafka::{ClientConfig, error::KafkaError, types::RDKafkaConfRes};
 
@@ -9,7 +9,7 @@ use super::{
     check::check_tls,
     problem::{Path, Problems},
     raw::RawKafka,
-    value::Property,
+    value::{List, Property},
 };
 
 /// Longest name of a topic, in bytes; Kafka's own limit.
@@ -29,29 +29,73 @@ const REFUSED: [(&str, &str); 10] = [
     ("test.mock.num.brokers", "messages would go nowhere"),
 ];
 
+/// The same for sources.
+pub const REFUSED_OF_SOURCES: [(&str, &str); 9] = [
+    ("bootstrap.servers", "set `brokers` instead"),
+    ("metadata.broker.list", "set `brokers` instead"),
+    ("group.id", "set `group_id` instead"),
+    ("auto.offset.reset", "set `start` instead"),
+    ("enable.auto.commit", "an offset is committed once Redis has its message"),
+    ("enable.auto.offset.store", "an offset is committed once Redis has its message"),
+    ("auto.commit.enable", "an offset is committed once Redis has its message"),
+    ("enable.partition.eof", "punctual does not need it"),
+    ("test.mock.num.brokers", "messages would come from nowhere"),
+];
+
+/// How to be let into a cluster, as it was written.
+pub struct Access<'a> {
+    pub brokers: List<String>,
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+    /// `ca_file`, `cert_file`, `key_file`
+    pub tls: [Option<PathBuf>; 3],
+    pub options: BTreeMap<String, Property>,
+    /// Properties that cannot be set, and what to do instead.
+    pub refused: &'a [(&'a str, &'a str)],
+}
+
 pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut Problems) -> Option<KafkaSinkConfig> {
     let topic = problems.require(&at.key("topic"), raw.topic);
-    if let Some(topic) = topic.as_ref().filter(|topic| !is_topic(topic)) {
-        let text = format!("`{}` is not a topic: 1 to {MAX_TOPIC_BYTES} of A-Za-z0-9._-", topic.escape_debug());
-        problems.add(&at.key("topic"), text);
+    if let Some(topic) = &topic {
+        check_topic(topic, &at.key("topic"), problems);
     }
-    if raw.brokers.is_empty() {
+    let access = Access {
+        brokers: raw.brokers,
+        username: raw.username,
+        password: raw.password,
+        tls: [raw.ca_file, raw.cert_file, raw.key_file],
+        options: raw.options,
+        refused: &REFUSED,
+    };
+    let server = server(access, at, problems);
+    Some(KafkaSinkConfig { server, topic: topic?, timeout: timeout? })
+}
+
+pub fn check_topic(topic: &str, at: &Path, problems: &mut Problems) {
+    if !is_topic(topic) {
+        let text = format!("`{}` is not a topic: 1 to {MAX_TOPIC_BYTES} of A-Za-z0-9._-", topic.escape_debug());
+        problems.add(at, text);
+    }
+}
+
+pub fn server(access: Access, at: &Path, problems: &mut Problems) -> KafkaServer {
+    let Access { brokers: given, username, password, tls, options, refused } = access;
+    if given.is_empty() {
         problems.require::<()>(&at.key("brokers"), None);
     }
     let mut brokers = Vec::new();
-    for (place, broker) in raw.brokers.items() {
+    for (place, broker) in given.items() {
         if !is_broker(&broker) {
             let text = format!("`{}` is not a host and port such as localhost:9092", broker.escape_debug());
             problems.add(&at.key("brokers").key(place.to_string()), text);
         }
         brokers.push(broker);
     }
-    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     check_tls(at, &tls, true, problems);
-    let options: BTreeMap<_, _> = raw.options.into_iter().map(|(name, Property(value))| (name, value)).collect();
-    check_options(&at.key("options"), &options, problems);
-    let username = raw.username.filter(|name| !name.is_empty());
-    let password = raw.password.filter(|password| !password.expose().is_empty());
+    let options: BTreeMap<_, _> = options.into_iter().map(|(name, Property(value))| (name, value)).collect();
+    check_options(&at.key("options"), &options, refused, problems);
+    let username = username.filter(|name| !name.is_empty());
+    let password = password.filter(|password| !password.expose().is_empty());
     if let (None, Some(_)) = (&username, &password) {
         problems.add(&at.key("password"), "needs `username` too");
     }
@@ -67,13 +111,12 @@ pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut 
         }
     }
     let [ca_file, cert_file, key_file] = tls;
-    let server = KafkaServer { brokers, options, username, password, ca_file, cert_file, key_file };
-    Some(KafkaSinkConfig { server, topic: topic?, timeout: timeout? })
+    KafkaServer { brokers, options, username, password, ca_file, cert_file, key_file }
 }
 
-fn check_options(at: &Path, options: &BTreeMap<String, Secret>, problems: &mut Problems) {
+fn check_options(at: &Path, options: &BTreeMap<String, Secret>, refused: &[(&str, &str)], problems: &mut Problems) {
     for (name, value) in options {
-        if let Some((_, instead)) = REFUSED.iter().find(|(refused, _)| refused == name) {
+        if let Some((_, instead)) = refused.iter().find(|(refused, _)| refused == name) {
             problems.add(&at.key(name), format!("cannot be set: {instead}"));
             continue;
         }

@@ -16,6 +16,7 @@ pub use self::{
     secret::{Secret, SecretUrl},
 };
 use crate::{
+    backoff::Backoff,
     outcome::RetryPolicy,
     template::{Allow, Template},
 };
@@ -27,11 +28,13 @@ mod kafka;
 mod load;
 mod problem;
 mod raw;
+mod raw_source;
 mod read;
 mod routes;
 mod secret;
 mod sinks;
 mod source;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -47,6 +50,7 @@ pub struct Config {
     pub max_sleep: Duration,
     pub sinks: BTreeMap<String, SinkConfig>,
     pub routes: BTreeMap<String, RouteConfig>,
+    pub sources: BTreeMap<String, SourceConfig>,
 }
 
 #[derive(Clone, Debug)]
@@ -224,4 +228,106 @@ pub struct RouteConfig {
     /// Bytes.
     pub max_in_flight_bytes: u64,
     pub retry: RetryPolicy,
+}
+
+#[derive(Clone, Debug)]
+pub enum SourceConfig {
+    SortedSet(SortedSetConfig),
+    DelayQueue(DelayQueueConfig),
+    RabbitMq(RabbitMqSourceConfig),
+    Kafka(KafkaSourceConfig),
+}
+
+impl SourceConfig {
+    /// Where its messages go.
+    pub fn route(&self) -> &Arc<str> {
+        match self {
+            Self::SortedSet(SortedSetConfig { route, .. })
+            | Self::DelayQueue(DelayQueueConfig { route, .. })
+            | Self::RabbitMq(RabbitMqSourceConfig { route, .. })
+            | Self::Kafka(KafkaSourceConfig { route, .. }) => route,
+        }
+    }
+}
+
+/// A sorted set on the queue's Redis, with the due times as scores.
+#[derive(Clone, Debug)]
+pub struct SortedSetConfig {
+    pub route: Arc<str>,
+    pub key: String,
+    pub unit: ScoreUnit,
+    pub payload: MemberPayload,
+    /// Between two looks where Redis does not tell of changes.
+    pub poll: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ScoreUnit {
+    Seconds,
+    Milliseconds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberPayload {
+    /// The member itself.
+    Member,
+    /// The fields of the hash that the member names, as a JSON object.
+    Hash,
+}
+
+/// The keys of hdt3213/delayqueue on the queue's Redis.
+#[derive(Clone, Debug)]
+pub struct DelayQueueConfig {
+    pub route: Arc<str>,
+    pub name: String,
+    pub prefix: String,
+    pub hash_tag: bool,
+    /// Between two looks where Redis does not tell of changes.
+    pub poll: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct RabbitMqSourceConfig {
+    pub route: Arc<str>,
+    pub server: RabbitMqServer,
+    pub queue: String,
+    pub prefetch: u16,
+    pub id_from: IdFrom,
+    /// The delay by the count in `x-death`; `None`: headers tell it.
+    pub backoff: Option<Backoff>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IdFrom {
+    Ulid,
+    MessageId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DelayFrom {
+    Headers,
+    XDeath,
+}
+
+#[derive(Clone, Debug)]
+pub struct KafkaSourceConfig {
+    pub route: Arc<str>,
+    pub server: KafkaServer,
+    pub topics: Vec<String>,
+    pub group_id: String,
+    pub start: Start,
+    /// What is overdue by more when it is read is skipped.
+    pub max_overdue: Option<Duration>,
+}
+
+/// Where a consumer group without offsets begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    Earliest,
+    Latest,
 }

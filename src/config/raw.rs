@@ -12,6 +12,7 @@ use serde::{
 
 use super::{
     ListFormat, LogFormat, Right, Secret,
+    raw_source::{RawSource, RawSourceDefaults},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 
@@ -34,6 +35,9 @@ pub struct RawConfig {
     pub route_defaults: RawRoute,
     /// Named queues.
     pub routes: BTreeMap<String, RawRoute>,
+    pub source_defaults: RawSourceDefaults,
+    /// Where messages come from beside the API, by name.
+    pub sources: BTreeMap<String, RawSource>,
 }
 
 /// The Redis that keeps the messages.
@@ -273,6 +277,20 @@ pub struct RawRetry {
     /// Wait after the first failure: at least 1ms.
     pub initial: Option<Period>,
     /// Times so much after each further failure: 1 to 100.
+    pub factor: Option<Real>,
+    /// Longest wait.
+    pub max: Option<Period>,
+    /// Share of the wait that is drawn at random: 0 to 1.
+    pub jitter: Option<Real>,
+}
+
+/// A wait that grows.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawBackoff {
+    /// The first: at least 1ms.
+    pub initial: Option<Period>,
+    /// Times so much each further time: 1 to 100.
     pub factor: Option<Real>,
     /// Longest wait.
     pub max: Option<Period>,

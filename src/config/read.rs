@@ -25,9 +25,9 @@ pub fn read<T: DeserializeOwned>(values: &mut Dict, at: &Path, problems: &mut Pr
             Err(error) => error,
         };
         let mut path = at.clone();
-        // `sinks.x.http.url` is how it is read, `sinks.x.url` how it was written (`RawSink`).
+        // `sinks.x.http.url` is how it is read, `sinks.x.url` how it was written (`RawSink`); sources too.
         let inner = error.path.iter().enumerate();
-        let tag = |place| place == 2 && error.path[0] == "sinks";
+        let tag = |place| place == 2 && matches!(&*error.path[0], "sinks" | "sources");
         path.0.extend(inner.filter(|(place, _)| !tag(*place)).map(|(_, key)| key.clone()));
         problems.refuse(&path, text(error.kind));
         remove(&mut tree, &error.path);

@@ -9,7 +9,7 @@ use super::{
     RouteConfig,
     check::millis,
     problem::{Path, Problems},
-    raw::{RawRetry, RawRoute},
+    raw::{RawBackoff, RawRetry, RawRoute},
     read::unknown,
     value::{Period, Size, Whole},
 };
@@ -67,11 +67,16 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
 fn retry(raw: &RawRetry, at: &Path, problems: &mut Problems) -> Option<RetryPolicy> {
     let most = Whole(u64::from(u32::MAX));
     let max_attempts = problems.within(&at.key("max_attempts"), raw.max_attempts, Whole(1)..=most);
+    let &RawRetry { initial, factor, max, jitter, .. } = raw;
+    let backoff = backoff(&RawBackoff { initial, factor, max, jitter }, at, problems);
+    Some(RetryPolicy { max_attempts: u32::try_from(max_attempts?.0).expect("within u32"), backoff: backoff? })
+}
+
+pub fn backoff(raw: &RawBackoff, at: &Path, problems: &mut Problems) -> Option<Backoff> {
     let initial = problems.require(&at.key("initial"), raw.initial);
     let factor = problems.require(&at.key("factor"), raw.factor);
     let max = problems.require(&at.key("max"), raw.max);
     let jitter = problems.require(&at.key("jitter"), raw.jitter);
     let backoff = Backoff::new(initial?.0, factor?.0, max?.0, jitter?.0);
-    let backoff = backoff.map_err(|(key, text)| problems.add(&at.key(key), text)).ok();
-    Some(RetryPolicy { max_attempts: u32::try_from(max_attempts?.0).expect("within u32"), backoff: backoff? })
+    backoff.map_err(|(key, text)| problems.add(&at.key(key), text)).ok()
 }

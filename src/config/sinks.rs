@@ -1,6 +1,6 @@
 //! Checks of sinks. A new type of sink is a struct in `raw`, a function here, and its defaults in the YAML.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use super::{
     HttpSinkConfig, RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
@@ -169,30 +169,43 @@ const MAX_SHORT_STRING_BYTES: usize = 255;
 
 fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<RabbitMqConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
-    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
-        let secure = problems.check(&at.key("url"), amqp_url(url.expose()))?;
-        check_tls(at, &tls, secure, problems);
-        Some(SecretUrl::from(url.expose()))
-    });
+    let server = rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
     let exchange = problems.require(&at.key("exchange"), raw.exchange);
     for (key, text) in [("exchange", &exchange), ("routing_key", &raw.routing_key)] {
-        let length = text.as_ref().map_or(0, String::len);
-        if length > MAX_SHORT_STRING_BYTES {
-            problems.add(&at.key(key), format!("has {length} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}"));
-        }
+        check_short_string(text.as_deref().unwrap_or_default(), &at.key(key), problems);
     }
     let timeout = check_timeout(at, raw.timeout, problems);
+    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
+    Some(RabbitMqConfig { server: server?, exchange: exchange?, routing_key, timeout: timeout? })
+}
+
+pub fn check_short_string(text: &str, at: &Path, problems: &mut Problems) {
+    if text.len() > MAX_SHORT_STRING_BYTES {
+        problems.add(at, format!("has {} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}", text.len()));
+    }
+}
+
+/// `tls`: `ca_file`, `cert_file`, `key_file`
+pub fn rabbitmq_server(
+    url: Option<Secret>,
+    username: Option<String>,
+    password: Option<Secret>,
+    tls: [Option<PathBuf>; 3],
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<RabbitMqServer> {
+    let url = problems.require(&at.key("url"), url)?;
+    let secure = problems.check(&at.key("url"), amqp_url(url.expose()))?;
+    check_tls(at, &tls, secure, problems);
     let [ca_file, cert_file, key_file] = tls;
-    let server = RabbitMqServer {
-        url: url?,
-        username: raw.username.filter(|name| !name.is_empty()),
-        password: raw.password.filter(|password| !password.expose().is_empty()),
+    Some(RabbitMqServer {
+        url: SecretUrl::from(url.expose()),
+        username: username.filter(|name| !name.is_empty()),
+        password: password.filter(|password| !password.expose().is_empty()),
         ca_file,
         cert_file,
         key_file,
-    };
-    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
-    Some(RabbitMqConfig { server, exchange: exchange?, routing_key, timeout: timeout? })
+    })
 }
 
 /// Whether it asks for TLS.

@@ -119,7 +119,7 @@ fn drop_empty(values: &mut Dict, root: bool, names: bool) {
     values.retain(|_, value| names || !matches!(value, Value::Empty(..)));
     for (key, value) in values {
         if let Value::Dict(_, inner) = value {
-            drop_empty(inner, false, root && matches!(key.as_str(), "sinks" | "routes"));
+            drop_empty(inner, false, root && matches!(key.as_str(), "sinks" | "routes" | "sources"));
         }
     }
 }

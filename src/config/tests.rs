@@ -56,7 +56,7 @@ fn without_files_the_defaults_hold_and_redis_is_embedded() {
     assert_eq!((config.log.format, config.log.level), (LogFormat::Text, tracing::Level::INFO));
     assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
     assert_eq!(config.max_sleep, Duration::from_secs(30));
-    assert!(config.sinks.is_empty() && config.routes.is_empty());
+    assert!(config.sinks.is_empty() && config.routes.is_empty() && config.sources.is_empty());
 }
 
 #[test]
@@ -71,6 +71,11 @@ sinks:
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
   orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
   mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }
+sources:
+  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, route: a }
+  go: { type: delayqueue, name: order-close, hash_tag: true, route: a, poll: 100ms }
+  rabbit: { type: rabbitmq, url: 'amqp://mq', queue: in, id_from: message_id, delay_from: x_death, backoff: { max: 1m }, route: b.c }
+  records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: a }
 routes:
   a: { sink: web }
   b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 } }
@@ -98,6 +103,17 @@ routes:
     let SinkConfig::RabbitMq(mq) = &config.sinks["mq"] else { panic!("mq is an exchange") };
     assert_eq!((mq.exchange.as_str(), &mq.routing_key, mq.timeout), ("", &None, 10 * SECOND));
     assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
+    let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
+    assert_eq!((set.key.as_str(), set.unit, set.payload), ("delayed", ScoreUnit::Milliseconds, MemberPayload::Hash));
+    assert_eq!((&*set.route, set.poll), ("a", SECOND));
+    let SourceConfig::DelayQueue(go) = &config.sources["go"] else { panic!("go is a delayqueue") };
+    assert_eq!((go.name.as_str(), go.prefix.as_str(), go.hash_tag, go.poll), ("order-close", "dp", true, SECOND / 10));
+    let SourceConfig::RabbitMq(rabbit) = &config.sources["rabbit"] else { panic!("rabbit is a queue") };
+    assert_eq!((rabbit.queue.as_str(), rabbit.prefetch, rabbit.id_from), ("in", 1000, IdFrom::MessageId));
+    assert_eq!(rabbit.backoff, Some(crate::backoff::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap()));
+    let SourceConfig::Kafka(records) = &config.sources["records"] else { panic!("records is a topic") };
+    assert_eq!((&records.topics[..], records.group_id.as_str()), (&["t".to_owned(), "u".to_owned()][..], "g"));
+    assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(3600 * SECOND)));
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
     assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));

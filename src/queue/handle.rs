@@ -29,16 +29,16 @@ pub struct QueueRoute {
 
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
-    store: Arc<RedisStore>,
+    pub(super) store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, Route>,
     settings: Settings,
     /// The connection's generation that knows our routes.
     registered: Mutex<Option<u64>>,
 }
 
-struct Route {
+pub(super) struct Route {
     sink: Option<Arc<str>>,
-    partitions: Vec<(Partition, Coalescer)>,
+    pub(super) partitions: Vec<(Partition, Coalescer)>,
 }
 
 struct Settings {
@@ -290,7 +290,7 @@ impl Queue {
         Ok(found)
     }
 
-    fn route(&self, name: &str) -> Result<&Route, QueueError> {
+    pub(super) fn route(&self, name: &str) -> Result<&Route, QueueError> {
         self.routes.get(name).ok_or_else(|| QueueError::UnknownRoute(name.to_owned()))
     }
 
@@ -301,7 +301,7 @@ impl Queue {
 }
 
 impl Route {
-    fn count(&self) -> u16 {
+    pub(super) fn count(&self) -> u16 {
         u16::try_from(self.partitions.len()).expect("configured as u16")
     }
 
@@ -311,7 +311,10 @@ impl Route {
 }
 
 /// A longer delay would be stored as a time that no release can read.
-fn check_due(due: Due) -> Result<(), StoreError> {
+///
+/// # Errors
+/// `Refused` with the text to show.
+pub fn check_due(due: Due) -> Result<(), StoreError> {
     match due {
         Due::After(millis) if millis > MAX_DELAY_MILLIS => {
             let text = format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}");

@@ -4,8 +4,9 @@
 mod coalescer;
 mod cursor;
 mod handle;
+mod inter;
 
-pub use handle::{Queue, QueueRoute, StartError};
+pub use handle::{Queue, QueueRoute, StartError, check_due};
 
 use std::sync::Arc;
 

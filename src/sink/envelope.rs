@@ -22,7 +22,7 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
 fn envelope(delivery: &Delivery) -> Bytes {
     let text = std::str::from_utf8(&delivery.payload).ok();
     let envelope = Envelope {
-        id: delivery.id.as_str(),
+        id: delivery.shown_id(),
         route: &delivery.route,
         attempt: delivery.attempt,
         due: delivery.due.get(),

@@ -35,6 +35,13 @@ pub struct Delivery {
     pub payload: Bytes,
 }
 
+impl Delivery {
+    /// The id that consumers know.
+    pub fn shown_id(&self) -> &str {
+        self.metadata.shown_id(&self.id)
+    }
+}
+
 /// Takes the outcomes of one batch, in any order, one for each index of the batch.
 #[derive(Clone, Debug)]
 pub struct Report {

@@ -138,12 +138,7 @@ impl<'a> Values<'a> {
         match placeholder {
             Placeholder::Key => self.metadata.key.as_deref(),
             Placeholder::Route => Some(self.route),
-            Placeholder::Header(name) => {
-                let headers = &self.metadata.headers;
-                // Of two that differ in case only, the one that is spelled as in the setting.
-                let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
-                headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
-            }
+            Placeholder::Header(name) => self.metadata.selector(name),
         }
     }
 }

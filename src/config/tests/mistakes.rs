@@ -205,11 +205,55 @@ const MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', ca_file: /etc/hostname}}",
         "1.yaml:1:59: sinks.a.ca_file: needs a URL with TLS: ",
     ),
+    // Sources
+    ("sources:\n  a:", "1.yaml:2:3: sources.a: must be a mapping with a `type`"),
+    (
+        "sources: {a: {route: b}}",
+        "1.yaml:1:11: sources.a.type: is missing: one of delayqueue, kafka, rabbitmq, sorted_set",
+    ),
+    ("sources: {a: {type: sorted_set, key: b}}", "1.yaml:1:11: sources.a.route: is missing"),
+    ("sources: {a: {type: sorted_set, key: b, route: c}}", "1.yaml:1:41: sources.a.route: route `c` is unknown"),
     // Routes
     ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),
     ("routes: {a: {}}", "1.yaml:1:10: routes.a.sink: is missing"),
     ("routes: {a: {sink: b}}", "1.yaml:1:14: routes.a.sink: sink `b` is unknown: known: nothing"),
     ("route_defaults:\n  lese: 1s", "1.yaml:2:3: route_defaults.lese: `lese` is unknown: did you mean `lease`?"),
+];
+
+/// What stands in a source, all else being right.
+const SOURCE_MISTAKES: &[(&str, &str)] = &[
+    ("type: sorted_set", "1.yaml:1:11: sources.a.key: is missing"),
+    (
+        "type: sorted_set, key: 'punctual:routes'",
+        "1.yaml:1:33: sources.a.key: `punctual:routes` is one of punctual's own keys",
+    ),
+    (
+        "type: sorted_set, unit: days, key: b",
+        "1.yaml:1:33: sources.a.unit: `days` is unknown: known: seconds, milliseconds",
+    ),
+    ("type: sorted_set, url: 'redis://b', key: b", "1.yaml:1:33: sources.a.url: `url` is unknown"),
+    ("type: sorted_set, poll: 0s, key: b", "1.yaml:1:33: sources.a.poll: `0s` is not within 10ms .. 5m"),
+    ("type: delayqueue", "1.yaml:1:11: sources.a.name: is missing"),
+    ("type: rabbitmq, url: 'amqp://b'", "1.yaml:1:11: sources.a.queue: is missing"),
+    ("type: rabbitmq, url: 'http://b', queue: c", "1.yaml:1:31: sources.a.url: has the scheme `http`"),
+    (
+        "type: rabbitmq, prefetch: 0, url: 'amqp://b', queue: c",
+        "1.yaml:1:31: sources.a.prefetch: `0` is not within 1 .. 65535",
+    ),
+    (
+        "type: rabbitmq, backoff: {factor: 0}, url: 'amqp://b', queue: c",
+        "1.yaml:1:41: sources.a.backoff.factor: 0 is not within 1 .. 100",
+    ),
+    ("type: kafka, brokers: 'b:1', topics: c", "1.yaml:1:11: sources.a.group_id: is missing"),
+    ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),
+    (
+        "type: kafka, topics: 'b c', brokers: 'b:1', group_id: c",
+        "1.yaml:1:28: sources.a.topics.0: `b c` is not a topic",
+    ),
+    (
+        "type: kafka, options: {enable.auto.commit: true}, topics: b, brokers: 'b:1', group_id: c",
+        "1.yaml:1:38: sources.a.options.enable.auto.commit: cannot be set: an offset is committed once Redis has",
+    ),
 ];
 
 /// What a route may get wrong, with a sink `s` of timeout 10s.
@@ -248,6 +292,10 @@ fn every_mistake_is_reported_where_it_was_made_and_alone() {
     for (yaml, expected) in MISTAKES {
         compare(yaml, expected);
     }
+    for (source, expected) in SOURCE_MISTAKES {
+        let routes = "routes: {r: {sink: s}}\nsinks: {s: {type: redis_list, key: k}}";
+        compare(&format!("sources: {{a: {{{source}, route: r}}}}\n{routes}"), expected);
+    }
     for (setting, expected) in ROUTE_MISTAKES {
         let yaml = format!("sinks: {{s: {{type: redis_list, key: k}}}}\nroutes:\n  a-b:\n    sink: s\n    {setting}");
         let column = if setting.starts_with("retry: {") { 13 } else { 5 };
@@ -285,7 +333,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",
             "$PUNCTUAL__LOG__LEVEL: log.level: `9` is unknown: known: error, warn, info, debug, trace",
             "$PUNCTUAL__ROUTES__A__RETRY__FACTOR: routes.a.retry.factor: 0 is not within 1 .. 100",
-            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes",
+            "$PUNCTUAL__X: x: `x` is unknown: known: redis, server, log, shutdown_timeout, max_sleep, sink_defaults, sinks, route_defaults, routes, source_defaults, sources",
         ]
     );
 }

@@ -98,7 +98,9 @@ impl RequestFactory {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        headers.insert(ID, header_value("id", delivery.id.as_str())?);
+        // The digest, where the id that consumers know does not fit in a header.
+        let shown = Some(delivery.shown_id()).filter(|id| id.bytes().all(|b| b.is_ascii_graphic()));
+        headers.insert(ID, header_value("id", shown.unwrap_or(delivery.id.as_str()))?);
         headers.insert(ROUTE, header_value("route", &delivery.route)?);
         headers.insert(ATTEMPT, delivery.attempt.into());
         headers.insert(DUE, delivery.due.get().into());

@@ -88,7 +88,7 @@ fn headers(delivery: &Delivery) -> OwnedHeaders {
     let users = &delivery.metadata.headers;
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
     let ours = [
-        ("punctual-id", delivery.id.as_str()),
+        ("punctual-id", delivery.shown_id()),
         ("punctual-route", &delivery.route),
         ("punctual-attempt", &attempt),
         ("punctual-due", &due),

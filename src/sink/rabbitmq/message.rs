@@ -55,12 +55,12 @@ impl Prepared {
         for (name, value) in &delivery.metadata.headers {
             headers.insert(short("header name", name)?, text(value));
         }
-        headers.insert(ID.into(), text(delivery.id.as_str()));
+        headers.insert(ID.into(), text(delivery.shown_id()));
         headers.insert(ROUTE.into(), text(&delivery.route));
         headers.insert(ATTEMPT.into(), AMQPValue::LongLongInt(attempt));
         headers.insert(DUE.into(), AMQPValue::LongLongInt(delivery.due.get().cast_signed()));
         let mut properties = BasicProperties::default()
-            .with_message_id(short("id", delivery.id.as_str())?)
+            .with_message_id(short("id", delivery.shown_id())?)
             .with_delivery_mode(PERSISTENT)
             .with_headers(headers);
         if let Some(content_type) = &delivery.metadata.content_type {
@@ -69,7 +69,7 @@ impl Prepared {
         if let Some(given) = &delivery.metadata.properties {
             properties = with_given(properties, given)?;
         }
-        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
+        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.shown_id().into(), attempt };
         Ok(Self { index, routing_key, properties, payload: delivery.payload, tag })
     }
 }

@@ -4,11 +4,26 @@ use redis::Value;
 
 use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
 use crate::{
-    message::MessageId,
+    codec,
+    message::{MessageId, NewMessage},
+    outcome::DeadReason,
     port::{Partition, StoreError},
 };
 
 impl RedisStore {
+    /// Keeps `batch`, all of `partition`, dead from the start, each with an error; whether each was taken, in
+    /// order: one whose id is live is not.
+    pub async fn inter(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
+        let keys = self.keys(partition)?;
+        let mut call = script::INTER.keys(&[&keys.messages, &keys.dead, &keys.errors, &keys.pending, &keys.unack]);
+        for (message, error) in batch {
+            let text = format!("{}: {error}", DeadReason::Invalid.as_str());
+            let tail = codec::tail(&message.metadata, &message.payload);
+            call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
+        }
+        call.run(&self.connection).await
+    }
+
     /// The named ones of `partition`, or all that died before the call; how many.
     pub async fn redrive(&self, partition: &Partition, ids: Option<&[MessageId]>) -> Result<u64, StoreError> {
         let keys = self.keys(partition)?;

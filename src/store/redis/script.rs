@@ -33,6 +33,7 @@ scripts! {
     CANCEL "cancel"
     CLAIM "claim"
     GET "get"
+    INTER "inter"
     LIST "list"
     OPEN "open"
     PAUSE "pause"

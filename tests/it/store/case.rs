@@ -239,6 +239,11 @@ impl Case<'_> {
                         .await
                         .map(|answers| answers.into_iter().map(|one| (one.status, one.due.get())).collect::<Vec<_>>()),
                 ),
+                Operation::Inter(batch) => {
+                    let with_error = |message: &NewMessage| (message.clone(), "odd".to_owned());
+                    let batch: Vec<_> = batch.iter().map(with_error).collect();
+                    shown(store.inter(partition, &batch).await)
+                }
                 Operation::Produce(message) => self.bench.produce(partition, message).await,
                 Operation::Claim(request) => {
                     let claimed = store.claim(partition, *request).await.expect("a claim");
@@ -303,6 +308,7 @@ fn expect(model: &mut Rows, list: &mut Vec<Bytes>, call: &Call, reply: &Reply, n
         }
         Call::Plain(operation) => match operation {
             Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now)),
+            Operation::Inter(batch) => format!("{:?}", model.inter(batch, now)),
             Operation::Produce(message) => {
                 let (status, due) = model.schedule(std::slice::from_ref(message), now)[0];
                 format!("{:?}", (produced(status), due))

@@ -12,8 +12,9 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 9] = [
+const GROWING: [&str; 10] = [
     "open",
+    "inter",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",

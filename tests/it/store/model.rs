@@ -90,6 +90,22 @@ impl Rows {
         (status, due)
     }
 
+    pub fn inter(&mut self, batch: &[NewMessage], now: u64) -> Vec<bool> {
+        let mut inter = |message: &NewMessage| {
+            let id = message.id.to_string();
+            if self.state(&id).is_some() {
+                return false;
+            }
+            let (at, metadata) = (millis(now), message.metadata.clone());
+            let body = StoredMessage { due: at, accepted: at, metadata, payload: message.payload.clone() };
+            self.bodies.insert(id.clone(), codec::encode(&body));
+            self.errors.insert(id.clone(), "invalid: odd".into());
+            self.dead.insert(id, now);
+            true
+        };
+        batch.iter().map(&mut inter).collect()
+    }
+
     /// The messages, and the suspects passed over.
     pub fn claim(&mut self, request: &ClaimRequest, now_micros: u64, token: u64) -> (Vec<Taken>, usize) {
         if self.paused {

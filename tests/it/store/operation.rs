@@ -31,6 +31,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub enum Operation {
     Schedule(Vec<NewMessage>),
+    Inter(Vec<NewMessage>),
     /// Through lua/produce.lua.
     Produce(NewMessage),
     Claim(ClaimRequest),
@@ -99,6 +100,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
     let message = message(ids.to_vec()).boxed();
     prop_oneof![
         8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
+        1 => vec(message.clone(), 1..4).prop_map(Operation::Inter),
         2 => message.prop_map(Operation::Produce),
         10 => claim().prop_map(Operation::Claim),
         3 => Just(Operation::Recover),

@@ -27,7 +27,7 @@ const HELD_UNTIL: u64 = 1 << 53;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 28] = [
+pub const SCENES: [(&str, &str); 29] = [
     ("ack", "ack"),
     ("bury", "bury"),
     ("cancel pending", "cancel"),
@@ -36,6 +36,7 @@ pub const SCENES: [(&str, &str); 28] = [
     ("probe", "claim"),
     ("claim a suspect", "claim"),
     ("get", "get"),
+    ("inter", "inter"),
     ("list", "list"),
     ("open", "open"),
     ("pause", "pause"),
@@ -159,6 +160,11 @@ impl Bench {
             "recover" => drop(store.recover(&partition).await?),
             "cancel pending" => drop(store.cancel(&partition, &id("failed")).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead")).await?),
+            "inter" => {
+                let named = ["fresh", "due", "other", "fresh", "dead"];
+                let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
+                store.inter(&partition, &batch).await?;
+            }
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, State::Dead, 10, None).await?),
             "stats" => drop(store.stats(&partition).await?),

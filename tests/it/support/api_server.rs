@@ -5,7 +5,7 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, MetricsPage, SinkStatus},
+    api::{self, Api, BreakerState, MetricsPage, SinkStatus, SourceStatuses, Statuses},
     config::{AuthConfig, ServerConfig},
     connection::Connection,
     outcome::DeadReason,
@@ -103,8 +103,10 @@ impl ApiServer {
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
         };
-        let page = MetricsPage::new(queue.clone(), recorder());
-        let api = Api::new(queue, &config, Arc::new(move || vec![sink.clone()]), page, api::ulids());
+        let sources: SourceStatuses = Arc::new(|| Box::pin(async { Vec::new() }));
+        let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
+        let statuses = Statuses { sinks: Arc::new(move || vec![sink.clone()]), sources };
+        let api = Api::new(queue, &config, statuses, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
             let _ = stopped.await;

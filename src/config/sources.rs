@@ -1,0 +1,130 @@
+//! Checks of sources. A new type of source is a struct in `raw_source`, a function here, and its defaults in the YAML.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    DelayFrom, DelayQueueConfig, KafkaSourceConfig, RabbitMqSourceConfig, SortedSetConfig, SourceConfig,
+    check::millis,
+    kafka,
+    problem::{Path, Problems},
+    raw_source::{RawDelayQueue, RawKafkaSource, RawRabbitMqSource, RawSortedSet, RawSource},
+    read::unknown,
+    routes, sinks,
+    value::{Period, Whole},
+};
+
+/// What a source has to fit in with.
+pub struct Limits<'a> {
+    pub routes: &'a BTreeSet<String>,
+    pub key_prefix: &'a str,
+}
+
+pub fn source(raw: RawSource, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<SourceConfig> {
+    match raw {
+        RawSource::SortedSet(raw) => sorted_set(raw, at, limits, problems).map(SourceConfig::SortedSet),
+        RawSource::DelayQueue(raw) => delay_queue(raw, at, limits, problems).map(SourceConfig::DelayQueue),
+        RawSource::RabbitMq(raw) => rabbitmq(raw, at, limits, problems).map(SourceConfig::RabbitMq),
+        RawSource::Kafka(raw) => kafka_source(raw, at, limits, problems).map(SourceConfig::Kafka),
+    }
+}
+
+fn route(raw: Option<String>, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<Arc<str>> {
+    let at = at.key("route");
+    let route = problems.require(&at, raw)?;
+    if !limits.routes.contains(&route) {
+        problems.add(&at, format!("route {}", unknown(&route, limits.routes)));
+    }
+    Some(route.into())
+}
+
+fn poll(raw: Option<Period>, at: &Path, problems: &mut Problems) -> Option<std::time::Duration> {
+    problems.within(&at.key("poll"), raw, millis(10)..=millis(300_000)).map(|poll| poll.0)
+}
+
+/// Text that must be there and not empty.
+fn text(raw: Option<String>, at: &Path, problems: &mut Problems) -> Option<String> {
+    problems.require(at, raw.filter(|text| !text.is_empty()))
+}
+
+fn sorted_set(raw: RawSortedSet, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<SortedSetConfig> {
+    let route = route(raw.route, at, limits, problems);
+    let key = text(raw.key, &at.key("key"), problems);
+    let prefix = limits.key_prefix;
+    let own = |key: &&String| key.starts_with(&format!("{{{prefix}:")) || **key == format!("{prefix}:routes");
+    if let Some(key) = key.as_ref().filter(own) {
+        problems.add(&at.key("key"), format!("`{}` is one of punctual's own keys", key.escape_debug()));
+    }
+    let unit = problems.require(&at.key("unit"), raw.unit);
+    let payload = problems.require(&at.key("payload"), raw.payload);
+    let poll = poll(raw.poll, at, problems);
+    Some(SortedSetConfig { route: route?, key: key?, unit: unit?, payload: payload?, poll: poll? })
+}
+
+fn delay_queue(raw: RawDelayQueue, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<DelayQueueConfig> {
+    let route = route(raw.route, at, limits, problems);
+    let name = text(raw.name, &at.key("name"), problems);
+    let prefix = text(raw.prefix, &at.key("prefix"), problems);
+    let hash_tag = problems.require(&at.key("hash_tag"), raw.hash_tag);
+    let poll = poll(raw.poll, at, problems);
+    Some(DelayQueueConfig { route: route?, name: name?, prefix: prefix?, hash_tag: hash_tag?.0, poll: poll? })
+}
+
+fn rabbitmq(
+    raw: RawRabbitMqSource,
+    at: &Path,
+    limits: &Limits,
+    problems: &mut Problems,
+) -> Option<RabbitMqSourceConfig> {
+    let route = route(raw.route, at, limits, problems);
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    let server = sinks::rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
+    let queue = text(raw.queue, &at.key("queue"), problems);
+    if let Some(queue) = &queue {
+        sinks::check_short_string(queue, &at.key("queue"), problems);
+    }
+    let prefetch = problems.within(&at.key("prefetch"), raw.prefetch, Whole(1)..=Whole(65_535));
+    let id_from = problems.require(&at.key("id_from"), raw.id_from);
+    let delay_from = problems.require(&at.key("delay_from"), raw.delay_from);
+    let backoff = routes::backoff(&raw.backoff, &at.key("backoff"), problems);
+    Some(RabbitMqSourceConfig {
+        route: route?,
+        server: server?,
+        queue: queue?,
+        prefetch: u16::try_from(prefetch?.0).expect("at most 65535"),
+        id_from: id_from?,
+        backoff: match delay_from? {
+            DelayFrom::Headers => None,
+            DelayFrom::XDeath => Some(backoff?),
+        },
+    })
+}
+
+fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<KafkaSourceConfig> {
+    let route = route(raw.route, at, limits, problems);
+    if raw.topics.is_empty() {
+        problems.require::<()>(&at.key("topics"), None);
+    }
+    let mut topics = Vec::new();
+    for (place, topic) in raw.topics.items() {
+        kafka::check_topic(&topic, &at.key("topics").key(place.to_string()), problems);
+        topics.push(topic);
+    }
+    let group_id = text(raw.group_id, &at.key("group_id"), problems);
+    let start = problems.require(&at.key("start"), raw.start);
+    let most = millis(10_000 * 24 * 3_600_000);
+    let max_overdue = match raw.max_overdue {
+        Some(period) => Some(problems.within(&at.key("max_overdue"), Some(period), millis(1_000)..=most)?.0),
+        None => None,
+    };
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    let access = kafka::Access {
+        brokers: raw.brokers,
+        username: raw.username,
+        password: raw.password,
+        tls,
+        options: raw.options,
+        refused: &kafka::REFUSED_OF_SOURCES,
+    };
+    let server = kafka::server(access, at, problems);
+    Some(KafkaSourceConfig { route: route?, server, topics, group_id: group_id?, start: start?, max_overdue })
+}

@@ -1,0 +1,68 @@
+//! Where a message of a source comes from, as far as no other field can tell it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Set by sources only, so that what they took leaves as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// The id there, where it is not one of ours: `id` is its digest then, and sinks tell this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The key there, base64, where it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// Headers that are no text, or whose names HTTP does not know or punctual reserves; in order. A sink of the
+    /// same kind sends them as they were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<TypedHeader>,
+    /// Headers that `{header:NAME}` finds and no sink sends: they have done their work.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub selectors: BTreeMap<String, String>,
+    /// AMQP's property, seconds since the epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<u64>,
+}
+
+/// A header with the type that it had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypedHeader {
+    pub name: String,
+    #[serde(flatten)]
+    pub value: TypedValue,
+}
+
+/// `bytes` (base64) from Kafka; from AMQP the names of its field types.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypedValue {
+    pub r#type: String,
+    pub value: serde_json::Value,
+}
+
+impl Origin {
+    /// `None` when there is nothing to tell.
+    pub fn or_none(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_takes_no_room_and_the_rest_comes_back() {
+        assert_eq!(serde_json::to_string(&Origin::default()).unwrap(), "{}");
+        assert_eq!(Origin::default().or_none(), None);
+        let header = TypedHeader {
+            name: "x-death".into(),
+            value: TypedValue { r#type: "array".into(), value: serde_json::json!([1, "a"]) },
+        };
+        let origin = Origin { id: Some("a b".into()), headers: vec![header], ..Origin::default() };
+        let json = serde_json::to_string(&origin).unwrap();
+        assert_eq!(json, r#"{"id":"a b","headers":[{"name":"x-death","type":"array","value":[1,"a"]}]}"#);
+        assert_eq!(serde_json::from_str::<Origin>(&json).unwrap(), origin);
+    }
+}

@@ -1,0 +1,54 @@
+//! Messages that are dead from the start.
+
+use std::collections::HashMap;
+
+use futures::future::try_join_all;
+
+use super::{Queue, QueueError};
+use crate::{message::NewMessage, metrics, outcome::DeadReason, store::redis::MAX_CALL_BYTES};
+
+/// Messages in one script call: they are rare, and may be larger than others.
+const BATCH: usize = 100;
+
+impl Queue {
+    /// Keeps what a source could not understand as dead letters, each with an error: nothing is dropped. Their
+    /// size is not limited here. How many were taken: one whose id is live is not, because it was taken before.
+    ///
+    /// # Errors
+    /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
+    pub async fn inter(&self, route: &str, messages: Vec<(NewMessage, String)>) -> Result<u64, QueueError> {
+        let found = self.route(route)?;
+        let mut parts: HashMap<u16, Vec<(NewMessage, String)>> = HashMap::new();
+        for one in messages {
+            parts.entry(one.0.id.partition(found.count())).or_default().push(one);
+        }
+        let counts = try_join_all(parts.into_iter().map(async |(number, part)| {
+            let (partition, _) = &found.partitions[usize::from(number)];
+            let mut count = 0;
+            for batch in batches(&part) {
+                count += self.store.inter(partition, batch).await?.into_iter().filter(|taken| *taken).count();
+            }
+            Ok::<_, QueueError>(count as u64)
+        }))
+        .await?;
+        let count = counts.into_iter().sum();
+        metrics::dead(route, DeadReason::Invalid, count);
+        Ok(count)
+    }
+}
+
+/// Each fits into one script call, unless a single message does not.
+fn batches(messages: &[(NewMessage, String)]) -> Vec<&[(NewMessage, String)]> {
+    let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (place, (message, _)) in messages.iter().enumerate() {
+        bytes += message.payload.len();
+        if place > start && (place - start == BATCH || bytes > MAX_CALL_BYTES / 2) {
+            batches.push(&messages[start..place]);
+            (start, bytes) = (place, message.payload.len());
+        }
+    }
+    if start < messages.len() {
+        batches.push(&messages[start..]);
+    }
+    batches
+}

@@ -1,0 +1,37 @@
+//! Ids for what has none that punctual could use.
+
+use sha2::{Digest, Sha256};
+
+use crate::message::MessageId;
+
+/// Bytes of the digest that make an id: 128 bits, so that no two ever meet by chance.
+const DIGEST_BYTES: usize = 16;
+
+/// The same id for the same parts, whatever they hold: `~` and hexadecimal digits.
+pub fn digest(parts: &[&[u8]]) -> MessageId {
+    use std::fmt::Write;
+    let mut hasher = Sha256::new();
+    for part in parts {
+        // With its length, so that moving a border changes the digest.
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    let mut text = String::from("~");
+    for byte in &hasher.finalize()[..DIGEST_BYTES] {
+        write!(text, "{byte:02x}").expect("a string takes all");
+    }
+    MessageId::parse(&text).expect("tilde and digits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_depends_on_every_part_and_on_their_borders() {
+        assert_eq!(digest(&[b"a", b"b"]), digest(&[b"a", b"b"]));
+        assert_ne!(digest(&[b"a", b"b"]), digest(&[b"ab", b""]));
+        assert_ne!(digest(&[b"a"]), digest(&[b"a", b""]));
+        assert_eq!(digest(&[]).as_str().len(), 1 + 2 * DIGEST_BYTES);
+    }
+}

@@ -1,0 +1,33 @@
+//! Sources take messages out of an existing system and schedule them on a route, through the same handle as the
+//! API. A source knows its system and the `Intake`; the intake knows the queue. A message is acknowledged upstream
+//! only after the intake has answered for it: then Redis has it, or keeps it as a dead letter.
+
+mod id;
+mod intake;
+mod status;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+pub use self::{
+    id::digest,
+    intake::{Entry, Intake, Stopped},
+    status::{SourceState, SourceStatus, Status},
+};
+
+/// A configured way in.
+#[async_trait]
+pub trait Source: Send + Sync + 'static {
+    /// Takes messages until `stop` says so. Returns only then, or when dropped: it survives the loss of its system
+    /// and of Redis, and tells `intake.status()` about either. Dropping it at any await loses nothing.
+    async fn run(&self, intake: Intake, stop: watch::Receiver<bool>);
+
+    /// Whether it could take messages now; bounded in time.
+    ///
+    /// # Errors
+    /// What is wrong, for a person.
+    async fn check(&self) -> Result<(), String>;
+
+    /// Messages that wait in its system, where that can be told; bounded in time.
+    async fn depth(&self) -> Option<u64>;
+}
