@@ -6,7 +6,9 @@ use bytes::Bytes;
 use punctual::{
     message::{MessageId, Metadata, NewMessage, OnConflict, State},
     outcome::DeadReason,
-    port::{Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, Transfer},
+    port::{
+        Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, Transfer, Transferred,
+    },
     queue::{Queue, Status},
     store::redis::{MAX_BATCH, RedisStore},
     time::{Due, UnixMillis},
@@ -74,11 +76,19 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, Status::Scheduled).await;
     all_done(store.ack(&partition, &leases(&claim_all().await)).await.unwrap());
     schedule(OnConflict::Keep, Status::Scheduled).await;
-    let transfer = |lease| Transfer { lease, list: "list".into(), value: Bytes::from_static(b"value") };
-    let claimed = leases(&claim_all().await);
-    all_done(store.transfer(&partition, &claimed.into_iter().map(transfer).collect::<Vec<_>>()).await.unwrap());
+    for lists in [1, MAX_BATCH] {
+        let transfer = |(n, lease)| Transfer {
+            lease,
+            list: format!("list-{}", n % lists).into(),
+            value: Bytes::from_static(b"value"),
+        };
+        let claimed = leases(&claim_all().await);
+        let transfers: Vec<_> = claimed.into_iter().enumerate().map(transfer).collect();
+        let done = store.transfer(&partition, &transfers).await.unwrap();
+        assert!(done.len() == MAX_BATCH && done.iter().all(|one| *one == Transferred::Done));
+        schedule(OnConflict::Keep, Status::Scheduled).await;
+    }
 
-    schedule(OnConflict::Keep, Status::Scheduled).await;
     let request = ClaimRequest { lease: Duration::from_millis(1), ..everything() };
     assert_eq!(store.claim(&partition, request).await.unwrap().messages.len(), MAX_BATCH);
     tokio::time::sleep(Duration::from_millis(2)).await;
