@@ -6,7 +6,7 @@ use punctual::{message::State, port::StoreError, store::redis::RegistrationError
 use tokio::time::Instant;
 
 use super::{
-    bench::{Bench, id, store},
+    bench::{Bench, MAX_PAYLOAD, id, store},
     rows::key,
     scene::{LISTS, ROUTE, SCENES, partition},
 };
@@ -54,7 +54,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
     bench.maxmemory(0).await;
     bench.set("get").await;
     bench.maxmemory(1).await;
-    bench.store.register(super::bench::MAX_PAYLOAD).await.expect("nothing to write");
+    bench.store.register().await.expect("nothing to write");
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn without_rights_on_channels_every_script_does_its_work() {
         .await
         .expect("a user");
     let mute = format!("redis://mute:secret@127.0.0.1:{}/0", bench.server.port());
-    bench.store = store(&mute).into();
+    bench.store = store(&mute, MAX_PAYLOAD).into();
     let client = redis::Client::open(mute).expect("a valid URL");
     bench.raw = client.get_multiplexed_async_connection().await.expect("the server answers");
     let denied = redis::cmd("PUBLISH").arg(&[key(ROUTE, 0, "wake"), String::new()]).exec_async(&mut bench.raw).await;
@@ -160,7 +160,7 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
     let mut bench = Bench::start().await;
     for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
         redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");
-        let error = bench.store.register(super::bench::MAX_PAYLOAD).await.expect_err("another's");
+        let error = bench.store.register().await.expect_err("another's");
         assert!(matches!(&error, RegistrationError::Mismatch { stored, .. } if stored == foreign), "{error}");
         let now: String =
             redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");

@@ -180,7 +180,7 @@ impl Bench {
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "open" | "register" => {
                 // Another largest payload: both have something to write.
-                store.register(MAX_PAYLOAD - 1).await.map_err(|error| match error {
+                self.other.register().await.map_err(|error| match error {
                     RegistrationError::Store(error) => error,
                     mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
                 })?;
