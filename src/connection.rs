@@ -201,9 +201,17 @@ const SERVER_STATES: [(&str, &str); 12] = [
     ("UNKILLABLE", "busy"),
 ];
 
+/// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
+fn without_arguments(mut text: String) -> String {
+    if let Some(at) = text.find(", with args beginning with") {
+        text.truncate(at);
+    }
+    text
+}
+
 /// Tells a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {
-    let text = error.to_string();
+    let text = without_arguments(error.to_string());
     let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
     match error.kind() {
         ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
