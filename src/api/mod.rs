@@ -36,6 +36,7 @@ use axum::{
 use self::{
     auth::{Access, Guard},
     body::BodyMemory,
+    deadline::Calls,
 };
 pub use self::{
     ids::{NewId, ulids},
@@ -56,6 +57,7 @@ pub struct Api {
     max_payload: usize,
     request_timeout: Duration,
     body_memory: BodyMemory,
+    calls: Calls,
     sinks: SinkStatuses,
     metrics: MetricsPage,
     new_id: NewId,
@@ -77,6 +79,7 @@ impl Api {
             max_payload: config.max_payload,
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
+            calls: Calls::default(),
             sinks,
             metrics,
             new_id,

@@ -179,6 +179,25 @@ async fn a_body_that_trickles_is_given_up_within_the_request_timeout() {
 }
 
 #[tokio::test]
+async fn bodies_that_are_announced_and_do_not_come_keep_nobody_waiting() {
+    let server = ApiServer::start().await;
+    let head =
+        format!("POST /v1/routes/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n[", 16 << 20);
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // Answered after the heads above were sent: by then they are being served.
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+    let began = Instant::now();
+    let scheduled = server.call("POST", "/v1/routes/a/messages", r#"{"payload":1}"#).await;
+    assert_eq!(scheduled.status, 201, "{}", scheduled.text);
+    assert!(began.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn a_body_that_breaks_off_schedules_nothing() {
     let server = ApiServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
