@@ -17,6 +17,7 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
     TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until, timeout},
@@ -38,7 +39,7 @@ pub const NO_LINK: &str = "connect";
 /// # Errors
 /// When the URL or a TLS file cannot be used; the text names neither user nor password.
 pub fn client(server: &RemoteRedis) -> Result<Client, String> {
-    let info = server.url.expose().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
+    let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
     let mut settings = info.redis_settings().clone();
     if let Some(username) = &server.username {
         settings = settings.set_username(username);
@@ -53,12 +54,18 @@ pub fn client(server: &RemoteRedis) -> Result<Client, String> {
         _ => None,
     };
     let root_cert = server.ca_file.as_ref().map(read).transpose()?;
-    let client = if client_tls.is_some() || root_cert.is_some() {
-        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+    // The client would take such a file in silence, and then trust nobody.
+    if let (Some(file), Some(pem)) = (&server.ca_file, &root_cert)
+        && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
+    {
+        return Err(format!("{}: no certificate in it", file.display()));
+    }
+    if client_tls.is_some() || root_cert.is_some() {
+        let certificates = TlsCertificates { client_tls, root_cert };
+        Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
     } else {
-        Client::open(info)
-    };
-    client.map_err(|error| format!("redis url: {error}"))
+        Client::open(info).map_err(|error| format!("url: {error}"))
+    }
 }
 
 /// Shared by all callers: commands are pipelined over one link.
