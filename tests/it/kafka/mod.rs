@@ -1,5 +1,6 @@
 //! The Kafka sink against real brokers, and against a mock of one for the errors that a real one does not give.
 
+mod destinations;
 mod errors;
 mod faults;
 mod load;
