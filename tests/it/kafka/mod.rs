@@ -7,6 +7,7 @@ mod load;
 mod pipeline;
 mod records;
 mod refusals;
+mod security;
 
 use std::time::Duration;
 
