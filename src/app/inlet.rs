@@ -6,7 +6,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::backend::Backend;
 use crate::{
-    config::SourceConfig,
+    config::{Config, SourceConfig},
     metrics,
     queue::Queue,
     source::{Intake, Source, SourceStatus, Status},
@@ -20,6 +20,21 @@ pub struct Inlet {
     route: Arc<str>,
     source: Arc<dyn Source>,
     status: Arc<Status>,
+}
+
+/// Every configured source.
+///
+/// # Errors
+/// All that cannot be used, a line each.
+pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
+    let (mut inlets, mut errors) = (Vec::new(), Vec::new());
+    for (name, source) in &config.sources {
+        match Inlet::new(name, source, backend) {
+            Ok(inlet) => inlets.push(inlet),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(inlets) } else { Err(errors.join("\n")) }
 }
 
 impl Inlet {

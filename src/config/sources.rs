@@ -12,6 +12,7 @@ use super::{
     routes, sinks,
     value::{Period, Whole},
 };
+use crate::template::Place;
 
 /// What a source has to fit in with.
 pub struct Limits<'a> {
@@ -80,7 +81,7 @@ fn rabbitmq(
     let server = sinks::rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
     let queue = text(raw.queue, &at.key("queue"), problems);
     if let Some(queue) = &queue {
-        sinks::check_short_string(queue, &at.key("queue"), problems);
+        problems.check(&at.key("queue"), Place::RoutingKey.check(queue));
     }
     let prefetch = problems.within(&at.key("prefetch"), raw.prefetch, Whole(1)..=Whole(65_535));
     let id_from = problems.require(&at.key("id_from"), raw.id_from);
@@ -106,7 +107,7 @@ fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut 
     }
     let mut topics = Vec::new();
     for (place, topic) in raw.topics.items() {
-        kafka::check_topic(&topic, &at.key("topics").key(place.to_string()), problems);
+        problems.check(&at.key("topics").key(place.to_string()), Place::Topic.check(&topic));
         topics.push(topic);
     }
     let group_id = text(raw.group_id, &at.key("group_id"), problems);

@@ -6,7 +6,7 @@ mod cursor;
 mod handle;
 mod inter;
 
-pub use handle::{Queue, QueueRoute, StartError, check_due};
+pub use handle::{Queue, StartError, check_due};
 
 use std::sync::Arc;
 

@@ -145,7 +145,7 @@ impl Intake {
     }
 
     fn check(&self, message: &NewMessage) -> Result<(), String> {
-        let (size, most) = (message.payload.len(), self.queue.max_payload());
+        let (size, most) = (message.payload.len(), self.queue.max_payload(&self.route));
         if size > most {
             return Err(format!("the payload takes {size} bytes, at most {most}"));
         }

@@ -6,6 +6,7 @@ use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
 use crate::{
     codec,
     message::{MessageId, NewMessage},
+    metrics,
     outcome::DeadReason,
     port::{Partition, StoreError},
 };
@@ -46,7 +47,10 @@ impl RedisStore {
             }
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
-            total += reply.integer()?;
+            let redriven = reply.integer()?;
+            // Now: the rest may fail, or its caller give up.
+            metrics::redriven(&partition.route, redriven);
+            total += redriven;
             before = reply.integer()?.to_string();
             let remaining = usize::try_from(reply.integer()?).unwrap_or(0);
             match &mut rest {
@@ -78,7 +82,9 @@ impl RedisStore {
             }
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
-            total += reply.integer()?;
+            let purged = reply.integer()?;
+            metrics::purged(&partition.route, purged);
+            total += purged;
             before = reply.integer()?.to_string();
             if parts.is_none() && !reply.flag()? {
                 return Ok(total);
