@@ -272,7 +272,7 @@ const SOURCE_MISTAKES: &[(&str, &str)] = &[
     ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),
     (
         "type: kafka, topics: 'b c', brokers: 'b:1', group_id: c",
-        "1.yaml:1:28: sources.a.topics.0: `b c` is not a topic",
+        "1.yaml:1:28: sources.a.topics.0: `b c` is not 1 to 249",
     ),
     (
         "type: kafka, options: {enable.auto.commit: true}, topics: b, brokers: 'b:1', group_id: c",
