@@ -254,8 +254,9 @@ impl Queue {
         self.store.check_writable().await.map_err(|error| error.to_string())
     }
 
-    /// Routes that hold messages but are not among ours: nobody delivers them here.
-    pub async fn unconfigured(&self) -> Result<Vec<RouteStats>, QueueError> {
+    /// Routes that hold messages but are not among ours: nobody delivers them here. Those whose keys hold something else
+    /// come with the error.
+    pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
         let mut found = Vec::new();
         for known in self.store.known_routes().await? {
             if self.routes.contains_key(&known.name) {
@@ -265,10 +266,14 @@ impl Queue {
                 let partition = Partition { route: known.name.clone(), number };
                 self.store.stats(&partition).await
             }))
-            .await?;
-            let stats = summed(&known.name, None, &parts);
-            if stats.pending + stats.unack + stats.dead > 0 {
-                found.push(stats);
+            .await;
+            let stats = match parts {
+                Ok(parts) => Ok(summed(&known.name, None, &parts)),
+                Err(error @ StoreError::WrongType { .. }) => Err(error),
+                Err(error) => return Err(error.into()),
+            };
+            if stats.as_ref().map_or(true, |stats| stats.pending + stats.unack + stats.dead > 0) {
+                found.push((known.name, stats));
             }
         }
         Ok(found)
