@@ -95,7 +95,7 @@ async fn every_script_takes_a_thousand_ids() {
     assert_eq!(store.claim(&partition, request).await.unwrap().messages.len(), MAX_BATCH);
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
-    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, None).await.unwrap().0.len(), MAX_BATCH);
+    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, u64::MAX, None).await.unwrap().0.len(), MAX_BATCH);
 
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
@@ -122,7 +122,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
         for script in ["list", "claim"] {
             let mut lines = bench.monitor().await;
             if script == "list" {
-                bench.store.list(&partition(), State::Pending, MAX_BATCH, None).await.expect("a list");
+                bench.store.list(&partition(), State::Pending, MAX_BATCH, u64::MAX, None).await.expect("a list");
             } else {
                 // Of nobody: everything stays pending.
                 let nobody = Partition { number: 0, route: "three".into() };
