@@ -45,7 +45,9 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 /// Suspects in a row before ordinary messages have their turn: each waits for every batch of the process.
 const SUSPECTS_IN_A_ROW: u32 = 8;
 
-/// Before leases that seemed expired but were not are recovered again.
+/// How long recovery waits where it would do harm or nothing: after leases that seemed expired but were not, while
+/// settlements wait for an answer, and after an outage of so long, for the settlements of other instances: each of
+/// them is repeated twice a second.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Claimer {
@@ -62,6 +64,8 @@ pub struct Claimer {
     suspects_in_a_row: u32,
     /// Expired leases are not recovered before.
     recover_from: Instant,
+    /// The store's latest answer.
+    answered: Instant,
     batches: JoinSet<()>,
 }
 
@@ -94,6 +98,7 @@ impl Claimer {
             rotation: Rotation::default(),
             suspects_in_a_row: 0,
             recover_from: now,
+            answered: now,
             batches: JoinSet::new(),
         }
     }
@@ -147,7 +152,7 @@ impl Claimer {
 
     fn next_look(&self, now: Instant) -> (Instant, Look, Wake) {
         let suspect_at = self.route.target.breaker().suspects_from();
-        let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at);
+        let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at, self.recover_from);
         let ordinary_turn = look == Look::Suspect && at <= now && self.suspects_in_a_row >= SUSPECTS_IN_A_ROW;
         (at, if ordinary_turn { Look::Ordinary } else { look }, wake)
     }
@@ -198,7 +203,7 @@ impl Claimer {
         self.pace.start(Instant::now());
         match self.route.store.claim(&self.partition, request).await {
             Ok(claim) => {
-                self.patience.answered();
+                self.store_answered();
                 self.answered(claim, look, leave).await;
             }
             Err(error) => {
@@ -238,9 +243,17 @@ impl Claimer {
             claim.messages.iter().for_each(|probed| self.rotation.claimed(&probed.id));
         }
         self.set_off(claim, leave);
-        if expired && self.recover_from <= Instant::now() {
+        if expired {
             self.recover().await;
         }
+    }
+
+    fn store_answered(&mut self) {
+        let now = Instant::now();
+        if self.patience.answered() && now >= self.answered + RECOVERY_PAUSE {
+            self.recover_from = self.recover_from.max(now + RECOVERY_PAUSE);
+        }
+        self.answered = now;
     }
 
     fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave) {
@@ -276,12 +289,20 @@ impl Claimer {
         }
     }
 
+    /// Unless it has to wait.
     async fn recover(&mut self) {
+        let now = Instant::now();
+        if self.settler.unanswered().any() {
+            self.recover_from = now + RECOVERY_PAUSE;
+        }
+        if now < self.recover_from {
+            return;
+        }
         // Until the next look tells when.
         self.view.lease = None;
         match self.route.store.recover(&self.partition).await {
             Ok(recovered) => {
-                self.patience.answered();
+                self.store_answered();
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
                 self.route.metrics.dead(DeadReason::Crash, recovered.dead.into());

@@ -25,6 +25,7 @@ mod rotation;
 mod route;
 mod settler;
 mod transfer;
+mod unanswered;
 mod view;
 
 #[cfg(test)]

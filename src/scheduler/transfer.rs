@@ -69,11 +69,12 @@ impl Transfers<'_> {
     async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
         let sent = Instant::now();
         let mut patience = Patience::default();
-        let mut repeated = false;
+        // What got no answer may have been done, and is not to be recovered while it is repeated.
+        let mut unanswered = None;
         loop {
             match self.route.store.transfer(self.partition, &transfers).await {
                 Ok(verdicts) => {
-                    conclude(self.route, self.clock, sent, attempts, &verdicts, repeated);
+                    conclude(self.route, self.clock, sent, attempts, &verdicts, unanswered.is_some());
                     self.route.show_in_flight();
                     return;
                 }
@@ -95,7 +96,9 @@ impl Transfers<'_> {
                     if !is_outage(&error) && over {
                         return;
                     }
-                    repeated |= is_outage(&error);
+                    if is_outage(&error) {
+                        unanswered.get_or_insert_with(|| self.settler.unanswered().mark());
+                    }
                     sleep(wait).await;
                 }
             }
