@@ -66,6 +66,8 @@ pub struct Claimer {
     recover_from: Instant,
     /// The store's latest answer.
     answered: Instant,
+    /// What claims took lately, from sending to reply; at most the store's timeout.
+    took: Duration,
     batches: JoinSet<()>,
 }
 
@@ -99,6 +101,7 @@ impl Claimer {
             suspects_in_a_row: 0,
             recover_from: now,
             answered: now,
+            took: Duration::ZERO,
             batches: JoinSet::new(),
         }
     }
@@ -196,7 +199,9 @@ impl Claimer {
             },
             limit: leave.room.messages(),
             max_bytes: leave.room.bytes(),
-            lease: self.route.policy.lease,
+            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
+            // and what was claimed would be released and claimed again for ever.
+            lease: self.route.policy.lease + self.took,
         };
         // This look answers whatever rang before it.
         let _ = self.bell.heard().now_or_never();
@@ -204,7 +209,9 @@ impl Claimer {
         match self.route.store.claim(&self.partition, request).await {
             Ok(claim) => {
                 self.store_answered();
-                self.answered(claim, look, leave).await;
+                self.took = claim.clock.taken.elapsed().max(self.took / 2);
+                let lease_ends = claim.clock.taken + request.lease;
+                self.answered(claim, look, leave, lease_ends).await;
             }
             Err(error) => {
                 // Nothing is held while it waits.
@@ -231,7 +238,7 @@ impl Claimer {
         Some(Leave { pass, admission, room })
     }
 
-    async fn answered(&mut self, claim: Claim, look: Look, leave: Leave) {
+    async fn answered(&mut self, claim: Claim, look: Look, leave: Leave, lease_ends: Instant) {
         let probe = leave.admission.is_probe();
         let expired = self.view.update(&claim, look, Instant::now());
         self.pace.caught(caught(&claim, look));
@@ -242,7 +249,7 @@ impl Claimer {
         if probe && look == Look::Ordinary {
             claim.messages.iter().for_each(|probed| self.rotation.claimed(&probed.id));
         }
-        self.set_off(claim, leave);
+        self.set_off(claim, leave, lease_ends);
         if expired {
             self.recover().await;
         }
@@ -256,12 +263,11 @@ impl Claimer {
         self.answered = now;
     }
 
-    fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave) {
+    fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave, lease_ends: Instant) {
         if claim.messages.is_empty() {
             return;
         }
         let pass = Arc::new(pass);
-        let lease_ends = claim.clock.taken + self.route.policy.lease;
         let messages = claim.messages.into_iter().map(|claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token },
