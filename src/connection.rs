@@ -80,6 +80,7 @@ struct Link {
 impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
+        metrics::begin_redis_errors(SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS));
         let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
         Self {
             client,
@@ -208,6 +209,9 @@ fn without_arguments(mut text: String) -> String {
     }
     text
 }
+
+/// The other kinds of `classify` and `run`.
+const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
 
 /// Tells a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {

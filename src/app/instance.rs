@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{backend::Backend, destination::Destination};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
+    metrics,
     port::Partition,
     queue::{Queue, QueueRoute},
     scheduler::{self, Policy, RouteSetup, Scheduler},
@@ -82,6 +83,9 @@ impl Instance {
             })
             .collect();
         let store = store(backend.connection());
+        for route in names.keys() {
+            metrics::begin_queue(route, &[VIA]);
+        }
         let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
         Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations })
     }

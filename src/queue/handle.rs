@@ -27,6 +27,9 @@ pub struct QueueRoute {
     pub partitions: u16,
 }
 
+/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
+const EMPTIED: &str = "emptied";
+
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     store: Arc<RedisStore>,
@@ -81,6 +84,7 @@ impl Queue {
                 (route.name.clone(), Route { sink: route.sink.clone(), partitions })
             })
             .collect();
+        metrics::begin_redis_errors([EMPTIED]);
         let settings = Settings { max_payload, allow_eviction };
         Self { store, routes, settings, registered: Mutex::new(None) }
     }
@@ -249,7 +253,7 @@ impl Queue {
         }
         let routes = self.store.register(self.settings.max_payload).await?;
         if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error("emptied");
+            metrics::redis_error(EMPTIED);
             tracing::error!(
                 "redis has lost its data: routes that were registered are gone, and their messages with them"
             );
