@@ -119,6 +119,7 @@ pub enum Settled {
 pub struct Retry {
     pub lease: Lease,
     pub delay: Duration,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 
@@ -126,6 +127,7 @@ pub struct Retry {
 pub struct Burial {
     pub lease: Lease,
     pub reason: DeadReason,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 

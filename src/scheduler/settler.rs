@@ -33,9 +33,6 @@ const FLUSH_AT: usize = 256;
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
-/// Bytes of an error text that are kept with a message: enough for a person, little in a call of 1000.
-const ERROR_MAX: usize = 512;
-
 /// The lanes of one partition. They end when it and its clones are gone and all is settled.
 #[derive(Clone)]
 pub struct Settler {
@@ -63,9 +60,9 @@ impl Settler {
         &self.unanswered
     }
 
-    /// `error` goes with a retry or a burial.
+    /// `error` goes with a retry or a burial; the store shortens it.
     pub fn settle(&self, held: Held, decision: Decision, error: &str) {
-        let text = || error[..error.floor_char_boundary(ERROR_MAX)].to_owned();
+        let text = || error.to_owned();
         // A lane is gone only after an abort: then the lease brings the message back.
         match decision {
             Decision::Ack => drop(self.ack.send(Item::new(held, ()))),
