@@ -22,6 +22,9 @@ use crate::{
 /// Partitions that one listing asks at once: as many replies wait in memory.
 const LISTED_AT_ONCE: usize = 4;
 
+/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
+const EMPTIED: &str = "emptied";
+
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     store: Arc<RedisStore>,
@@ -75,6 +78,7 @@ impl Queue {
                 (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
+        metrics::begin_redis_errors([EMPTIED]);
         Self { store, routes, allow_eviction, registered: Mutex::new(None) }
     }
 
@@ -223,7 +227,7 @@ impl Queue {
         }
         let routes = self.store.register().await?;
         if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error("emptied");
+            metrics::redis_error(EMPTIED);
             tracing::error!(
                 "redis has lost its data: routes that were registered are gone, and their messages with them"
             );
