@@ -141,7 +141,6 @@ pub struct Release {
 #[derive(Clone, Debug)]
 pub struct Transfer {
     pub lease: Lease,
-    pub list: Arc<str>,
     pub value: Bytes,
 }
 
@@ -175,7 +174,14 @@ pub trait Store: Send + Sync + 'static {
     async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError>;
     async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError>;
     async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError>;
-    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Settled>, StoreError>;
+    /// All into one list and in one step, so that an error leaves none of them done; at most 4 MiB of values, unless
+    /// it is only one.
+    async fn transfer(
+        &self,
+        partition: &Partition,
+        list: &str,
+        transfers: &[Transfer],
+    ) -> Result<Vec<Settled>, StoreError>;
 }
 
 /// Rings when a partition's head may have become earlier. It carries no data: look again.

@@ -54,25 +54,26 @@ impl Transfers<'_> {
             pairs.iter().map(|(_, element)| (Arc::clone(&element.list), element.value.len())).collect();
         let mut pairs = pairs.into_iter();
         for chunk in chunks(&sizes) {
+            let list = &sizes[chunk.start].0;
             let (attempts, transfers) = pairs
                 .by_ref()
                 .take(chunk.len())
-                .map(|(attempt, Element { list, value })| {
+                .map(|(attempt, Element { value, .. })| {
                     let lease = attempt.held.lease.clone();
-                    (attempt, Transfer { lease, list, value })
+                    (attempt, Transfer { lease, value })
                 })
                 .unzip();
-            self.one_call(attempts, transfers).await;
+            self.one_call(list, attempts, transfers).await;
         }
     }
 
-    async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
+    async fn one_call(&mut self, list: &str, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
         let sent = Instant::now();
         let mut patience = Patience::default();
         // What got no answer may have been done, and is not to be recovered while it is repeated.
         let mut unanswered = None;
         loop {
-            match self.route.store.transfer(self.partition, &transfers).await {
+            match self.route.store.transfer(self.partition, list, &transfers).await {
                 Ok(verdicts) => {
                     conclude(self.route, self.clock, sent, attempts, &verdicts, unanswered.is_some());
                     self.route.show_in_flight();

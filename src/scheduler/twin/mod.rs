@@ -271,17 +271,21 @@ impl Store for Twin {
         .await
     }
 
-    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Settled>, StoreError> {
+    async fn transfer(
+        &self,
+        partition: &Partition,
+        list: &str,
+        transfers: &[Transfer],
+    ) -> Result<Vec<Settled>, StoreError> {
         self.call("transfer", |state, _| {
-            let refusing = state.faults.refusing_list;
-            if let Some(list) = refusing.filter(|list| transfers.iter().any(|transfer| *transfer.list == **list)) {
+            if state.faults.refusing_list == Some(list) {
                 return Err(StoreError::Destination { list: list.into(), text: "WRONGTYPE".into() });
             }
             Ok(state.settle_all(
                 partition,
                 transfers,
                 |transfer| &transfer.lease,
-                |state, Transfer { lease, list, value }| {
+                |state, Transfer { lease, value }| {
                     state.queue(partition).forget(&lease.id);
                     state.lists.entry(list.to_string()).or_default().push(value.clone());
                 },

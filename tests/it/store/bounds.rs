@@ -74,9 +74,10 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, Status::Scheduled).await;
     all_done(store.ack(&partition, &leases(&claim_all().await)).await.unwrap());
     schedule(OnConflict::Keep, Status::Scheduled).await;
-    let transfer = |lease| Transfer { lease, list: "list".into(), value: Bytes::from_static(b"value") };
+    let transfer = |lease| Transfer { lease, value: Bytes::from_static(b"value") };
     let claimed = leases(&claim_all().await);
-    all_done(store.transfer(&partition, &claimed.into_iter().map(transfer).collect::<Vec<_>>()).await.unwrap());
+    let transfers: Vec<Transfer> = claimed.into_iter().map(transfer).collect();
+    all_done(store.transfer(&partition, "list", &transfers).await.unwrap());
 
     schedule(OnConflict::Keep, Status::Scheduled).await;
     let request = ClaimRequest { lease: Duration::from_millis(1), ..everything() };

@@ -202,7 +202,6 @@ impl Case<'_> {
                 let transfer = |one: Release| Transfer {
                     value: format!("{} {}", one.lease.id, one.lease.token.0).into(),
                     lease: one.lease,
-                    list: LIST.into(),
                 };
                 Call::Transfer(picked(picks).into_iter().map(transfer).collect())
             }
@@ -231,7 +230,7 @@ impl Case<'_> {
             Call::Retry(retries) => shown(store.retry(partition, retries).await),
             Call::Bury(burials) => shown(store.bury(partition, burials).await),
             Call::Release(releases) => shown(store.release(partition, releases).await),
-            Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
+            Call::Transfer(transfers) => shown(store.transfer(partition, LIST, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(
                     store

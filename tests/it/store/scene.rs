@@ -150,8 +150,8 @@ impl Bench {
                 store.retry(&partition, &leases().into_iter().map(retry).collect::<Vec<_>>()).await?;
             }
             "transfer" | "transfer to a new list" => {
-                let transfer = |lease: Lease| Transfer { value: lease.id.to_string().into(), lease, list: LIST.into() };
-                store.transfer(&partition, &leases().into_iter().map(transfer).collect::<Vec<_>>()).await?;
+                let transfer = |lease: Lease| Transfer { value: lease.id.to_string().into(), lease };
+                store.transfer(&partition, LIST, &leases().into_iter().map(transfer).collect::<Vec<_>>()).await?;
             }
             "claim" => drop(store.claim(&partition, claim(ClaimMode::Ordinary)).await?),
             "probe" => drop(store.claim(&partition, claim(ClaimMode::Probe { skip: 1 })).await?),
