@@ -90,7 +90,7 @@ impl RouteMetrics {
         let labels = || vec![Label::new("route", route.to_owned())];
         let mut with_sink = labels();
         with_sink.push(Label::new("sink", sink.to_owned()));
-        Self {
+        let metrics = Self {
             route: route.to_owned(),
             sink: sink.to_owned(),
             delivered: counter!(DELIVERED, with_sink),
@@ -98,7 +98,20 @@ impl RouteMetrics {
             released: counter!(RELEASED, labels()),
             leases_expired: counter!(LEASES_EXPIRED, labels()),
             lateness: histogram!(LATENESS, labels()),
+        };
+        metrics.begin();
+        metrics
+    }
+
+    /// At 0, so that the first one counts too: Prometheus' `increase` sees nothing in a series that begins at 1.
+    fn begin(&self) {
+        for reason in DeadReason::ALL {
+            self.dead(reason, 0);
         }
+        cancelled(&self.route, 0);
+        redriven(&self.route, 0);
+        purged(&self.route, 0);
+        self.in_flight(0);
     }
 
     pub fn dead(&self, reason: DeadReason, count: u64) {
@@ -149,8 +162,8 @@ pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
 }
 
-pub fn cancelled(route: &str) {
-    counter!(CANCELLED, "route" => route.to_owned()).increment(1);
+pub fn cancelled(route: &str, count: u64) {
+    counter!(CANCELLED, "route" => route.to_owned()).increment(count);
 }
 
 pub fn redriven(route: &str, count: u64) {
@@ -203,4 +216,25 @@ pub fn queue_unknown(route: &str) {
 /// Drops the samples that the recorder holds as NaN ("absent") from a rendered page.
 pub fn without_absent(page: &str) -> String {
     page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn what_has_not_happened_yet_is_a_series_at_zero() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s"));
+        let page = recorder.handle().render();
+        for reason in DeadReason::ALL {
+            let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());
+            assert!(page.contains(&series), "{series}{page}");
+        }
+        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, CANCELLED, REDRIVEN, PURGED, IN_FLIGHT] {
+            assert!(page.contains(&format!("{name}{{route=\"r\"")), "{name}: {page}");
+        }
+    }
 }

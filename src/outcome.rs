@@ -63,6 +63,9 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
+    pub const ALL: [Self; 6] =
+        [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable];
+
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::Rejected => "rejected",

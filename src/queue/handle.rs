@@ -149,7 +149,7 @@ impl Queue {
     pub async fn cancel(&self, route: &str, id: &MessageId) -> Result<Cancelled, QueueError> {
         let cancelled = self.store.cancel(self.partition(route, id)?, id).await?;
         match cancelled {
-            Cancelled::Cancelled => metrics::cancelled(route),
+            Cancelled::Cancelled => metrics::cancelled(route, 1),
             Cancelled::Purged => metrics::purged(route, 1),
             Cancelled::InFlight | Cancelled::NotFound => {}
         }
