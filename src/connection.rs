@@ -3,6 +3,10 @@
 //!
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
+mod classify;
+
+pub use classify::classify;
+
 use std::{
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
@@ -10,7 +14,7 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
     TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
@@ -189,51 +193,5 @@ impl Failure {
             *kind = NO_LINK;
         }
         self
-    }
-}
-
-/// Prefixes of error replies that tell a state of the server, and the label they are counted under.
-const SERVER_STATES: [(&str, &str); 12] = [
-    ("OOM", "oom"),
-    ("MISCONF", "misconf"),
-    ("READONLY", "readonly"),
-    ("LOADING", "loading"),
-    ("BUSY", "busy"),
-    ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
-    ("NOREPLICAS", "noreplicas"),
-    ("NOAUTH", "auth"),
-    ("WRONGPASS", "auth"),
-    ("NOPERM", "noperm"),
-    ("UNKILLABLE", "busy"),
-];
-
-/// Tells a state of the server from a refusal of this one request.
-pub fn classify(error: &RedisError) -> StoreError {
-    let text = error.to_string();
-    let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
-    match error.kind() {
-        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
-        ErrorKind::AuthenticationFailed => return unavailable("auth"),
-        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
-        _ => {}
-    }
-    let code = error.code().unwrap_or_default();
-    let detail = error.detail().unwrap_or_default();
-    if code == "PUNCTUAL" {
-        let (slug, text) = detail.split_once(' ').unwrap_or((detail, ""));
-        return StoreError::Refused { slug: slug.to_owned(), text: text.to_owned() };
-    }
-    if code == "NOSCRIPT" {
-        return StoreError::Refused { slug: "noscript".to_owned(), text };
-    }
-    // Redis before 7 wraps the error of a command in a script: its code stands inside the text.
-    let says = |name: &str| code == name || (code == "ERR" && detail.contains(&format!("-{name} ")));
-    if says("WRONGTYPE") {
-        return StoreError::WrongType { text };
-    }
-    match SERVER_STATES.iter().find(|(name, _)| says(name)) {
-        Some((_, kind)) => unavailable(kind),
-        None => unavailable("other"),
     }
 }

@@ -8,9 +8,9 @@ use crate::{
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
     port::Partition,
-    queue::{Queue, QueueRoute},
+    queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
-    store::redis::{RedisStore, WakeListener},
+    store::redis::{RedisStore, RouteSettings, WakeListener},
 };
 
 /// Bytes of a stored message beside payload and metadata.
@@ -34,8 +34,12 @@ impl Instance {
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let store = |connection| {
-            let partitions = names.iter().map(|(name, route)| (name, route.partitions));
-            Arc::new(RedisStore::new(connection, prefix, partitions))
+            let settings = names.iter().map(|(name, route)| RouteSettings {
+                name: name.clone(),
+                partitions: route.partitions,
+                max_payload: config.server.max_payload,
+            });
+            Arc::new(RedisStore::new(connection, prefix, settings))
         };
 
         let mut wakes = WakeListener::new(backend.client());
@@ -66,16 +70,9 @@ impl Instance {
             .collect();
         let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
 
-        let routes: Vec<QueueRoute> = names
-            .iter()
-            .map(|(name, route)| QueueRoute {
-                name: name.clone(),
-                sink: Some(route.sink.clone()),
-                partitions: route.partitions,
-            })
-            .collect();
+        let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
-        let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
         Self { queue: Arc::new(queue), store, scheduler, wakes, destinations }
     }
 

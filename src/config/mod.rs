@@ -19,7 +19,7 @@ pub use self::{
 };
 use crate::{
     outcome::RetryPolicy,
-    template::{Allow, Template},
+    template::{Address, Allow, Template},
 };
 
 mod check;
@@ -149,7 +149,9 @@ pub struct HttpSinkConfig {
 #[derive(Clone, Debug)]
 pub struct KafkaSinkConfig {
     pub server: KafkaServer,
-    pub topic: String,
+    pub topic: Template,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 
@@ -199,10 +201,9 @@ pub enum ListFormat {
 #[derive(Clone, Debug)]
 pub struct RabbitMqConfig {
     pub server: RabbitMqServer,
-    /// Empty: the default exchange, which routes to the queue that the routing key names.
-    pub exchange: String,
-    /// `None`: the message's key.
-    pub routing_key: Option<String>,
+    pub address: Address,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 

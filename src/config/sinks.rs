@@ -10,7 +10,7 @@ use super::{
     raw::{RawHttp, RawKafka, RawRabbitMq, RawRedisList, RawSink},
     value::{List, Period},
 };
-use crate::template::{Allow, Pattern, Place, Template};
+use crate::template::{Address, Allow, Pattern, Place, Template};
 use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
@@ -100,9 +100,6 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
     Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })
 }
 
-/// Longest name of an exchange and longest routing key in bytes: AMQP's short string.
-const MAX_SHORT_STRING_BYTES: usize = 255;
-
 fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<RabbitMqConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
@@ -110,13 +107,22 @@ fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<Rabb
         check_tls(at, &tls, secure, problems);
         Some(SecretUrl::from(url.expose()))
     });
-    let exchange = problems.require(&at.key("exchange"), raw.exchange);
-    for (key, text) in [("exchange", &exchange), ("routing_key", &raw.routing_key)] {
-        let length = text.as_ref().map_or(0, String::len);
-        if length > MAX_SHORT_STRING_BYTES {
-            problems.add(&at.key(key), format!("has {length} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}"));
-        }
-    }
+    let exchange = problems
+        .require(&at.key("exchange"), raw.exchange)
+        .and_then(|text| problems.check(&at.key("exchange"), Template::parse(&text, Place::Exchange)));
+    let routing_key = raw
+        .routing_key
+        .filter(|key| !key.is_empty())
+        .map(|text| problems.check(&at.key("routing_key"), Template::parse(&text, Place::RoutingKey)));
+    let varies = exchange.as_ref().is_some_and(|exchange| exchange.as_constant().is_none());
+    let address = match routing_key {
+        // It was reported.
+        Some(None) => None,
+        key => exchange.and_then(|exchange| problems.check(&at.key("exchange"), Address::new(exchange, key.flatten()))),
+    };
+    let setting = if varies { "exchange/routing_key" } else { "routing_key" };
+    let shape = address.as_ref().map(Address::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, setting), problems));
     let timeout = check_timeout(at, raw.timeout, problems);
     let [ca_file, cert_file, key_file] = tls;
     let server = RabbitMqServer {
@@ -127,8 +133,7 @@ fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<Rabb
         cert_file,
         key_file,
     };
-    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
-    Some(RabbitMqConfig { server, exchange: exchange?, routing_key, timeout: timeout? })
+    Some(RabbitMqConfig { server, address: address?, allow: allow?, timeout: timeout? })
 }
 
 /// Whether it asks for TLS.

@@ -18,32 +18,20 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS},
 };
 
-/// A route as the handle serves it.
-#[derive(Clone, Debug)]
-pub struct QueueRoute {
-    pub name: Arc<str>,
-    /// For show; `None` where the configuration does not name the route.
-    pub sink: Option<Arc<str>>,
-    pub partitions: u16,
-}
-
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, Route>,
-    settings: Settings,
+    allow_eviction: bool,
     /// The connection's generation that knows our routes.
     registered: Mutex<Option<u64>>,
 }
 
 struct Route {
     sink: Option<Arc<str>>,
-    partitions: Vec<(Partition, Coalescer)>,
-}
-
-struct Settings {
+    /// Bytes.
     max_payload: usize,
-    allow_eviction: bool,
+    partitions: Vec<(Partition, Coalescer)>,
 }
 
 /// Why the queues cannot be used yet, or at all.
@@ -66,33 +54,29 @@ impl StartError {
 }
 
 impl Queue {
-    /// `max_payload` in bytes, at most 3 MiB. Must be called within a tokio runtime.
-    pub fn new(store: Arc<RedisStore>, routes: &[QueueRoute], max_payload: usize, allow_eviction: bool) -> Self {
-        let routes = routes
-            .iter()
-            .map(|route| {
-                let partitions = (0..route.partitions)
+    /// Serves the routes of `store`. `sinks`: where they lead, for show; a route that the configuration does not name
+    /// has none. Must be called within a tokio runtime.
+    pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
+        let routes = store
+            .routes()
+            .map(|settings| {
+                let partitions = (0..settings.partitions)
                     .map(|number| {
-                        let partition = Partition { route: route.name.clone(), number };
+                        let partition = Partition { route: settings.name.clone(), number };
                         let coalescer = Coalescer::spawn(store.clone(), partition.clone());
                         (partition, coalescer)
                     })
                     .collect();
-                (route.name.clone(), Route { sink: route.sink.clone(), partitions })
+                let sink = sinks.get(&settings.name).cloned();
+                (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        let settings = Settings { max_payload, allow_eviction };
-        Self { store, routes, settings, registered: Mutex::new(None) }
+        Self { store, routes, allow_eviction, registered: Mutex::new(None) }
     }
 
     /// Route names, sorted.
     pub fn routes(&self) -> Vec<Arc<str>> {
         self.routes.keys().cloned().collect()
-    }
-
-    /// Largest payload, in bytes.
-    pub fn max_payload(&self) -> usize {
-        self.settings.max_payload
     }
 
     /// One answer per message, in order. `via`: `api`, `cli`, or the name of a source.
@@ -106,8 +90,8 @@ impl Queue {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Scheduled>, QueueError> {
         let found = self.route(route)?;
-        if let Some(large) = messages.iter().find(|message| message.payload.len() > self.settings.max_payload) {
-            let (size, most) = (large.payload.len(), self.settings.max_payload);
+        if let Some(large) = messages.iter().find(|message| message.payload.len() > found.max_payload) {
+            let (size, most) = (large.payload.len(), found.max_payload);
             let text = format!("the payload of `{}` takes {size} bytes, at most {most}", large.id);
             return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
         }
@@ -237,13 +221,13 @@ impl Queue {
     /// # Errors
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
-        let evicting = self.store.check_safety(self.settings.allow_eviction).await?;
+        let evicting = self.store.check_safety(self.allow_eviction).await?;
         let mut registered = self.registered.lock().await;
         let generation = *self.store.connection().generations().borrow();
         if *registered == Some(generation) {
             return Ok(());
         }
-        let routes = self.store.register(self.settings.max_payload).await?;
+        let routes = self.store.register().await?;
         if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
             metrics::redis_error("emptied");
             tracing::error!(

@@ -5,7 +5,7 @@ mod coalescer;
 mod cursor;
 mod handle;
 
-pub use handle::{Queue, QueueRoute, StartError};
+pub use handle::{Queue, StartError};
 
 use std::sync::Arc;
 

@@ -3,7 +3,11 @@
 use bytes::Bytes;
 use redis::Value;
 
-use crate::{message::MessageId, port::StoreError, time::UnixMillis};
+use crate::{
+    message::MessageId,
+    port::{StoreError, Transferred},
+    time::UnixMillis,
+};
 
 /// Values in the order in which the script's header names them.
 pub struct Reply(std::vec::IntoIter<Value>);
@@ -50,6 +54,18 @@ impl Reply {
 
     pub fn count(&mut self) -> Result<u32, StoreError> {
         u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
+    }
+
+    /// 1, 0, or the type of a foreign value.
+    pub fn transferred(&mut self) -> Result<Transferred, StoreError> {
+        match self.0.next() {
+            Some(Value::Int(1)) => Ok(Transferred::Done),
+            Some(Value::Int(0)) => Ok(Transferred::Stale),
+            Some(Value::BulkString(kind)) => {
+                Ok(Transferred::Refused(format!("the key holds a {}", String::from_utf8_lossy(&kind))))
+            }
+            other => Err(unexpected("a verdict", other.as_ref())),
+        }
     }
 
     pub fn flag(&mut self) -> Result<bool, StoreError> {

@@ -56,7 +56,7 @@ impl Script {
     }
 
     /// Begins a call with its keys.
-    pub fn keys(&'static self, keys: &[&String]) -> Call {
+    pub fn keys(&'static self, keys: &[&str]) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(keys.len());
         for key in keys {
