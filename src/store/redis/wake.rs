@@ -7,14 +7,17 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use redis::Client;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::keys::PartitionKeys;
 use crate::port::{Bell, Partition};
 
-/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten routes this
-/// stays below one command in two seconds.
-const PING_INTERVAL: Duration = Duration::from_secs(7);
+/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten routes, and the
+/// keeper's look once a minute, this stays below one command in two seconds.
+const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// Longest wait for its answer, and for a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
@@ -24,17 +27,24 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 pub struct WakeListener {
     client: Client,
     bells: HashMap<String, Arc<Bell>>,
+    /// Counts the subscriptions that stood so far.
+    subscriptions: watch::Sender<u64>,
 }
 
 impl WakeListener {
     pub fn new(client: Client) -> Self {
-        Self { client, bells: HashMap::new() }
+        Self { client, bells: HashMap::new(), subscriptions: watch::Sender::new(0) }
     }
 
     /// The bell of a partition; call for all of them before `run`.
     pub fn bell(&mut self, prefix: &str, partition: &Partition) -> Arc<Bell> {
         let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
         self.bells.entry(channel).or_default().clone()
+    }
+
+    /// Changes each time a subscription came about: the server may be another one than before.
+    pub fn subscriptions(&self) -> watch::Receiver<u64> {
+        self.subscriptions.subscribe()
     }
 
     /// Never returns; drop it to end the subscription.
@@ -74,6 +84,7 @@ impl WakeListener {
             Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
         };
         self.set_listening(true);
+        self.subscriptions.send_modify(|count| *count += 1);
         loop {
             match timeout(PING_INTERVAL, messages.next()).await {
                 Ok(Some(message)) => {
