@@ -91,6 +91,7 @@ struct Link {
 impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
+        metrics::begin_redis_errors(classify::kinds());
         let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
         Self {
             client,

@@ -1,7 +1,8 @@
 //! Every metric: its name, its labels, what it counts.
 //!
 //! Handles that are touched per message are made once (`RouteMetrics`, `SinkMetrics`); the rest is looked up
-//! where it happens, once per batch. Label values come from the configuration and from fixed sets only.
+//! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
+//! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use crate::outcome::DeadReason;
+use crate::outcome::{DeadReason, FAILURE_KINDS};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -85,7 +86,14 @@ pub struct RouteMetrics {
     pub lateness: Histogram,
 }
 
+/// The `op` label of `punctual_stale_settlements_total`.
+const SETTLEMENTS: [&str; 5] = ["ack", "retry", "bury", "release", "transfer"];
+
+/// The `reason` label of `punctual_wakeups_total`.
+const WAKE_REASONS: [&str; 4] = ["timer", "notify", "fallback", "resubscribe"];
+
 impl RouteMetrics {
+    /// Every counter of the route begins.
     pub fn new(route: &str, sink: &str) -> Self {
         let labels = || vec![Label::new("route", route.to_owned())];
         let mut with_sink = labels();
@@ -99,19 +107,20 @@ impl RouteMetrics {
             leases_expired: counter!(LEASES_EXPIRED, labels()),
             lateness: histogram!(LATENESS, labels()),
         };
-        metrics.begin();
-        metrics
-    }
-
-    /// At 0, so that the first one counts too: Prometheus' `increase` sees nothing in a series that begins at 1.
-    fn begin(&self) {
         for reason in DeadReason::ALL {
-            self.dead(reason, 0);
+            metrics.dead(reason, 0);
         }
-        cancelled(&self.route, 0);
-        redriven(&self.route, 0);
-        purged(&self.route, 0);
-        self.in_flight(0);
+        for kind in FAILURE_KINDS {
+            metrics.failures(kind, 0);
+        }
+        for op in SETTLEMENTS {
+            metrics.stale(op, 0);
+        }
+        for reason in WAKE_REASONS {
+            counter!(WAKEUPS, "reason" => reason).increment(0);
+        }
+        metrics.in_flight(0);
+        metrics
     }
 
     pub fn dead(&self, reason: DeadReason, count: u64) {
@@ -120,7 +129,11 @@ impl RouteMetrics {
 
     /// `kind` as `Outcome::failure_kind` names it.
     pub fn failure(&self, kind: &'static str) {
-        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(1);
+        self.failures(kind, 1);
+    }
+
+    fn failures(&self, kind: &'static str, count: u64) {
+        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(count);
     }
 
     /// `op`: ack, retry, bury, release or transfer.
@@ -157,13 +170,23 @@ impl SinkMetrics {
     }
 }
 
+/// What a route counts wherever it is used: at 0. `vias`: as `scheduled` is told them.
+pub fn begin_queue(route: &str, vias: &[&str]) {
+    for via in vias {
+        scheduled(route, via, 0);
+    }
+    for name in [CANCELLED, REDRIVEN, PURGED] {
+        counter!(name, "route" => route.to_owned()).increment(0);
+    }
+}
+
 /// `via`: `api`, or the name of a source.
 pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
 }
 
-pub fn cancelled(route: &str, count: u64) {
-    counter!(CANCELLED, "route" => route.to_owned()).increment(count);
+pub fn cancelled(route: &str) {
+    counter!(CANCELLED, "route" => route.to_owned()).increment(1);
 }
 
 pub fn redriven(route: &str, count: u64) {
@@ -172,6 +195,13 @@ pub fn redriven(route: &str, count: u64) {
 
 pub fn purged(route: &str, count: u64) {
     counter!(PURGED, "route" => route.to_owned()).increment(count);
+}
+
+/// Errors of these kinds: at 0.
+pub fn begin_redis_errors(kinds: impl IntoIterator<Item = &'static str>) {
+    for kind in kinds {
+        counter!(REDIS_ERRORS, "kind" => kind).increment(0);
+    }
 }
 
 pub fn redis_error(kind: &'static str) {
@@ -233,7 +263,7 @@ mod tests {
             let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());
             assert!(page.contains(&series), "{series}{page}");
         }
-        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, CANCELLED, REDRIVEN, PURGED, IN_FLIGHT] {
+        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, IN_FLIGHT] {
             assert!(page.contains(&format!("{name}{{route=\"r\"")), "{name}: {page}");
         }
     }

@@ -129,6 +129,7 @@ pub enum Transferred {
 pub struct Retry {
     pub lease: Lease,
     pub delay: Duration,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 
@@ -136,6 +137,7 @@ pub struct Retry {
 pub struct Burial {
     pub lease: Lease,
     pub reason: DeadReason,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 

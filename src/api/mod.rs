@@ -41,6 +41,7 @@ use self::{
 pub use self::{
     ids::{NewId, ulids},
     metrics_page::MetricsPage,
+    post::VIA,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
 };

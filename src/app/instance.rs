@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{backend::Backend, destination::Destination};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
+    metrics,
     port::Partition,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
@@ -72,6 +73,9 @@ impl Instance {
 
         let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
+        for route in names.keys() {
+            metrics::begin_queue(route, &[VIA]);
+        }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
         Self { queue: Arc::new(queue), store, scheduler, wakes, destinations }
     }

@@ -9,14 +9,21 @@ use tokio::sync::Mutex;
 
 use super::{
     Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status, coalescer::Coalescer, cursor,
+    merge::Merge,
 };
 use crate::{
     message::{MessageId, NewMessage, State},
     metrics,
     port::{Partition, StoreError},
-    store::redis::{PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
+    store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
     time::{Due, MAX_DELAY_MILLIS},
 };
+
+/// Partitions that one listing asks at once: as many replies wait in memory.
+const LISTED_AT_ONCE: usize = 4;
+
+/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
+const EMPTIED: &str = "emptied";
 
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
@@ -71,6 +78,7 @@ impl Queue {
                 (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
+        metrics::begin_redis_errors([EMPTIED]);
         Self { store, routes, allow_eviction, registered: Mutex::new(None) }
     }
 
@@ -133,7 +141,7 @@ impl Queue {
     pub async fn cancel(&self, route: &str, id: &MessageId) -> Result<Cancelled, QueueError> {
         let cancelled = self.store.cancel(self.partition(route, id)?, id).await?;
         match cancelled {
-            Cancelled::Cancelled => metrics::cancelled(route, 1),
+            Cancelled::Cancelled => metrics::cancelled(route),
             Cancelled::Purged => metrics::purged(route, 1),
             Cancelled::InFlight | Cancelled::NotFound => {}
         }
@@ -154,26 +162,16 @@ impl Queue {
     ) -> Result<Page, QueueError> {
         let found = self.route(route)?;
         let after = cursor.map(cursor::decode).transpose()?;
-        let parts = try_join_all(
-            found.partitions.iter().map(|(partition, _)| self.store.list(partition, state, limit, after.as_ref())),
-        )
-        .await?;
-        // Behind the last message of a part that goes on, another part's messages may come too early.
-        let end = parts
-            .iter()
-            .filter_map(|(listed, more)| listed.last().filter(|_| *more))
-            .map(|last| (last.score, last.snapshot.id.clone()))
-            .min();
-        let mut listed: Vec<_> = parts.into_iter().flat_map(|(listed, _)| listed).collect();
-        listed.sort_by(|a, b| (a.score, &a.snapshot.id).cmp(&(b.score, &b.snapshot.id)));
-        let total = listed.len();
-        if let Some(end) = &end {
-            listed.retain(|one| (one.score, &one.snapshot.id) <= (end.0, &end.1));
+        // A page is as large as one reply, however many partitions share it.
+        let share = MAX_BODIES_BYTES / u64::from(found.count());
+        let mut page = Merge::new(limit);
+        for group in found.partitions.chunks(LISTED_AT_ONCE) {
+            let list = |partition| self.store.list(partition, state, limit, share, after.as_ref());
+            for (listed, more) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
+                page.add(listed, more);
+            }
         }
-        listed.truncate(limit);
-        let more = end.is_some() || listed.len() < total;
-        let cursor = listed.last().filter(|_| more).map(|last| cursor::encode(last.score, &last.snapshot.id));
-        Ok(Page { messages: listed.into_iter().map(|one| one.snapshot).collect(), cursor })
+        Ok(page.finish())
     }
 
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
@@ -229,7 +227,7 @@ impl Queue {
         }
         let routes = self.store.register().await?;
         if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error("emptied");
+            metrics::redis_error(EMPTIED);
             tracing::error!(
                 "redis has lost its data: routes that were registered are gone, and their messages with them"
             );
@@ -250,8 +248,9 @@ impl Queue {
         self.store.check_writable().await.map_err(|error| error.to_string())
     }
 
-    /// Routes that hold messages but are not among ours: nobody delivers them here.
-    pub async fn unconfigured(&self) -> Result<Vec<RouteStats>, QueueError> {
+    /// Routes that hold messages but are not among ours: nobody delivers them here. Those whose keys hold something else
+    /// come with the error.
+    pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
         let mut found = Vec::new();
         for known in self.store.known_routes().await? {
             if self.routes.contains_key(&known.name) {
@@ -261,10 +260,14 @@ impl Queue {
                 let partition = Partition { route: known.name.clone(), number };
                 self.store.stats(&partition).await
             }))
-            .await?;
-            let stats = summed(&known.name, None, &parts);
-            if stats.pending + stats.unack + stats.dead > 0 {
-                found.push(stats);
+            .await;
+            let stats = match parts {
+                Ok(parts) => Ok(summed(&known.name, None, &parts)),
+                Err(error @ StoreError::WrongType { .. }) => Err(error),
+                Err(error) => return Err(error.into()),
+            };
+            if stats.as_ref().map_or(true, |stats| stats.pending + stats.unack + stats.dead > 0) {
+                found.push((known.name, stats));
             }
         }
         Ok(found)

@@ -4,6 +4,7 @@
 mod coalescer;
 mod cursor;
 mod handle;
+mod merge;
 
 pub use handle::{Queue, StartError};
 

@@ -16,7 +16,7 @@ mod schedule;
 mod script;
 mod wake;
 
-pub use look::PartitionStats;
+pub use look::{Listed, PartitionStats};
 pub use route::{Registration, RegistrationError, RouteSettings};
 pub use safety::SafetyError;
 pub use wake::WakeListener;
@@ -35,7 +35,7 @@ pub const DATA_VERSION: u32 = 1;
 
 /// Most bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol it stays below
 /// 8 MiB: what Redis and this process buffer at once.
-const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
+pub const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
 
 /// Largest script call that carries bodies, in bytes.
 pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;

@@ -165,7 +165,7 @@ impl Bench {
             "cancel pending" => drop(store.cancel(&partition, &id("failed")).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead")).await?),
             "get" => drop(store.get(&partition, &id("dead")).await?),
-            "list" => drop(store.list(&partition, State::Dead, 10, None).await?),
+            "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
             "stats" => drop(store.stats(&partition).await?),
             "pause" => store.pause(&partition).await?,
             "resume" => store.resume(&partition).await?,
