@@ -5,7 +5,7 @@
 //!
 //! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
 //! within 4 s (`connection`); when somebody in between keeps it open and passes nothing, our own PING finds out,
-//! within 5 s with a few partitions and 9 s with many. So long, or `max_sleep` if that is shorter, is what a message
+//! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
 //! may be late that has become the head meanwhile.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
