@@ -1,14 +1,13 @@
 -- Makes a route known, to producers and to other instances.
 --
 -- KEYS   P:routes
--- ARGV   route, version, partitions, largest payload in bytes
--- reply  created | kept | updated (its largest payload), or the JSON of another version or partition count
+-- ARGV   route, version, partitions, its JSON
+-- reply  created | kept | updated (its settings), or the JSON of another version or partition count
 --
 -- Writes nothing when nothing changed: an instance must be able to start at maxmemory.
 local routes = KEYS[1]
-local route, version, partitions, max_payload = unpack(ARGV)
+local route, version, partitions, text = unpack(ARGV)
 
-local text = string.format('{"version":%s,"partitions":%s,"max_payload":%s}', version, partitions, max_payload)
 local known = redis.call('HGET', routes, route)
 if known == text then return 'kept' end
 if known then

@@ -115,10 +115,21 @@ pub enum Settled {
     Stale,
 }
 
+/// What became of one transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transferred {
+    Done,
+    /// The token is not the current claim's: nothing changed.
+    Stale,
+    /// The list cannot take it, and why: nothing changed, the claim stands.
+    Refused(String),
+}
+
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub lease: Lease,
     pub delay: Duration,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 
@@ -126,6 +137,7 @@ pub struct Retry {
 pub struct Burial {
     pub lease: Lease,
     pub reason: DeadReason,
+    /// Kept with the message, shortened where it is long.
     pub error: String,
 }
 
@@ -156,9 +168,6 @@ pub enum StoreError {
     /// A script refused the request; nothing was written.
     #[error("refused: {slug}: {text}")]
     Refused { slug: String, text: String },
-    /// The list of a transfer cannot take it; nothing was written.
-    #[error("list `{list}`: {text}")]
-    Destination { list: String, text: String },
 }
 
 /// Every method answers within the store's own timeout, and is safe to repeat.
@@ -173,7 +182,8 @@ pub trait Store: Send + Sync + 'static {
     async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError>;
     async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError>;
     async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError>;
-    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Settled>, StoreError>;
+    /// Into any lists; what is wrong with one does not hold up another. The caller bounds the bytes of all values.
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
 }
 
 /// Rings when a partition's head may have become earlier. It carries no data: look again.

@@ -6,13 +6,14 @@ use futures::{FutureExt, future::join_all};
 
 use super::{backend::Backend, checkup::Checkup, destination::Destination};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
+    metrics,
     port::Partition,
-    queue::{Queue, QueueRoute},
+    queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
-    store::redis::{RedisStore, WakeListener},
+    store::redis::{RedisStore, RouteSettings, WakeListener},
 };
 
 /// Bytes of a stored message beside payload and metadata.
@@ -33,23 +34,20 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// `seed` decides the jitter of retries. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When a sink cannot be made of its configuration.
-    pub fn new(config: &Config, backend: &Backend, seed: u64) -> Result<Self, String> {
+    /// `destinations`: of all configured sinks. `seed` decides the jitter of retries. Must be called within a tokio
+    /// runtime.
+    pub fn new(config: &Config, backend: &Backend, destinations: BTreeMap<String, Destination>, seed: u64) -> Self {
         let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let store = |connection| {
-            let partitions = names.iter().map(|(name, route)| (name, route.partitions));
-            Arc::new(RedisStore::new(connection, prefix, partitions))
+            let settings = names.iter().map(|(name, route)| RouteSettings {
+                name: name.clone(),
+                partitions: route.partitions,
+                max_payload: config.server.max_payload,
+            });
+            Arc::new(RedisStore::new(connection, prefix, settings))
         };
-
-        let mut destinations = BTreeMap::new();
-        for (name, sink) in &config.sinks {
-            destinations.insert(name.clone(), Destination::new(name, sink)?);
-        }
 
         let mut wakes = WakeListener::new(backend.client());
         let routes = names
@@ -79,18 +77,14 @@ impl Instance {
             .collect();
         let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
 
-        let routes: Vec<QueueRoute> = names
-            .iter()
-            .map(|(name, route)| QueueRoute {
-                name: name.clone(),
-                sink: Some(route.sink.clone()),
-                partitions: route.partitions,
-            })
-            .collect();
+        let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
-        let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
+        for route in names.keys() {
+            metrics::begin_queue(route, &[VIA]);
+        }
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
         let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
-        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, checkups })
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, checkups }
     }
 
     /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called

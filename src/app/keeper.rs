@@ -7,7 +7,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::queue::{Queue, StartError};
+use crate::queue::{Queue, RouteStats, StartError};
 
 /// Pause between two tries while Redis is away: it is found again within a second.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -59,11 +59,14 @@ fn complain(told: &mut String, error: &StartError) {
 async fn warn_of_unconfigured(queue: &Queue) {
     match queue.unconfigured().await {
         Ok(routes) => {
-            for route in routes {
-                tracing::warn!(
-                    route = %route.route, pending = route.pending, unack = route.unack, dead = route.dead,
-                    "a route that is not configured holds messages: nobody delivers them"
-                );
+            for (route, stats) in routes {
+                match stats {
+                    Ok(RouteStats { pending, unack, dead, .. }) => tracing::warn!(
+                        %route, pending, unack, dead,
+                        "a route that is not configured holds messages: nobody delivers them"
+                    ),
+                    Err(error) => tracing::warn!(%route, %error, "a route that is not configured cannot be read"),
+                }
             }
         }
         Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),

@@ -7,10 +7,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use ::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
+    http::SigningSecret,
     load::{Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
@@ -23,6 +25,7 @@ use crate::{
 mod check;
 mod entries;
 mod expand;
+mod http;
 mod kafka;
 mod load;
 mod problem;
@@ -148,10 +151,10 @@ pub struct HttpSinkConfig {
     /// What they may become.
     pub allow: Allow,
     pub timeout: Duration,
-    /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
-    pub signing_secrets: Vec<Secret>,
-    /// Sent with every request.
-    pub headers: BTreeMap<String, Secret>,
+    /// Standard Webhooks: each signs, so that they can be rotated.
+    pub signing_secrets: Vec<SigningSecret>,
+    /// Sent with every request; the values are marked as sensitive.
+    pub headers: HeaderMap,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,

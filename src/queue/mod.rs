@@ -4,8 +4,9 @@
 mod coalescer;
 mod cursor;
 mod handle;
+mod merge;
 
-pub use handle::{Queue, QueueRoute, StartError};
+pub use handle::{Queue, StartError};
 
 use std::sync::Arc;
 

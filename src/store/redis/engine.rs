@@ -1,16 +1,17 @@
 //! The scheduler's port: claim, recover, settle.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_trait::async_trait;
-use bytes::Bytes;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, reply::Reply, script};
 use crate::{
     outcome::DeadReason,
     port::{
         Burial, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Recovered, Release, Retry, Settled, Store,
-        StoreError, Token, Transfer,
+        StoreError, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
@@ -114,21 +115,18 @@ impl Store for RedisStore {
         self.settle(call, releases.len()).await
     }
 
-    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Settled>, StoreError> {
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
         let keys = self.keys(partition)?;
-        let mut verdicts = Vec::with_capacity(transfers.len());
-        for part in by_list_and_size(transfers) {
-            let list = part[0].list.to_string();
-            let mut call = script::TRANSFER.keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &list]);
-            for Transfer { lease, value, .. } in part {
-                call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(&value[..]);
-            }
-            verdicts.extend(self.settle(call, part.len()).await.map_err(|error| match error {
-                StoreError::Refused { slug, text } if slug == "list" => StoreError::Destination { list, text },
-                other => other,
-            })?);
+        let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
+        let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
+        let mut all = vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors];
+        all.extend(&lists);
+        let mut call = script::TRANSFER.keys(&all);
+        for Transfer { lease, list, value } in transfers {
+            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(places[&**list]).arg(&value[..]);
         }
-        Ok(verdicts)
+        let mut reply = Reply::from(call.run::<Vec<Value>>(&self.connection).await?);
+        transfers.iter().map(|_| reply.transferred()).collect()
     }
 }
 
@@ -140,23 +138,6 @@ impl RedisStore {
         let verdicts: Vec<bool> = call.run(&self.connection).await?;
         Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
     }
-}
-
-/// Runs of one list that fit into a script call.
-fn by_list_and_size(transfers: &[Transfer]) -> impl Iterator<Item = &[Transfer]> {
-    let mut rest = transfers;
-    std::iter::from_fn(move || {
-        let first = rest.first()?;
-        let mut bytes = 0;
-        let fits = |one: &&Transfer| {
-            bytes += Bytes::len(&one.value);
-            one.list == first.list && bytes <= MAX_CALL_BYTES
-        };
-        let count = rest.iter().take_while(fits).count().max(1);
-        let (part, behind) = rest.split_at(count);
-        rest = behind;
-        Some(part)
-    })
 }
 
 fn shortened(error: &str) -> &str {

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{DATA_VERSION, RedisStore, keys::routes_key, script};
-use crate::port::{Partition, StoreError};
+use super::{DATA_VERSION, RedisStore, Route, keys::routes_key, script};
+use crate::{
+    message::MAX_PARTITIONS,
+    port::{Partition, StoreError},
+};
 
 /// What registering a route found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,36 +29,53 @@ pub enum RegistrationError {
     Store(#[from] StoreError),
 }
 
-#[derive(Deserialize)]
+/// What whoever schedules on a route has to keep to.
+#[derive(Clone, Debug)]
+pub struct RouteSettings {
+    pub name: Arc<str>,
+    /// 1 to `MAX_PARTITIONS`.
+    pub partitions: u16,
+    /// Bytes, at most 3 MiB.
+    pub max_payload: usize,
+}
+
+/// Its JSON in `P:routes`.
+#[derive(Serialize, Deserialize)]
 struct StoredRoute {
     version: u32,
     partitions: u16,
     max_payload: usize,
 }
 
-/// A route as Redis knows it.
-pub struct KnownRoute {
-    pub name: Arc<str>,
-    pub partitions: u16,
-    /// Bytes.
-    pub max_payload: usize,
+impl RouteSettings {
+    fn to_json(&self) -> String {
+        let Self { name: _, partitions, max_payload } = *self;
+        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload };
+        serde_json::to_string(&stored).expect("numbers always serialize")
+    }
+
+    /// `None`: another release's, or somebody else's.
+    fn from_json(name: &str, json: &str) -> Option<Self> {
+        let StoredRoute { version, partitions, max_payload } = serde_json::from_str(json).ok()?;
+        let ours = version == DATA_VERSION && (1..=MAX_PARTITIONS).contains(&partitions);
+        ours.then(|| Self { name: name.into(), partitions, max_payload })
+    }
 }
 
 impl RedisStore {
     /// Loads the scripts and makes every route known. Safe to repeat; writes nothing that stands already.
-    pub async fn register(&self, max_payload: usize) -> Result<Vec<(String, Registration)>, RegistrationError> {
+    pub async fn register(&self) -> Result<Vec<(String, Registration)>, RegistrationError> {
         for script in script::all() {
             script.load(&self.connection).await?;
         }
         let mut registrations = Vec::new();
-        for (route, partitions) in &self.partitions {
-            let count = u16::try_from(partitions.len()).expect("configured as u16");
+        for (route, Route { settings, keys }) in &self.routes {
             let reply: String = script::REGISTER
                 .keys(&[&routes_key(&self.prefix)])
                 .arg(&**route)
                 .arg(DATA_VERSION)
-                .arg(count)
-                .arg(max_payload)
+                .arg(settings.partitions)
+                .arg(settings.to_json())
                 .run(&self.connection)
                 .await?;
             let registration = match reply.as_str() {
@@ -65,17 +85,17 @@ impl RedisStore {
                     return Err(RegistrationError::Mismatch {
                         route: route.to_string(),
                         stored: stored.to_owned(),
-                        partitions: count,
+                        partitions: settings.partitions,
                     });
                 }
             };
-            for (number, keys) in partitions.iter().enumerate() {
+            for (number, keys) in keys.iter().enumerate() {
                 let () = script::OPEN
                     .keys(&[&keys.route])
                     .arg(DATA_VERSION)
-                    .arg(count)
+                    .arg(settings.partitions)
                     .arg(number)
-                    .arg(max_payload)
+                    .arg(settings.max_payload)
                     .run(&self.connection)
                     .await?;
             }
@@ -85,17 +105,10 @@ impl RedisStore {
     }
 
     /// The routes that Redis knows of this release's data version, whoever registered them, by name.
-    pub async fn known_routes(&self) -> Result<Vec<KnownRoute>, StoreError> {
+    pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
         let known: BTreeMap<String, String> =
             self.connection.run(redis::cmd("HGETALL").arg(routes_key(&self.prefix))).await?;
-        let mut routes = Vec::new();
-        for (name, json) in known {
-            // Else it is another release's, or somebody else's.
-            if let Ok(StoredRoute { version: DATA_VERSION, partitions, max_payload }) = serde_json::from_str(&json) {
-                routes.push(KnownRoute { name: name.into(), partitions, max_payload });
-            }
-        }
-        Ok(routes)
+        Ok(known.iter().filter_map(|(name, json)| RouteSettings::from_json(name, json)).collect())
     }
 
     pub async fn pause(&self, partition: &Partition) -> Result<(), StoreError> {
