@@ -42,6 +42,7 @@ use self::{
 pub use self::{
     ids::{NewId, ulids},
     metrics_page::MetricsPage,
+    post::VIA,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
     sources::SourceStatuses,

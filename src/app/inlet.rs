@@ -1,8 +1,8 @@
 //! A configured source, live. A new kind of source is one line in `Inlet::new`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::backend::Backend;
 use crate::{
@@ -55,9 +55,9 @@ impl Inlet {
         self.source.check().await
     }
 
-    /// What GET /v1/sources tells; the depth goes into the metrics too.
-    pub async fn status(&self) -> SourceStatus {
-        let depth = self.source.depth().await;
+    /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
+    pub async fn status(&self, patience: Duration) -> SourceStatus {
+        let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
         metrics::source_depth(&self.name, depth);
         let (state, last_error) = self.status.get();
         SourceStatus {

@@ -1,14 +1,15 @@
 //! One instance: the configuration turned into live objects, and nothing started yet.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 
-use super::{backend::Backend, destination::Destination, inlet::Inlet};
+use super::{backend::Backend, checkup::Checkup, destination::Destination, inlet::Inlet};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
+    metrics,
     port::Partition,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
@@ -17,6 +18,9 @@ use crate::{
 
 /// Bytes of a stored message beside payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
+
+/// How long a sink may take at the start to say whether it can deliver, before that is nobody's concern.
+const FIRST_ANSWER: Duration = Duration::from_secs(15);
 
 /// The parts of an instance.
 pub struct Instance {
@@ -27,6 +31,7 @@ pub struct Instance {
     pub wakes: WakeListener,
     pub destinations: BTreeMap<String, Destination>,
     pub inlets: Vec<Inlet>,
+    checkups: Vec<(String, Checkup)>,
 }
 
 impl Instance {
@@ -81,44 +86,63 @@ impl Instance {
 
         let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
+        for route in names.keys() {
+            let sources = config.sources.iter().filter(|(_, source)| source.route() == route);
+            let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
+            metrics::begin_queue(route, &vias);
+        }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
-        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets }
+        let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets, checkups }
     }
 
-    /// What GET /v1/sinks and GET /v1/sources tell.
-    pub fn statuses(&self) -> Statuses {
-        Statuses { sinks: self.sinks(), sources: self.sources() }
+    /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called
+    /// within a tokio runtime.
+    pub fn look_at_sinks(&self) {
+        for (name, checkup) in self.checkups.clone() {
+            tokio::spawn(async move {
+                if let Some(Err(error)) = checkup.answer(FIRST_ANSWER).await {
+                    tracing::warn!(sink = name, error, "cannot deliver at present");
+                }
+            });
+        }
     }
 
-    fn sources(&self) -> SourceStatuses {
+    /// What GET /v1/sinks and GET /v1/sources tell; each waits for `patience` at most.
+    pub fn statuses(&self, patience: Duration) -> Statuses {
+        Statuses { sinks: self.sinks(patience), sources: self.sources(patience) }
+    }
+
+    fn sources(&self, patience: Duration) -> SourceStatuses {
         let inlets = self.inlets.clone();
         Arc::new(move || {
             let inlets = inlets.clone();
-            async move { join_all(inlets.iter().map(Inlet::status)).await }.boxed()
+            async move { join_all(inlets.iter().map(|inlet| inlet.status(patience))).await }.boxed()
         })
     }
 
-    fn sinks(&self) -> SinkStatuses {
-        let sinks: Vec<_> =
-            self.destinations.iter().map(|(name, one)| (name.clone(), one.kind(), one.breaker().clone())).collect();
+    fn sinks(&self, patience: Duration) -> SinkStatuses {
+        let sinks: Arc<[_]> = self.checkups.clone().into();
         Arc::new(move || {
-            sinks
-                .iter()
-                .map(|(name, kind, breaker)| {
-                    let status = breaker.status();
-                    SinkStatus {
-                        name: name.clone(),
-                        r#type: kind,
-                        breaker: match status.state {
-                            scheduler::BreakerState::Closed => BreakerState::Closed,
-                            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
-                            scheduler::BreakerState::Open => BreakerState::Open,
-                        },
-                        last_error: status.last_error,
-                        in_flight: status.in_flight,
-                    }
-                })
-                .collect()
+            let sinks = sinks.clone();
+            async move { join_all(sinks.iter().map(|(name, checkup)| status(name, checkup, patience))).await }.boxed()
         })
+    }
+}
+
+async fn status(name: &str, checkup: &Checkup, patience: Duration) -> SinkStatus {
+    let check = checkup.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+    let status = checkup.destination().breaker().status();
+    SinkStatus {
+        name: name.to_owned(),
+        r#type: checkup.destination().kind(),
+        check,
+        breaker: match status.state {
+            scheduler::BreakerState::Closed => BreakerState::Closed,
+            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
+            scheduler::BreakerState::Open => BreakerState::Open,
+        },
+        last_error: status.last_error,
+        in_flight: status.in_flight,
     }
 }

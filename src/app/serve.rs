@@ -36,6 +36,9 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// What the embedded Redis is left of `shutdown_timeout` to end in.
 const REDIS_SHARE: f64 = 0.3;
 
+/// What of `request_timeout` GET /v1/sinks and /v1/sources wait for what does not answer.
+const STATUS_SHARE: f64 = 0.5;
+
 /// What ended an instance that nobody had asked to stop.
 #[derive(Debug)]
 pub enum ServeError {
@@ -71,13 +74,14 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let instance = Instance::new(&config, &backend, destinations, inlets, rand::random());
 
     let (stopping, stopped) = watch::channel(false);
-    let statuses = instance.statuses();
+    let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
     let api = Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids());
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     let mut server = tokio::spawn(api::serve(listener, api::router(api), asked(stopped.clone())));
     tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
+    instance.look_at_sinks();
     let mut embedded = None;
     let started = match home {
         None => Ok(true),
@@ -89,6 +93,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
 
     let (prepared, preparation) = oneshot::channel();
     let generations = instance.store.connection().generations();
+    let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let sources = inlet::run(instance.inlets, queue.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
@@ -108,7 +113,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Err(error) => Err(error.to_string()),
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
-            refused = keeper::keep(queue, generations, prepared) => Err(refused.to_string()),
+            refused = keeper::keep(queue, generations, subscriptions, prepared) => Err(refused.to_string()),
             // Nothing would be delivered, or nobody heard, behind a /livez that says all is well.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),

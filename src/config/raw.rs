@@ -168,7 +168,7 @@ pub struct RawHttp {
     pub timeout: Option<Period>,
     /// Standard Webhooks: `whsec_` and base64. Every secret signs.
     pub signing_secrets: List<Secret>,
-    /// Sent with every request.
+    /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
     pub headers: BTreeMap<String, Secret>,
     /// PEM; for `https://`, in place of the system's certificates.
     pub ca_file: Option<PathBuf>,

@@ -1,26 +1,21 @@
 //! Checks of sinks. A new type of sink is a struct in `raw`, a function here, and its defaults in the YAML.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use super::{
-    HttpSinkConfig, RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
+    RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
     check::{check_tls, millis, redis_server},
-    kafka,
+    http, kafka,
     problem::{Path, Problems},
     raw::{RawHttp, RawKafka, RawRabbitMq, RawRedisList, RawSink},
     value::{List, Period},
 };
-use crate::{
-    message::is_reserved_header,
-    template::{Address, Allow, Pattern, Place, Template, UrlTemplate},
-};
-use base64::{Engine, prelude::BASE64_STANDARD};
-use http::{HeaderName, HeaderValue};
+use crate::template::{Address, Allow, Pattern, Place, Template};
 use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {
-        RawSink::Http(raw) => http(raw, at, problems).map(SinkConfig::Http),
+        RawSink::Http(raw) => http::sink(raw, at, problems).map(SinkConfig::Http),
         RawSink::Kafka(raw) => {
             let timeout = check_timeout(at, raw.timeout, problems);
             kafka::sink(raw, at, timeout, problems).map(SinkConfig::Kafka)
@@ -39,48 +34,8 @@ pub fn timeout(raw: &RawSink) -> Option<Duration> {
     timeout.map(|timeout| timeout.0)
 }
 
-fn check_timeout(at: &Path, timeout: Option<Period>, problems: &mut Problems) -> Option<Duration> {
+pub fn check_timeout(at: &Path, timeout: Option<Period>, problems: &mut Problems) -> Option<Duration> {
     problems.within(&at.key("timeout"), timeout, millis(100)..=millis(3_600_000)).map(|timeout| timeout.0)
-}
-
-fn http(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConfig> {
-    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
-    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
-        let template = problems.check(&at.key("url"), http_url(url.expose()))?;
-        check_tls(at, &tls, template.base().scheme() == "https", problems);
-        Some((SecretUrl::from(url.expose()), template.shape()))
-    });
-    let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
-    let timeout = check_timeout(at, raw.timeout, problems);
-    let mut signing_secrets = Vec::new();
-    for (place, secret) in raw.signing_secrets.items() {
-        if is_signing_secret(&secret) {
-            signing_secrets.push(secret);
-        } else {
-            let at = at.key("signing_secrets").key(place.to_string());
-            problems.add(&at, "is not `whsec_` followed by base64, as Standard Webhooks has it");
-        }
-    }
-    check_headers(&at.key("headers"), &raw.headers, problems);
-    let [ca_file, cert_file, key_file] = tls;
-    Some(HttpSinkConfig {
-        url: url?.0,
-        allow: allow?,
-        timeout: timeout?,
-        signing_secrets,
-        headers: raw.headers,
-        ca_file,
-        cert_file,
-        key_file,
-    })
-}
-
-fn http_url(text: &str) -> Result<UrlTemplate, String> {
-    let url = UrlTemplate::parse(text)?;
-    match url.base().scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("has the scheme `{other}`; known: http, https")),
-    }
 }
 
 /// `shape`: what the `setting` of the sink at `at` can become; `None` when it is a constant.
@@ -114,25 +69,6 @@ pub fn check_allow(
         patterns.push(pattern);
     }
     problems.check(&at, Allow::try_from(patterns))
-}
-
-fn is_signing_secret(secret: &Secret) -> bool {
-    let key = secret.expose().strip_prefix("whsec_").and_then(|key| BASE64_STANDARD.decode(key).ok());
-    key.is_some_and(|key| !key.is_empty())
-}
-
-fn check_headers(at: &Path, headers: &BTreeMap<String, Secret>, problems: &mut Problems) {
-    for (name, value) in headers {
-        let at = at.key(name);
-        if HeaderName::try_from(name).is_err() {
-            problems.add(&at, format!("`{}` is not a header name", name.escape_debug()));
-        } else if is_reserved_header(name) && !name.eq_ignore_ascii_case("authorization") {
-            problems.add(&at, "is a header that punctual or HTTP itself sets");
-        }
-        if HeaderValue::try_from(value.expose()).is_err() {
-            problems.add(&at, "has a value with control characters");
-        }
-    }
 }
 
 fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<RedisListConfig> {

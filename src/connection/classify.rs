@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
-use super::NO_ANSWER;
+use super::{NO_ANSWER, NO_LINK};
 use crate::port::StoreError;
 
 /// Codes of error replies that tell a state of the server, and the label they are counted under.
@@ -20,6 +20,14 @@ const SERVER_STATES: [(&str, &str); 12] = [
     ("NOPERM", "noperm"),
     ("UNKILLABLE", "busy"),
 ];
+
+/// The other kinds of `classify` and of a connection.
+const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
+
+/// Every kind of error that is counted.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
+}
 
 /// Tells a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {

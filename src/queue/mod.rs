@@ -5,8 +5,11 @@ mod coalescer;
 mod cursor;
 mod handle;
 mod inter;
+mod merge;
+mod registry;
 
-pub use handle::{Queue, StartError, check_due};
+pub use handle::{Queue, check_due};
+pub use registry::StartError;
 
 use std::sync::Arc;
 

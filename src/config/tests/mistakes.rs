@@ -87,6 +87,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: http, url: 'http://b', headers: {Host: c}}}",
         "1.yaml:1:52: sinks.a.headers.Host: is a header that punctual or HTTP itself sets",
     ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {x-A: c, x-a: d}}}",
+        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case",
+    ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
         "sinks: {a: {type: redis_list, key: '{{punctual:r:0}}:dead'}}",

@@ -9,6 +9,9 @@ use crate::{
     time::UnixMillis,
 };
 
+/// What an error shows of an id that is not ours.
+const MAX_FOREIGN_ID_CHARS: usize = 64;
+
 /// Values in the order in which the script's header names them.
 pub struct Reply(std::vec::IntoIter<Value>);
 
@@ -37,7 +40,11 @@ impl Reply {
 
     /// An id; one that this release would not accept was not written by punctual.
     pub fn id(&mut self) -> Result<MessageId, StoreError> {
-        MessageId::parse(&self.text()?).map_err(|_| StoreError::WrongType { text: "a foreign id in the queue".into() })
+        let text = self.text()?;
+        MessageId::parse(&text).map_err(|_| {
+            let shown: String = text.escape_debug().take(MAX_FOREIGN_ID_CHARS).collect();
+            StoreError::WrongType { text: format!("a foreign id in the queue, `{shown}`") }
+        })
     }
 
     pub fn integer(&mut self) -> Result<u64, StoreError> {

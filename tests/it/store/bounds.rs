@@ -95,7 +95,7 @@ async fn every_script_takes_a_thousand_ids() {
     assert_eq!(store.claim(&partition, request).await.unwrap().messages.len(), MAX_BATCH);
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
-    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, None).await.unwrap().0.len(), MAX_BATCH);
+    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, u64::MAX, None).await.unwrap().0.len(), MAX_BATCH);
 
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
@@ -122,7 +122,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
         for script in ["list", "claim"] {
             let mut lines = bench.monitor().await;
             if script == "list" {
-                bench.store.list(&partition(), State::Pending, MAX_BATCH, None).await.expect("a list");
+                bench.store.list(&partition(), State::Pending, MAX_BATCH, u64::MAX, None).await.expect("a list");
             } else {
                 // Of nobody: everything stays pending.
                 let nobody = Partition { number: 0, route: "three".into() };
@@ -178,7 +178,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
     let call = |count: usize, max_bytes: &str| {
         let mut call = redis::cmd("EVAL");
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
-        call.arg(&recorded.arguments[0]).arg(max_bytes);
+        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2]);
         for message in batch(count, 1, OnConflict::Replace) {
             call.arg(message.id.as_str()).arg("+0").arg("replace").arg("tail");
         }
@@ -204,6 +204,23 @@ async fn a_delay_that_no_clock_can_hold_is_refused_and_the_longest_one_can_be_re
     let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(1 << 52))]).await.expect("scheduled");
     let found = queue.get(ROUTE, &answers[0].id).await.unwrap().expect("it is there");
     assert_eq!(found.message.expect("readable").due, answers[0].due);
+}
+
+#[tokio::test]
+async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
+    let bench = Bench::start().await;
+    let message = batch(1, 1, OnConflict::Keep).remove(0);
+    bench.queue.schedule(ROUTE, "api", vec![message.clone()]).await.expect("scheduled");
+    let last_error = async || bench.queue.get(ROUTE, &message.id).await.unwrap().expect("it is there").last_error;
+    // 3 bytes each: 500 lies within one.
+    let error = "€".repeat(400);
+    let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };
+    let retry = Retry { lease: lease().await, delay: Duration::ZERO, error: error.clone() };
+    bench.store.retry(&partition(), &[retry]).await.expect("repeated later");
+    assert_eq!(last_error().await, Some("€".repeat(166)));
+    let burial = Burial { lease: lease().await, reason: DeadReason::Rejected, error };
+    bench.store.bury(&partition(), &[burial]).await.expect("buried");
+    assert_eq!(last_error().await, Some(format!("rejected: {}", "€".repeat(166))));
 }
 
 async fn claim(store: &RedisStore) -> Claim {

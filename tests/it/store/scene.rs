@@ -38,7 +38,6 @@ pub const SCENES: [(&str, &str); 29] = [
     ("get", "get"),
     ("inter", "inter"),
     ("list", "list"),
-    ("open", "open"),
     ("pause", "pause"),
     ("resume", "pause"),
     ("produce", "produce"),
@@ -51,6 +50,7 @@ pub const SCENES: [(&str, &str); 29] = [
     ("redrive some", "redrive"),
     ("register", "register"),
     ("release", "release"),
+    ("repartition", "repartition"),
     ("reschedule", "reschedule"),
     ("retry", "retry"),
     ("schedule", "schedule"),
@@ -171,7 +171,7 @@ impl Bench {
                 store.inter(&partition, &batch).await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
-            "list" => drop(store.list(&partition, State::Dead, 10, None).await?),
+            "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
             "stats" => drop(store.stats(&partition).await?),
             "pause" => store.pause(&partition).await?,
             "resume" => store.resume(&partition).await?,
@@ -184,9 +184,10 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
-            "open" | "register" => {
-                // Another largest payload: both have something to write.
-                self.other.register().await.map_err(|error| match error {
+            "register" | "repartition" => {
+                // Another largest payload, or another number of partitions of an empty route: something to write.
+                let other = if scene == "register" { &self.other } else { &self.repartitioned };
+                other.register(true).await.map_err(|error| match error {
                     RegistrationError::Store(error) => error,
                     mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
                 })?;

@@ -5,7 +5,7 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, MetricsPage, SinkStatus, SourceStatuses, Statuses},
+    api::{self, Api, BreakerState, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, ServerConfig},
     connection::Connection,
     outcome::DeadReason,
@@ -98,14 +98,15 @@ impl ApiServer {
         let sink = SinkStatus {
             name: "out".into(),
             r#type: "http",
+            check: Some("ok".into()),
             breaker: BreakerState::HalfOpen,
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
         };
         let sources: SourceStatuses = Arc::new(|| Box::pin(async { Vec::new() }));
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
-        let statuses = Statuses { sinks: Arc::new(move || vec![sink.clone()]), sources };
-        let api = Api::new(queue, &config, statuses, page, api::ulids());
+        let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
+        let api = Api::new(queue, &config, Statuses { sinks, sources }, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
             let _ = stopped.await;
