@@ -9,11 +9,10 @@ use super::{
     check::check_tls,
     problem::{Path, Problems},
     raw::RawKafka,
+    sinks::check_allow,
     value::{List, Property},
 };
-
-/// Longest name of a topic, in bytes; Kafka's own limit.
-const MAX_TOPIC_BYTES: usize = 249;
+use crate::template::{Place, Template};
 
 /// Properties that the promises rest on, under all their names, and what to do instead.
 const REFUSED: [(&str, &str); 10] = [
@@ -55,10 +54,11 @@ pub struct Access<'a> {
 }
 
 pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut Problems) -> Option<KafkaSinkConfig> {
-    let topic = problems.require(&at.key("topic"), raw.topic);
-    if let Some(topic) = &topic {
-        check_topic(topic, &at.key("topic"), problems);
-    }
+    let topic = problems
+        .require(&at.key("topic"), raw.topic)
+        .and_then(|topic| problems.check(&at.key("topic"), Template::parse(&topic, Place::Topic)));
+    let shape = topic.as_ref().map(Template::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, "topic"), problems));
     let access = Access {
         brokers: raw.brokers,
         username: raw.username,
@@ -68,14 +68,7 @@ pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut 
         refused: &REFUSED,
     };
     let server = server(access, at, problems);
-    Some(KafkaSinkConfig { server, topic: topic?, timeout: timeout? })
-}
-
-pub fn check_topic(topic: &str, at: &Path, problems: &mut Problems) {
-    if !is_topic(topic) {
-        let text = format!("`{}` is not a topic: 1 to {MAX_TOPIC_BYTES} of A-Za-z0-9._-", topic.escape_debug());
-        problems.add(at, text);
-    }
+    Some(KafkaSinkConfig { server, topic: topic?, allow: allow?, timeout: timeout? })
 }
 
 pub fn server(access: Access, at: &Path, problems: &mut Problems) -> KafkaServer {
@@ -130,12 +123,6 @@ fn check_options(at: &Path, options: &BTreeMap<String, Secret>, refused: &[(&str
             Err(other) => problems.add(&at.key(name), other.to_string()),
         }
     }
-}
-
-/// Kafka's own rule.
-fn is_topic(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    (1..=MAX_TOPIC_BYTES).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
 /// `host:port`, `[::1]:port`

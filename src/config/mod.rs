@@ -18,7 +18,7 @@ pub use self::{
 use crate::{
     backoff::Backoff,
     outcome::RetryPolicy,
-    template::{Allow, Template},
+    template::{Address, Allow, Template},
 };
 
 mod check;
@@ -150,7 +150,9 @@ pub struct HttpSinkConfig {
 #[derive(Clone, Debug)]
 pub struct KafkaSinkConfig {
     pub server: KafkaServer,
-    pub topic: String,
+    pub topic: Template,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 
@@ -200,10 +202,9 @@ pub enum ListFormat {
 #[derive(Clone, Debug)]
 pub struct RabbitMqConfig {
     pub server: RabbitMqServer,
-    /// Empty: the default exchange, which routes to the queue that the routing key names.
-    pub exchange: String,
-    /// `None`: the message's key.
-    pub routing_key: Option<String>,
+    pub address: Address,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     message::is_reserved_header,
-    template::{Allow, Pattern, Place, Template, UrlTemplate},
+    template::{Address, Allow, Pattern, Place, Template, UrlTemplate},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{HeaderName, HeaderValue};
@@ -84,7 +84,7 @@ fn http_url(text: &str) -> Result<UrlTemplate, String> {
 }
 
 /// `shape`: what the `setting` of the sink at `at` can become; `None` when it is a constant.
-fn check_allow(
+pub fn check_allow(
     raw: List<String>,
     shape: Option<&Pattern>,
     (at, setting): (&Path, &str),
@@ -164,25 +164,27 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
     Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })
 }
 
-/// Longest name of an exchange and longest routing key in bytes: AMQP's short string.
-const MAX_SHORT_STRING_BYTES: usize = 255;
-
 fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<RabbitMqConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let server = rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
-    let exchange = problems.require(&at.key("exchange"), raw.exchange);
-    for (key, text) in [("exchange", &exchange), ("routing_key", &raw.routing_key)] {
-        check_short_string(text.as_deref().unwrap_or_default(), &at.key(key), problems);
-    }
+    let exchange = problems
+        .require(&at.key("exchange"), raw.exchange)
+        .and_then(|text| problems.check(&at.key("exchange"), Template::parse(&text, Place::Exchange)));
+    let routing_key = raw
+        .routing_key
+        .filter(|key| !key.is_empty())
+        .map(|text| problems.check(&at.key("routing_key"), Template::parse(&text, Place::RoutingKey)));
+    let varies = exchange.as_ref().is_some_and(|exchange| exchange.as_constant().is_none());
+    let address = match routing_key {
+        // It was reported.
+        Some(None) => None,
+        key => exchange.and_then(|exchange| problems.check(&at.key("exchange"), Address::new(exchange, key.flatten()))),
+    };
+    let setting = if varies { "exchange/routing_key" } else { "routing_key" };
+    let shape = address.as_ref().map(Address::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, setting), problems));
     let timeout = check_timeout(at, raw.timeout, problems);
-    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
-    Some(RabbitMqConfig { server: server?, exchange: exchange?, routing_key, timeout: timeout? })
-}
-
-pub fn check_short_string(text: &str, at: &Path, problems: &mut Problems) {
-    if text.len() > MAX_SHORT_STRING_BYTES {
-        problems.add(at, format!("has {} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}", text.len()));
-    }
+    Some(RabbitMqConfig { server: server?, address: address?, allow: allow?, timeout: timeout? })
 }
 
 /// `tls`: `ca_file`, `cert_file`, `key_file`

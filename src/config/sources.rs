@@ -12,6 +12,10 @@ use super::{
     routes, sinks,
     value::{Period, Whole},
 };
+use crate::template::Place;
+
+/// Longest name of a queue in bytes: AMQP's short string.
+const MAX_QUEUE_BYTES: usize = 255;
 
 /// What a source has to fit in with.
 pub struct Limits<'a> {
@@ -80,7 +84,10 @@ fn rabbitmq(
     let server = sinks::rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
     let queue = text(raw.queue, &at.key("queue"), problems);
     if let Some(queue) = &queue {
-        sinks::check_short_string(queue, &at.key("queue"), problems);
+        if queue.len() > MAX_QUEUE_BYTES {
+            let text = format!("has {} bytes, AMQP takes at most {MAX_QUEUE_BYTES}", queue.len());
+            problems.add(&at.key("queue"), text);
+        }
     }
     let prefetch = problems.within(&at.key("prefetch"), raw.prefetch, Whole(1)..=Whole(65_535));
     let id_from = problems.require(&at.key("id_from"), raw.id_from);
@@ -106,7 +113,7 @@ fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut 
     }
     let mut topics = Vec::new();
     for (place, topic) in raw.topics.items() {
-        kafka::check_topic(&topic, &at.key("topics").key(place.to_string()), problems);
+        problems.check(&at.key("topics").key(place.to_string()), Place::Topic.check(&topic));
         topics.push(topic);
     }
     let group_id = text(raw.group_id, &at.key("group_id"), problems);

@@ -96,12 +96,13 @@ routes:
     assert_eq!((jobs.format, jobs.timeout), (ListFormat::Envelope, Duration::from_secs(2)));
     assert_eq!(jobs.server.as_ref().unwrap().url.expose(), "redis://10.0.0.1");
     let SinkConfig::Kafka(orders) = &config.sinks["orders"] else { panic!("orders is a topic") };
-    assert_eq!((orders.topic.as_str(), orders.timeout), ("orders.due", Duration::from_secs(10)));
+    assert_eq!((orders.topic.as_constant(), orders.timeout), (Some("orders.due"), Duration::from_secs(10)));
     assert_eq!(orders.server.brokers, ["a:1", "[::1]:2"]);
     let options = ["compression.type", "linger.ms"].map(|name| orders.server.options[name].expose());
     assert_eq!(options, ["zstd", "5"]);
     let SinkConfig::RabbitMq(mq) = &config.sinks["mq"] else { panic!("mq is an exchange") };
-    assert_eq!((mq.exchange.as_str(), &mq.routing_key, mq.timeout), ("", &None, 10 * SECOND));
+    assert_eq!((mq.address.constant_exchange(), mq.timeout), (Some(""), 10 * SECOND));
+    assert!(mq.address.shape().is_none());
     assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
     let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
     assert_eq!((set.key.as_str(), set.unit, set.payload), ("delayed", ScoreUnit::Milliseconds, MemberPayload::Hash));

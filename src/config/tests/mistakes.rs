@@ -153,7 +153,15 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'c d'}}",
-        "1.yaml:1:42: sinks.a.topic: `c d` is not a topic: 1 to 249 of A-Za-z0-9._-",
+        "1.yaml:1:42: sinks.a.topic: `c d` is not 1 to 249 of A-Za-z0-9._-",
+    ),
+    (
+        "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'due.{key}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `topic` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'due.{key}', allow: ['due:*']}}",
+        "1.yaml:1:70: sinks.a.allow.0: `due:*` matches nothing that `topic` can become",
     ),
     (
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {acks: 1}}}",
@@ -205,6 +213,22 @@ const MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', ca_file: /etc/hostname}}",
         "1.yaml:1:59: sinks.a.ca_file: needs a URL with TLS: ",
     ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', routing_key: '{key}.{route}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `routing_key` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: 'b{key}', url: 'amqp://c', allow: ['b*']}}",
+        "1.yaml:1:74: sinks.a.allow.0: `b*` matches nothing that `exchange/routing_key` can become",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: 'b/{key}', url: 'amqp://c', allow: ['**']}}",
+        "1.yaml:1:29: sinks.a.exchange: must not have a `/` beside a placeholder: `allow` splits there",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', routing_key: \"d\\n\"}}",
+        "1.yaml:1:59: sinks.a.routing_key: `d\\n` has a control character",
+    ),
     // Sources
     ("sources:\n  a:", "1.yaml:2:3: sources.a: must be a mapping with a `type`"),
     (
@@ -248,7 +272,7 @@ const SOURCE_MISTAKES: &[(&str, &str)] = &[
     ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),
     (
         "type: kafka, topics: 'b c', brokers: 'b:1', group_id: c",
-        "1.yaml:1:28: sources.a.topics.0: `b c` is not a topic",
+        "1.yaml:1:28: sources.a.topics.0: `b c` is not 1 to 249 of A-Za-z0-9._-",
     ),
     (
         "type: kafka, options: {enable.auto.commit: true}, topics: b, brokers: 'b:1', group_id: c",
