@@ -83,11 +83,8 @@ fn rabbitmq(
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let server = sinks::rabbitmq_server(raw.url, raw.username, raw.password, tls, at, problems);
     let queue = text(raw.queue, &at.key("queue"), problems);
-    if let Some(queue) = &queue {
-        if queue.len() > MAX_QUEUE_BYTES {
-            let text = format!("has {} bytes, AMQP takes at most {MAX_QUEUE_BYTES}", queue.len());
-            problems.add(&at.key("queue"), text);
-        }
+    if let Some(queue) = queue.as_ref().filter(|queue| queue.len() > MAX_QUEUE_BYTES) {
+        problems.add(&at.key("queue"), format!("has {} bytes, AMQP takes at most {MAX_QUEUE_BYTES}", queue.len()));
     }
     let prefetch = problems.within(&at.key("prefetch"), raw.prefetch, Whole(1)..=Whole(65_535));
     let id_from = problems.require(&at.key("id_from"), raw.id_from);
