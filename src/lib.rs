@@ -7,6 +7,7 @@ pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod connection;
+pub mod kafka;
 pub mod message;
 pub mod metrics;
 pub mod outcome;

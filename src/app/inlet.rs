@@ -9,7 +9,7 @@ use crate::{
     config::{Config, SourceConfig},
     metrics,
     queue::Queue,
-    source::{Intake, Source, SourceStatus, Status},
+    source::{Intake, Source, SourceStatus, Status, kafka::KafkaSource},
 };
 
 /// Where the messages of some route come from.
@@ -42,6 +42,9 @@ impl Inlet {
     /// When the configuration cannot be used, with the source's name.
     pub fn new(name: &str, config: &SourceConfig, backend: &Backend) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
+            SourceConfig::Kafka(config) => {
+                KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as Arc<dyn Source>))
+            }
             _ => Err("not yet".into()),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;

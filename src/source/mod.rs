@@ -4,6 +4,7 @@
 
 mod id;
 mod intake;
+pub mod kafka;
 mod status;
 
 use async_trait::async_trait;

@@ -1,10 +1,5 @@
 //! What librdkafka calls back, on its own thread: deliveries, logs, errors.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
-
 use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
@@ -12,10 +7,9 @@ use rdkafka::{
     message::DeliveryResult,
     producer::ProducerContext,
 };
-use tokio::{sync::mpsc::UnboundedSender, time::Instant};
+use tokio::sync::mpsc::UnboundedSender;
 
-/// For how long an error of the connection is given as the likely cause of what failed after it.
-const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
+use crate::kafka::Reports;
 
 /// Why a record was not confirmed.
 #[derive(Debug)]
@@ -41,20 +35,18 @@ impl Ticket {
 }
 
 pub struct Context {
-    /// For the logs: brokers and topic.
-    name: String,
-    last_error: Mutex<Option<(Instant, String)>>,
+    reports: Reports,
 }
 
 impl Context {
+    /// `name`: for the logs.
     pub fn new(name: String) -> Self {
-        Self { name, last_error: Mutex::new(None) }
+        Self { reports: Reports::new(name) }
     }
 
     /// What was last wrong with the connections, unless it is long ago.
     pub fn cause(&self) -> Option<String> {
-        let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().filter(|(at, _)| at.elapsed() < CAUSE_LIFETIME).map(|(_, text)| text.clone())
+        self.reports.cause()
     }
 }
 
@@ -73,27 +65,15 @@ impl ProducerContext for Context {
 }
 
 impl ClientContext for Context {
-    /// Nothing that librdkafka says needs someone to act: the breaker tells of an outage.
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        let kafka = self.name.as_str();
-        match level {
-            RDKafkaLogLevel::Debug => tracing::debug!(kafka, "{facility} {text}"),
-            RDKafkaLogLevel::Info | RDKafkaLogLevel::Notice => tracing::info!(kafka, "{facility} {text}"),
-            _ => tracing::warn!(kafka, "{facility} {text}"),
-        }
+        self.reports.log(level, facility, text);
     }
 
-    /// For those who set `statistics.interval.ms`.
     fn stats_raw(&self, statistics: &[u8]) {
-        tracing::debug!(kafka = self.name, "statistics {}", String::from_utf8_lossy(statistics));
+        self.reports.statistics(statistics);
     }
 
-    /// Of the connections or of the producer, never of one record. It was logged.
     fn error(&self, error: KafkaError, reason: &str) {
-        // "All brokers are down" follows the reason, and says less.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            let error = (Instant::now(), reason.to_owned());
-            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        }
+        self.reports.error(&error, reason);
     }
 }

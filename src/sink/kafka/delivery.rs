@@ -18,6 +18,7 @@ use super::{
     super::Delivery,
     context::{Failure, Ticket},
     producer::Live,
+    restored,
 };
 
 /// Until a full queue is looked at again. librdkafka does not tell when there is room.
@@ -60,7 +61,9 @@ async fn produce(
     results: UnboundedSender<(usize, Result<(), Failure>)>,
 ) {
     for index in indices {
-        let mut record = record(&topics[index], &batch[index], Ticket { index, results: results.clone() });
+        let key = restored::key(&batch[index].metadata);
+        let ticket = Ticket { index, results: results.clone() };
+        let mut record = record(&topics[index], &batch[index], key.as_deref(), ticket);
         while let Err((error, refused)) = live.producer().send(record) {
             let code = match error {
                 KafkaError::MessageProduction(code) => code,
@@ -78,15 +81,20 @@ async fn produce(
 }
 
 /// librdkafka copies all of it. An empty payload is an empty value, not a tombstone.
-fn record<'a>(topic: &'a str, delivery: &'a Delivery, ticket: Ticket) -> BaseRecord<'a, str, [u8], Box<Ticket>> {
+fn record<'a>(
+    topic: &'a str,
+    delivery: &'a Delivery,
+    key: Option<&'a [u8]>,
+    ticket: Ticket,
+) -> BaseRecord<'a, [u8], [u8], Box<Ticket>> {
     let mut record = BaseRecord::with_opaque_to(topic, Box::new(ticket)).payload(Bytes::as_ref(&delivery.payload));
-    if let Some(key) = &delivery.metadata.key {
-        record = record.key(key.as_str());
+    if let Some(key) = key {
+        record = record.key(key);
     }
     record.headers(headers(delivery))
 }
 
-/// The user's, then ours. No user's header has one of our names.
+/// The user's, those that a source took and that fit nowhere else, then ours.
 fn headers(delivery: &Delivery) -> OwnedHeaders {
     let users = &delivery.metadata.headers;
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
@@ -98,8 +106,9 @@ fn headers(delivery: &Delivery) -> OwnedHeaders {
     ];
     let content_type = delivery.metadata.content_type.as_deref().map(|text| ("content-type", text));
     let users = users.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    users.chain(content_type).chain(ours).fold(
-        OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1),
-        |headers, (key, value)| headers.insert(Header { key, value: Some(value) }),
-    )
+    let text = |(key, value)| Header { key, value: Some(value) };
+    let headers = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
+    let headers = users.chain(content_type).map(text).fold(headers, OwnedHeaders::insert);
+    let headers = restored::headers(&delivery.metadata, headers);
+    ours.map(text).into_iter().fold(headers, OwnedHeaders::insert)
 }

@@ -1,8 +1,8 @@
 //! A Kafka topic: each message is a record, confirmed by all in-sync replicas of its partition.
 //!
 //! `settings` makes librdkafka's properties, `producer` keeps the live producer, `polled` has the thread for its
-//! callbacks, `delivery` hands records over and awaits their results, `context` is what librdkafka calls back,
-//! `errors` says what a code means.
+//! callbacks, `delivery` hands records over and awaits their results, `restored` has what a Kafka source took that is
+//! no text, `context` is what librdkafka calls back, `errors` says what a code means.
 //!
 //! librdkafka puts records into batches, and a broker takes or refuses a batch as a whole, for one bad record or for
 //! the sum of them. So what a broker rejects is sent once more, each record alone; only that answer is final.
@@ -14,6 +14,7 @@ mod delivery;
 mod errors;
 mod polled;
 mod producer;
+mod restored;
 mod settings;
 
 use std::{borrow::Cow, sync::OnceLock, time::Duration};

@@ -15,12 +15,12 @@ use std::{
 
 use rdkafka::{
     ClientConfig,
-    error::KafkaError,
     producer::{BaseProducer, Producer as _},
 };
 use tokio::time::{Instant, timeout};
 
 use super::{context::Context, polled::PolledProducer};
+use crate::kafka::made;
 
 /// Least time between two producers: where none can work, each would fail at once.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
@@ -128,36 +128,7 @@ impl Current {
 }
 
 fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
-    match settings.create_with_context(Context::new(name.to_owned())) {
-        Ok(producer) => {
-            let polled = PolledProducer::new(producer).map_err(|error| format!("no thread: {error}"))?;
-            Ok(Arc::new(Live(Some(polled))))
-        }
-        // Their own `Display` shows the value too, which may be a secret.
-        Err(KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text)) => Err(text),
-        Err(other) => Err(other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_producer_that_has_seen_many_topics_is_made_anew_but_not_more_than_once_a_second() {
-        let mut settings = ClientConfig::new();
-        settings.set("bootstrap.servers", "127.0.0.1:1");
-        let producer = Producer::new(settings, "test".into()).unwrap();
-        let names: Vec<String> = (0..MAX_TOPICS).map(|n| format!("t{n}")).collect();
-        let names = || names.iter().map(String::as_str);
-        let first = producer.get_for(names().skip(1)).unwrap();
-        tokio::time::advance(REBUILD_INTERVAL).await;
-        assert!(Arc::ptr_eq(&first, &producer.get_for(names()).unwrap()), "one topic was new, and the last to fit");
-        let second = producer.get_for(["more"]).unwrap();
-        assert!(!Arc::ptr_eq(&first, &second));
-        assert!(Arc::ptr_eq(&second, &producer.get_for(names()).unwrap()), "it starts with none");
-        assert!(Arc::ptr_eq(&second, &producer.get_for(["another"]).unwrap()), "a second has not gone by");
-        tokio::time::advance(REBUILD_INTERVAL).await;
-        assert!(!Arc::ptr_eq(&second, &producer.get().unwrap()));
-    }
+    let producer = made(settings.create_with_context(Context::new(name.to_owned())))?;
+    let polled = PolledProducer::new(producer).map_err(|error| format!("no thread: {error}"))?;
+    Ok(Arc::new(Live(Some(polled))))
 }

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
+use rdkafka::ClientConfig;
 
-use crate::config::{KafkaServer, KafkaSinkConfig, Secret};
+use crate::{config::KafkaSinkConfig, kafka::connect};
 
 /// How much earlier than the sink librdkafka gives a message up, so that its report still arrives: it looks
 /// for such messages once a second.
@@ -47,37 +47,6 @@ pub fn solo_producer(config: &KafkaSinkConfig) -> ClientConfig {
     settings
 }
 
-/// Brokers, TLS, SASL and `options`.
-fn connect(settings: &mut ClientConfig, server: &KafkaServer) {
-    let files = [
-        ("ssl.ca.location", &server.ca_file),
-        ("ssl.certificate.location", &server.cert_file),
-        ("ssl.key.location", &server.key_file),
-    ];
-    for (name, file) in files {
-        if let Some(file) = file {
-            settings.set(name, file.to_string_lossy());
-        }
-    }
-    if let Some(username) = &server.username {
-        settings.set("sasl.mechanism", "PLAIN").set("sasl.username", username);
-        settings.set("sasl.password", server.password.as_ref().map_or("", Secret::expose));
-    }
-    let protocol = match (server.username.is_some(), server.ca_file.is_some() || server.cert_file.is_some()) {
-        (false, false) => "plaintext",
-        (false, true) => "ssl",
-        (true, false) => "sasl_plaintext",
-        (true, true) => "sasl_ssl",
-    };
-    settings.set("security.protocol", protocol);
-    for (name, value) in &server.options {
-        settings.set(name, value.expose());
-    }
-    settings.set("bootstrap.servers", server.brokers.join(","));
-    // What is shown of it, tracing's own filter decides.
-    settings.set_log_level(RDKafkaLogLevel::Debug);
-}
-
 /// Half of it at least is left for the way to the broker.
 fn message_timeout(timeout: Duration) -> Duration {
     timeout.saturating_sub(REPORT_MARGIN).max(timeout / 2)
@@ -86,6 +55,7 @@ fn message_timeout(timeout: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KafkaServer;
     use crate::template::{Allow, Place, Template};
 
     #[test]

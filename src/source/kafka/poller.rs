@@ -1,0 +1,340 @@
+//! The thread that has the consumer: it alone polls, commits and answers rebalances.
+//!
+//! It sleeps on its mailbox, which librdkafka rings when there is something to poll; so an idle source costs nothing
+//! but a tick. What it reads gathers in `backlog` while one batch is in `flight` to Redis. When both are full for a
+//! while, all partitions are paused and polled on, so that the group keeps its member for as long as Redis is away.
+//!
+//! Before partitions are given up, the flight has some time to land; then it is called back, so that nothing of it
+//! can reach Redis after what the next owner reads. What landed is committed; the rest the next owner reads again.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::Duration,
+};
+
+use rdkafka::{
+    TopicPartitionList,
+    consumer::{CommitMode, Consumer},
+    error::{KafkaError, RDKafkaErrorCode},
+};
+use tokio::{
+    sync::{mpsc::UnboundedSender, oneshot},
+    time::Instant,
+};
+
+use super::{
+    WallClock,
+    context::{Change, Client},
+    membership::Membership,
+    reading::{Reading, read},
+    record::{Place, Record},
+};
+use crate::source::{Entry, Intake};
+
+/// Most that goes to Redis in one call of the intake: records, and bytes.
+const BATCH: usize = 1000;
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Longest sleep. It must be far below the least `max.poll.interval.ms` that makes sense.
+const TICK: Duration = Duration::from_secs(1);
+/// How often offsets are committed, at most.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// What a batch has left to get into Redis when its partitions are revoked. The group waits for it.
+const LANDING: Duration = Duration::from_secs(5);
+/// Least time between two log lines about what was skipped.
+const SKIP_LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// What wakes the poller.
+#[derive(Clone, Copy, Debug)]
+pub enum Signal {
+    /// There is something to poll.
+    Ready,
+    /// The batch is in Redis, or (`false`) it is not.
+    Landed(bool),
+    /// Nobody takes batches any more.
+    Stop,
+}
+
+/// On its way to Redis.
+pub struct Batch {
+    pub entries: Vec<Entry>,
+    /// Ends when it must not arrive any more.
+    pub called_back: oneshot::Receiver<()>,
+}
+
+struct Taken {
+    place: Place,
+    offset: i64,
+    bytes: usize,
+    /// `None`: there is nothing to do.
+    entry: Option<Entry>,
+}
+
+struct Flight {
+    records: Vec<Taken>,
+    /// Taken when it must not arrive any more.
+    call_back: Option<oneshot::Sender<()>>,
+}
+
+pub struct Poller {
+    pub client: Arc<Client>,
+    pub membership: Arc<Membership>,
+    pub intake: Intake,
+    pub max_overdue: Option<Duration>,
+    pub clock: WallClock,
+    pub batches: UnboundedSender<Batch>,
+    pub mailbox: Receiver<Signal>,
+    pub state: State,
+}
+
+#[derive(Default)]
+pub struct State {
+    flight: Option<Flight>,
+    backlog: Vec<Taken>,
+    backlog_bytes: usize,
+    paused: bool,
+    stopped: bool,
+    /// The connections were lost, and nothing tells when they are back.
+    lost: bool,
+    ticked: Option<Instant>,
+    committed: Option<Instant>,
+    skipped: u64,
+    skip_logged: Option<Instant>,
+}
+
+impl Poller {
+    /// # Errors
+    /// Why the consumer cannot go on.
+    pub fn run(mut self) -> Result<(), String> {
+        let end = self.poll();
+        self.land(Duration::ZERO);
+        self.commit(CommitMode::Sync);
+        self.membership.leave();
+        self.client.context().close();
+        end
+    }
+
+    fn poll(&mut self) -> Result<(), String> {
+        while !self.state.stopped {
+            self.drain()?;
+            if self.depart() {
+                continue;
+            }
+            match self.mailbox.recv_timeout(TICK) {
+                Ok(signal) => self.heed(signal),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            while let Ok(signal) = self.mailbox.try_recv() {
+                self.heed(signal);
+            }
+            if is_over(self.state.ticked, TICK) {
+                self.state.ticked = Some(Instant::now());
+                self.tick();
+            }
+        }
+        Ok(())
+    }
+
+    fn heed(&mut self, signal: Signal) {
+        match signal {
+            Signal::Ready => {}
+            Signal::Landed(landed) => {
+                let Some(flight) = self.state.flight.take() else { return };
+                if landed {
+                    let mut positions = self.membership.positions();
+                    for record in flight.records {
+                        positions.taken(&record.place, record.offset);
+                    }
+                } else {
+                    self.state.backlog_bytes += flight.records.iter().map(|record| record.bytes).sum::<usize>();
+                    self.state.backlog.splice(0..0, flight.records);
+                }
+            }
+            Signal::Stop => {
+                self.state.stopped = true;
+                self.state.flight = None;
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.state.backlog.len() < BATCH && self.state.backlog_bytes < BATCH_BYTES
+    }
+
+    /// Polls until there is nothing more, or no room. When paused there are no records, only events.
+    fn drain(&mut self) -> Result<(), String> {
+        while self.has_room() || self.state.paused {
+            let client = self.client.clone();
+            let served = client.context().served();
+            let polled = client.poll(Duration::ZERO);
+            for change in client.context().changes() {
+                self.change(&change)?;
+            }
+            match polled {
+                Some(Ok(message)) => self.gather(Record::of(&message)),
+                Some(Err(error)) => self.trouble(&error)?,
+                None if client.context().served() == served => break,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, record: Record) {
+        let (place, offset, bytes) = (record.place.clone(), record.offset, record.size());
+        let entry = match read(record, self.max_overdue, (self.clock)()) {
+            Reading::Take(entry) => Some(entry),
+            Reading::Skip(replaced) => {
+                self.state.skipped += 1;
+                self.intake.metrics().skipped.increment(1);
+                replaced.map(Entry::Cancel)
+            }
+            Reading::TooLarge(bytes) => {
+                self.intake.metrics().invalid.increment(1);
+                let (source, topic, partition) = (self.intake.name(), &*place.topic, place.partition);
+                tracing::error!(source, topic, partition, offset, bytes, "a record is too large, and was left out");
+                None
+            }
+        };
+        self.state.backlog_bytes += bytes;
+        self.state.backlog.push(Taken { place, offset, bytes, entry });
+    }
+
+    /// Sends what has gathered on its way, if nothing else is.
+    fn depart(&mut self) -> bool {
+        if self.state.flight.is_some() || self.state.backlog.is_empty() {
+            return false;
+        }
+        self.state.backlog_bytes = 0;
+        let records = std::mem::take(&mut self.state.backlog);
+        let entries = records.iter().filter_map(|record| record.entry.clone()).collect();
+        let (call_back, called_back) = oneshot::channel();
+        self.state.flight = Some(Flight { records, call_back: Some(call_back) });
+        if self.batches.send(Batch { entries, called_back }).is_err() {
+            self.heed(Signal::Stop);
+        }
+        self.pause(false);
+        true
+    }
+
+    /// Waits for what is on its way, and calls it back after `patience`.
+    fn land(&mut self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        while self.state.flight.is_some() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let signal = self.mailbox.recv_timeout(left).or_else(|_| {
+                drop(self.state.flight.as_mut().and_then(|flight| flight.call_back.take()));
+                self.mailbox.recv()
+            });
+            self.heed(signal.unwrap_or(Signal::Stop));
+        }
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), String> {
+        match change {
+            Change::Assigned(list) => {
+                tracing::info!(source = self.intake.name(), partitions = list.count(), "partitions were assigned");
+                change.answer(&self.client).map_err(|error| error.to_string())?;
+                // The state may be one from before it was revoked.
+                let result = if self.state.paused { self.client.pause(list) } else { self.client.resume(list) };
+                result.map_err(|error| error.to_string())?;
+                if self.state.flight.is_none() {
+                    self.intake.running();
+                }
+            }
+            Change::Revoked(list) => {
+                tracing::info!(source = self.intake.name(), partitions = list.count(), "partitions were revoked");
+                let gone = |place: &Place| list.find_partition(&place.topic, place.partition).is_some();
+                if self.state.flight.iter().flat_map(|flight| &flight.records).any(|record| gone(&record.place)) {
+                    self.land(LANDING);
+                }
+                self.state.backlog.retain(|record| !gone(&record.place));
+                self.state.backlog_bytes = self.state.backlog.iter().map(|record| record.bytes).sum();
+                // Others have it already, and may be further.
+                if !self.client.assignment_lost() {
+                    self.commit(CommitMode::Sync);
+                }
+                self.membership.positions().forget(gone);
+                change.answer(&self.client).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn trouble(&mut self, error: &KafkaError) -> Result<(), String> {
+        let text = self.client.context().reports.cause().unwrap_or_else(|| error.to_string());
+        match error {
+            KafkaError::MessageConsumptionFatal(_) => return Err(text),
+            KafkaError::MessageConsumption(
+                RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::AllBrokersDown
+                | RDKafkaErrorCode::Resolve
+                | RDKafkaErrorCode::SSL
+                | RDKafkaErrorCode::Authentication,
+            ) => {
+                self.state.lost = true;
+                self.intake.failing(&text);
+            }
+            // It has left the group because this thread stood still, and joins again by itself.
+            KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded) => {}
+            other => self.intake.failing(&other.to_string()),
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        if self.state.flight.is_some() && !self.has_room() {
+            self.pause(true);
+        }
+        if is_over(self.state.committed, COMMIT_INTERVAL) {
+            self.state.committed = Some(Instant::now());
+            self.commit(CommitMode::Async);
+        }
+        if self.state.lost && self.membership.ask(&self.client, TICK).is_ok() {
+            self.state.lost = false;
+            if self.state.flight.is_none() {
+                self.intake.running();
+            }
+        }
+        if self.state.skipped > 0 && is_over(self.state.skip_logged, SKIP_LOG_INTERVAL) {
+            let (source, records) = (self.intake.name(), std::mem::take(&mut self.state.skipped));
+            tracing::warn!(source, records, "skipped what is overdue by more than `max_overdue`");
+            self.state.skip_logged = Some(Instant::now());
+        }
+    }
+
+    fn pause(&mut self, pause: bool) {
+        if self.state.paused == pause {
+            return;
+        }
+        let all = self.client.assignment().unwrap_or_else(|_| TopicPartitionList::new());
+        let done = if pause { self.client.pause(&all) } else { self.client.resume(&all) };
+        match done {
+            Ok(()) => self.state.paused = pause,
+            Err(error) => tracing::warn!(source = self.intake.name(), %error, pause, "fetching goes on as before"),
+        }
+    }
+
+    fn commit(&self, mode: CommitMode) {
+        let mut positions = self.membership.positions();
+        if self.client.context().commit_failed() {
+            positions.not_committed();
+        }
+        let result = match positions.uncommitted() {
+            Ok(None) => Ok(()),
+            Ok(Some(list)) => self.client.commit(&list, mode),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            positions.not_committed();
+            tracing::warn!(source = self.intake.name(), %error, "offsets were not committed; they will be again");
+        }
+    }
+}
+
+fn is_over(since: Option<Instant>, interval: Duration) -> bool {
+    since.is_none_or(|since| since.elapsed() >= interval)
+}

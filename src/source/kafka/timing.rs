@@ -1,0 +1,120 @@
+//! When a record is due, by its headers.
+//!
+//! | header | value |
+//! |---|---|
+//! | `punctual-deliver-at` | RFC 3339, or epoch milliseconds |
+//! | `punctual-delay` | milliseconds, or `5m`: from the record's timestamp on |
+//! | `retry_topic-backoff-timestamp` (Spring Kafka) | epoch milliseconds as the bytes of a Java `BigInteger`, or as text |
+
+use super::record::Record;
+use crate::time::{Due, UnixMillis};
+
+const DELIVER_AT: &str = "punctual-deliver-at";
+const DELAY: &str = "punctual-delay";
+const SPRING: &str = "retry_topic-backoff-timestamp";
+/// Their work is done when the record leaves.
+pub const TIMING: [&str; 3] = [DELIVER_AT, DELAY, SPRING];
+
+/// Longest that a `BigInteger` of milliseconds is, in bytes. Text of so few digits would lie in the first days of 1970.
+const MAX_NUMBER_BYTES: usize = 8;
+
+/// # Errors
+/// What is wrong with which header.
+pub fn due(record: &Record) -> Result<Due, String> {
+    match (one(record, DELIVER_AT)?, one(record, DELAY)?) {
+        (Some(_), Some(_)) => Err(format!("both {DELIVER_AT} and {DELAY}")),
+        (Some(at), None) => Due::parse_deliver_at(at).map_err(|error| format!("{DELIVER_AT}: {error}")),
+        (None, Some(delay)) => {
+            let due = Due::parse_delay(delay).map_err(|error| format!("{DELAY}: {error}"))?;
+            match (due, record.timestamp) {
+                (Due::After(delay), Some(from)) => {
+                    let at = from.checked_add(delay).and_then(UnixMillis::new);
+                    at.map(Due::At).ok_or_else(|| format!("{DELAY}: `{delay}` leads beyond 2^53 ms"))
+                }
+                (due, _) => Ok(due),
+            }
+        }
+        // Each retry adds one: the last counts, as in Spring.
+        (None, None) => match record.header(SPRING).next_back() {
+            Some(value) => spring(value),
+            None if record.has(SPRING) => Err(format!("{SPRING}: is null")),
+            None => Ok(Due::NOW),
+        },
+    }
+}
+
+/// The text of the only header of that name.
+fn one<'a>(record: &'a Record, name: &str) -> Result<Option<&'a str>, String> {
+    if !record.has(name) {
+        return Ok(None);
+    }
+    let mut values = record.header(name);
+    match (values.next().map(str::from_utf8), values.next()) {
+        (Some(Ok(text)), None) => Ok(Some(text)),
+        (_, Some(_)) => Err(format!("{name}: is there more than once")),
+        _ => Err(format!("{name}: is no text")),
+    }
+}
+
+fn spring(value: &[u8]) -> Result<Due, String> {
+    if value.len() > MAX_NUMBER_BYTES {
+        let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let text = text.ok_or_else(|| format!("{SPRING}: {} bytes that are no number", value.len()))?;
+        return Due::parse_deliver_at(text).map_err(|error| format!("{SPRING}: {error}"));
+    }
+    match value.first() {
+        None => Err(format!("{SPRING}: is empty")),
+        Some(first) if *first >= 0x80 => Err(format!("{SPRING}: is negative")),
+        Some(_) => {
+            let millis = value.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+            UnixMillis::new(millis).map(Due::At).ok_or_else(|| format!("{SPRING}: {millis} is not below 2^53 ms"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::record, *};
+
+    fn at(millis: u64) -> Due {
+        Due::At(UnixMillis::new(millis).unwrap())
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_records_timestamp_where_it_has_one() {
+        let mut record = record(&[(DELAY, b"5m")]);
+        assert_eq!(due(&record), Ok(at(1_700_000_300_000)));
+        record.timestamp = None;
+        assert_eq!(due(&record), Ok(Due::After(300_000)));
+    }
+
+    #[test]
+    fn a_due_time_is_text_or_what_spring_writes_and_nothing_means_now() {
+        assert_eq!(due(&record(&[])), Ok(Due::NOW));
+        assert_eq!(due(&record(&[(DELIVER_AT, b"1700000000123")])), Ok(at(1_700_000_000_123)));
+        assert_eq!(due(&record(&[(DELIVER_AT, b"2023-11-14T22:13:20.123Z")])), Ok(at(1_700_000_000_123)));
+        // BigInteger.valueOf(1700000000123L).toByteArray()
+        let java = [0x01, 0x8B, 0xCF, 0xE5, 0x68, 0x7B];
+        assert_eq!(due(&record(&[(SPRING, &java)])), Ok(at(1_700_000_000_123)));
+        assert_eq!(due(&record(&[(SPRING, b"1"), (SPRING, b"1700000000123")])), Ok(at(1_700_000_000_123)));
+        assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"1")])), Ok(at(1)), "ours win");
+    }
+
+    #[test]
+    fn a_broken_header_is_named() {
+        for (headers, text) in [
+            (&[(DELAY, &b"soon"[..])][..], "punctual-delay: `soon` is neither"),
+            (&[(DELAY, b"1"), (DELAY, b"1")], "punctual-delay: is there more than once"),
+            (&[(DELAY, b"1"), (DELIVER_AT, b"1")], "both"),
+            (&[(DELAY, b"9007199254740991")], "punctual-delay: "),
+            (&[(DELIVER_AT, b"\xff")], "punctual-deliver-at: is no text"),
+            (&[(SPRING, b"")], "retry_topic-backoff-timestamp: is empty"),
+            (&[(SPRING, b"\xff")], "retry_topic-backoff-timestamp: is negative"),
+            (&[(SPRING, b"tomorrow, I hope")], "retry_topic-backoff-timestamp: 16 bytes"),
+            (&[(SPRING, b"\x7f\0\0\0\0\0\0\0")], "retry_topic-backoff-timestamp: "),
+        ] {
+            let error = due(&record(headers)).expect_err(text);
+            assert!(error.starts_with(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Whatever dies meanwhile, every record gets into Redis, and none twice.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use redis::AsyncCommands;
+use tokio::time::sleep;
+
+use super::{delayed, into_list, produce, stats, status, until};
+use crate::support::{
+    RedisServer, answer, http,
+    kafka::{self, Broker},
+    punctual::Punctual,
+};
+
+/// How often each number is in the list `jobs`.
+async fn arrived(redis: &RedisServer) -> BTreeMap<u64, usize> {
+    let jobs: Vec<String> = redis.connection().await.lrange("jobs", 0, -1).await.expect("a list");
+    jobs.iter().fold(BTreeMap::new(), |mut counts, job| {
+        *counts.entry(job.parse().expect("a number")).or_default() += 1;
+        counts
+    })
+}
+
+async fn all_arrive(redis: &RedisServer, count: u64) {
+    until(&format!("{count} arrive"), async || arrived(redis).await.len() as u64 >= count).await;
+    let counts = arrived(redis).await;
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+    let twice = counts.values().filter(|count| **count > 1).count();
+    assert_eq!(twice, 0, "what is read again has the id that it had");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_during_ingest_loses_nothing() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 3, &[]).await;
+    let redis = RedisServer::start().await;
+    let mut punctual = Punctual::start(&into_list(&redis.url(), &broker, &topic).to_string()).await;
+    // So that none is delivered, and forgotten, before it is read again.
+    operate(&punctual, "pause").await;
+    let producing = tokio::spawn({
+        let (broker, topic) = (broker.clone(), topic.clone());
+        async move {
+            for part in 0..30 {
+                produce(&broker, &topic, (part * 200..part * 200 + 200).map(|n| delayed(n, "1s"))).await;
+            }
+        }
+    });
+    until("some are taken", async || stats(&punctual, "jobs").await["pending"].as_u64() > Some(500)).await;
+    punctual.kill().await;
+    punctual.restart().await;
+    producing.await.expect("it produces");
+    until("all are taken", async || stats(&punctual, "jobs").await["pending"].as_u64() >= Some(6000)).await;
+    until("all is committed", async || status(&punctual).await["depth"] == 0).await;
+    operate(&punctual, "resume").await;
+    all_arrive(&redis, 6000).await;
+}
+
+async fn operate(punctual: &Punctual, operation: &str) {
+    let answer = answer(http::client().post(punctual.url(&format!("/v1/routes/jobs/{operation}")))).await;
+    assert_eq!(answer.status, 204, "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 3, &[]).await;
+    let mut redis = RedisServer::start().await;
+    let punctual = Punctual::start(&into_list(&redis.url(), &broker, &topic).to_string()).await;
+    produce(&broker, &topic, (0..1000).map(|n| delayed(n, "1s"))).await;
+    until("some are taken", async || status(&punctual).await["state"] == "running").await;
+    redis.kill();
+    produce(&broker, &topic, (1000..6000).map(|n| delayed(n, "1s"))).await;
+    until("it is told", async || status(&punctual).await["state"] == "failing").await;
+    // Some ticks with a full backlog, so that partitions are paused. Nothing tells of that.
+    sleep(Duration::from_secs(4)).await;
+    redis.restart().await;
+    all_arrive(&redis, 6000).await;
+    assert_eq!(status(&punctual).await["state"], "running");
+    assert!(!punctual.log().contains("partitions were revoked"), "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_instances_share_a_group_over_a_rebalance_and_a_stop() {
+    for strategy in ["range,roundrobin", "cooperative-sticky"] {
+        let Some(broker) = kafka::shared().await else { return };
+        let topic = kafka::topic_name();
+        kafka::create_topic(&broker, &topic, 4, &[]).await;
+        let redis = RedisServer::start().await;
+        let mut configuration = into_list(&redis.url(), &broker, &topic);
+        configuration["sources"]["in"]["options"]["partition.assignment.strategy"] = strategy.into();
+        let mut first = Punctual::start(&configuration.to_string()).await;
+        let producing = tokio::spawn({
+            let (broker, topic) = (broker.clone(), topic.clone());
+            async move {
+                for part in 0..40 {
+                    produce(&broker, &topic, (part * 100..part * 100 + 100).map(|n| delayed(n, "2s"))).await;
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        });
+        until("the first has some", async || stats(&first, "jobs").await["pending"].as_u64() > Some(100)).await;
+        let second = Punctual::start(&configuration.to_string()).await;
+        until("the second has a share", async || second.log().contains("partitions were assigned")).await;
+        let exit = first.terminate().await;
+        assert_eq!(exit.code, Some(0), "{}", first.log());
+        producing.await.expect("it produces");
+        all_arrive(&redis, 4000).await;
+        assert!(first.log().contains("partitions were revoked"), "{}", first.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_is_waited_for() {
+    let Some(mut broker) = Broker::start().await else { return };
+    kafka::create_topic(&broker.address(), "t", 3, &[]).await;
+    let redis = RedisServer::start().await;
+    let mut punctual = Punctual::start(&into_list(&redis.url(), &broker.address(), "t").to_string()).await;
+    produce(&broker.address(), "t", (0..1000).map(|n| delayed(n, "1s"))).await;
+    all_arrive(&redis, 1000).await;
+    broker.kill();
+    until("it is told", async || status(&punctual).await["state"] == "failing").await;
+    broker.restart().await;
+    until("it is back", async || status(&punctual).await["state"] == "running").await;
+    produce(&broker.address(), "t", (1000..2000).map(|n| delayed(n, "1s"))).await;
+    all_arrive(&redis, 2000).await;
+    broker.kill();
+    let exit = punctual.terminate().await;
+    assert_eq!(exit.code, Some(0), "it stops without a broker, too: {}", punctual.log());
+}

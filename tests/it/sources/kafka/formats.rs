@@ -1,0 +1,76 @@
+//! What is no plain text, and what cannot be understood.
+
+use serde_json::json;
+
+use super::{Sent, produce, source, stats, status, until};
+use crate::support::{RedisServer, answer, http, kafka, punctual::Punctual};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_headers_of_any_bytes_leave_as_they_came_and_the_broken_are_kept() {
+    let Some(broker) = kafka::shared().await else { return };
+    let (topic, target) = (kafka::topic_name(), kafka::topic_name());
+    kafka::create_topic(&broker, &topic, 1, &[]).await;
+    kafka::create_topic(&broker, &target, 1, &[]).await;
+    let headers = [("a b", "1"), ("twice", "1"), ("twice", "2"), ("control", "\u{1}"), ("Host", "h"), ("X-Plain", "p")];
+    let headers: Vec<_> = headers.map(|(name, value)| (name, value.as_bytes().to_vec())).into();
+    let timing = |name, value: &[u8]| vec![(name, value.to_vec())];
+    let value = Some(vec![0xff, 0]);
+    let old = timing("punctual-deliver-at", b"2020-01-01T00:00:00Z");
+    let sent = [
+        Sent { key: Some(vec![0xff, 0]), value: value.clone(), headers: headers.clone() },
+        Sent {
+            value: value.clone(),
+            headers: timing("retry_topic-backoff-timestamp", b"\x01\x8b\xcf\xe5\x68\x7b"),
+            ..Sent::default()
+        },
+        Sent { value: value.clone(), headers: timing("punctual-delay", b"soon"), ..Sent::default() },
+        Sent { value: Some(vec![0; 1_100_000 - 200_000]), ..Sent::default() },
+        Sent { value: value.clone(), headers: old, ..Sent::default() },
+        Sent::default(),
+    ];
+    let redis = RedisServer::start().await;
+    let mut source = source(&broker, &topic, "r");
+    source["max_overdue"] = "1000days".into();
+    let configuration = json!({
+        "redis": { "url": redis.url() }, "server": { "max_payload": "500KiB" },
+        "sinks": { "out": { "type": "kafka", "brokers": [broker], "topic": target } },
+        "routes": { "r": { "sink": "out" } },
+        "sources": { "in": source },
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    produce(&broker, &topic, sent).await;
+    until("two are delivered and three are dead", async || {
+        let stats = stats(&punctual, "r").await;
+        stats["dead"] == 3 && stats["pending"] == 0 && kafka::consume(&broker, &target).await.len() >= 1
+    })
+    .await;
+    until("all is committed", async || status(&punctual).await["depth"] == 0).await;
+    assert_eq!(status(&punctual).await["state"], "running");
+
+    let records = kafka::consume(&broker, &target).await;
+    // Of the 14th of November 2023, which is more than 1000 days ago.
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!(
+        (records[0].key.as_deref(), records[0].payload.as_deref()),
+        (Some(&[0xff, 0][..]), Some(&[0xff, 0][..]))
+    );
+    let mut expected: Vec<_> = headers.iter().map(|(name, value)| (*name, str::from_utf8(value).unwrap())).collect();
+    let mut seen: Vec<_> = records[0].headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    seen.retain(|(name, _)| !name.starts_with("punctual-"));
+    (seen.sort_unstable(), expected.sort_unstable());
+    assert_eq!(seen, expected);
+
+    let dead = answer(http::client().get(punctual.url("/v1/routes/r/messages?state=dead"))).await.json;
+    let error = |offset: u64| {
+        let id = format!("{topic}:0:{offset}");
+        let found = dead["messages"].as_array().unwrap().iter().find(|message| message["id"] == id.as_str());
+        found.map(|message| message["last_error"].as_str().unwrap().to_owned()).unwrap_or_default()
+    };
+    assert!(error(2).starts_with("invalid: punctual-delay: `soon` is neither"), "{}", error(2));
+    assert!(error(3).starts_with("invalid: the payload takes 900000 bytes"), "{}", error(3));
+    assert_eq!(error(5), "invalid: neither a key nor a value");
+    let metrics = answer(http::client().get(punctual.url("/metrics"))).await.text;
+    for line in ["punctual_source_skipped_total{source=\"in\"} 2", "punctual_source_invalid_total{source=\"in\"} 3"] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+}
