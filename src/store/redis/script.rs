@@ -32,11 +32,13 @@ scripts! {
     BURY "bury"
     CANCEL "cancel"
     CLAIM "claim"
+    DUE "due"
     GET "get"
     INTER "inter"
     LIST "list"
     OPEN "open"
     PAUSE "pause"
+    PERSIST "persist"
     PURGE "purge"
     RECOVER "recover"
     REDRIVE "redrive"
@@ -46,21 +48,33 @@ scripts! {
     RETRY "retry"
     SCHEDULE "schedule"
     STATS "stats"
+    TAKE_DELAYQUEUE "take_delayqueue"
+    TAKE_HASH "take_hash"
+    TAKE_MEMBER "take_member"
     TRANSFER "transfer"
 }
 
 impl Script {
     fn new(name: &'static str, body: &str) -> Self {
-        let code = format!("{}\n{body}", include_str!("../../../lua/commit.lua"));
+        let taking = if name.starts_with("take_") { include_str!("../../../lua/taking.lua") } else { "" };
+        let code = format!("{}\n{taking}{body}", include_str!("../../../lua/commit.lua"));
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
     }
 
     /// Begins a call with its keys.
     pub fn keys(&'static self, keys: &[&String]) -> Call {
+        self.keys_and(keys, &[])
+    }
+
+    /// Begins a call with its keys and others that need not be text.
+    pub fn keys_and(&'static self, keys: &[&String], others: &[Vec<u8>]) -> Call {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.sha).arg(keys.len());
+        command.arg(&self.sha).arg(keys.len() + others.len());
         for key in keys {
+            command.arg(key);
+        }
+        for key in others {
             command.arg(key);
         }
         Call { script: self, command }
