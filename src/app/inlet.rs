@@ -9,7 +9,7 @@ use crate::{
     config::SourceConfig,
     metrics,
     queue::Queue,
-    source::{Intake, Source, SourceStatus, Status},
+    source::{Intake, RedisSets, Source, SourceStatus, Status},
 };
 
 /// Where the messages of some route come from.
@@ -27,10 +27,15 @@ impl Inlet {
     /// When the configuration cannot be used, with the source's name.
     pub fn new(name: &str, config: &SourceConfig, backend: &Backend) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
+            SourceConfig::SortedSet(config) => {
+                Ok(("sorted_set", Arc::new(RedisSets::sorted_set(config, backend.client(), backend.connection()))))
+            }
+            SourceConfig::DelayQueue(config) => {
+                Ok(("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection()))))
+            }
             _ => Err("not yet".into()),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
-        let _ = backend;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })
     }
 

@@ -4,6 +4,7 @@
 
 mod id;
 mod intake;
+mod redis_sets;
 mod status;
 
 use async_trait::async_trait;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 pub use self::{
     id::digest,
     intake::{Entry, Intake, Stopped},
+    redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},
 };
 
