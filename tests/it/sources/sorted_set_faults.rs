@@ -20,13 +20,15 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     let _alone = alone().await;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "poll": "100ms" })).await;
     let _other = Punctual::start(&configuration(&world.redis, &world.receiver, json!({}))).await;
-    let first = wall_clock() + 1500;
-    let mut pipe = redis::pipe();
-    for n in 0..MEMBERS {
-        #[expect(clippy::cast_precision_loss)]
-        pipe.zadd("delayed", format!("member {n}"), (first + n as u64 / 5) as f64 / 1000.0).ignore();
+    let first = wall_clock() + 3000;
+    for from in (0..MEMBERS).step_by(500) {
+        let mut pipe = redis::pipe();
+        for n in from..from + 500 {
+            #[expect(clippy::cast_precision_loss)]
+            pipe.zadd("delayed", format!("member {n}"), (first + n as u64 / 5) as f64 / 1000.0).ignore();
+        }
+        pipe.exec_async(&mut world.raw).await.expect("written");
     }
-    pipe.exec_async(&mut world.raw).await.expect("written");
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
         workers.spawn(work(world.redis.connection().await));
