@@ -48,6 +48,7 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
 
 /// As people write it: look, then claim by ZREM, until nothing is left.
 async fn work(mut connection: redis::aio::MultiplexedConnection) -> Vec<String> {
+    connection.set_response_timeout(PATIENCE);
     let mut had = Vec::new();
     loop {
         #[expect(clippy::cast_precision_loss)]
