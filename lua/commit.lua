@@ -103,6 +103,12 @@ local function head(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
 
+-- A score of another program as ms since the epoch, rounded up; `unit` is the ms in 1 of it. What is less than a
+-- microsecond is noise: 1700000000.123 * 1000 is not whole.
+local function due_ms(score, unit)
+  return math.max(0, math.ceil(score * unit - 0.001))
+end
+
 -- Tells sleeping schedulers to look. Last of all, and never the reason to fail: a lost wake-up costs time only.
 local function wake(channel)
   redis.pcall('PUBLISH', channel, '')

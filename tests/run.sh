@@ -54,6 +54,30 @@ else
     kafka || skip kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all"
 fi
 
+# Producers in other languages. A language that cannot be had leaves out its tests, except in CI.
+python_client() {
+    local venv=target/clients/python
+    [ -x $venv/bin/pip ] || python3 -m venv $venv 2>/dev/null ||
+        { .ci/need python3=python3 /usr/share/doc/python3-venv=python3-venv && python3 -m venv --clear $venv; } || return
+    $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt
+}
+node_client() {
+    .ci/need node=nodejs npm=npm && mkdir -p target/clients/node && cp tests/clients/node/package.json target/clients/node &&
+        npm install --prefix target/clients/node --silent --no-audit --no-fund
+}
+go_client() {
+    .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .)
+}
+for language in python node go; do
+    if [ "${CI:-}" = true ]; then
+        step "client $language" "${language}_client"
+    elif "${language}_client"; then
+        summary+=("ok      client $language")
+    else
+        skip "client $language" "it cannot be installed; its tests do not run"
+    fi
+done
+
 # Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
 component() { # SUBCOMMAND COMPONENT
     cargo "$1" --version >/dev/null 2>&1 ||

@@ -9,7 +9,7 @@ use crate::{
     config::{Config, SourceConfig},
     metrics,
     queue::Queue,
-    source::{Intake, Source, SourceStatus, Status, kafka::KafkaSource},
+    source::{Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource},
 };
 
 /// Where the messages of some route come from.
@@ -45,10 +45,15 @@ impl Inlet {
             SourceConfig::Kafka(config) => {
                 KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as Arc<dyn Source>))
             }
+            SourceConfig::SortedSet(config) => {
+                Ok(("sorted_set", Arc::new(RedisSets::sorted_set(config, backend.client(), backend.connection()))))
+            }
+            SourceConfig::DelayQueue(config) => {
+                Ok(("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection()))))
+            }
             _ => Err("not yet".into()),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
-        let _ = backend;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })
     }
 

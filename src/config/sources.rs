@@ -66,6 +66,9 @@ fn delay_queue(raw: RawDelayQueue, at: &Path, limits: &Limits, problems: &mut Pr
     let name = text(raw.name, &at.key("name"), problems);
     let prefix = text(raw.prefix, &at.key("prefix"), problems);
     let hash_tag = problems.require(&at.key("hash_tag"), raw.hash_tag);
+    if prefix.as_deref() == Some(limits.key_prefix) && hash_tag.is_some_and(|hash_tag| hash_tag.0) {
+        problems.add(&at.key("prefix"), "with a hash tag, keys of this prefix are punctual's own");
+    }
     let poll = poll(raw.poll, at, problems);
     Some(DelayQueueConfig { route: route?, name: name?, prefix: prefix?, hash_tag: hash_tag?.0, poll: poll? })
 }

@@ -33,7 +33,7 @@ pub struct Queue {
 pub(super) struct Route {
     sink: Option<Arc<str>>,
     /// Bytes.
-    max_payload: usize,
+    pub(super) max_payload: usize,
     pub(super) partitions: Vec<(Partition, Coalescer)>,
 }
 

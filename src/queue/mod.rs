@@ -3,6 +3,7 @@
 
 mod coalescer;
 mod cursor;
+mod foreign;
 mod handle;
 mod inter;
 mod merge;

@@ -5,6 +5,7 @@
 mod id;
 mod intake;
 pub mod kafka;
+mod redis_sets;
 mod status;
 
 use async_trait::async_trait;
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 pub use self::{
     id::digest,
     intake::{Entry, Intake, Stopped},
+    redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},
 };
 

@@ -262,6 +262,10 @@ const SOURCE_MISTAKES: &[(&str, &str)] = &[
     ("type: sorted_set, url: 'redis://b', key: b", "1.yaml:1:33: sources.a.url: `url` is unknown"),
     ("type: sorted_set, poll: 0s, key: b", "1.yaml:1:33: sources.a.poll: `0s` is not within 10ms .. 5m"),
     ("type: delayqueue", "1.yaml:1:11: sources.a.name: is missing"),
+    (
+        "type: delayqueue, name: b, hash_tag: true, prefix: punctual",
+        "1.yaml:1:58: sources.a.prefix: with a hash tag, keys of this prefix are punctual's own",
+    ),
     ("type: rabbitmq, url: 'amqp://b'", "1.yaml:1:11: sources.a.queue: is missing"),
     ("type: rabbitmq, url: 'http://b', queue: c", "1.yaml:1:31: sources.a.url: has the scheme `http`"),
     (

@@ -5,6 +5,51 @@ pub fn routes_key(prefix: &str) -> String {
     format!("{prefix}:routes")
 }
 
+/// Whether a key may be one of ours: what others say must not touch it.
+pub fn is_own(prefix: &str, key: &[u8]) -> bool {
+    key == routes_key(prefix).as_bytes() || key.starts_with(format!("{{{prefix}:").as_bytes())
+}
+
+/// The keys of a hdt3213/delayqueue, as its producers and consumers spell them.
+#[derive(Clone, Debug)]
+pub struct DelayQueueKeys {
+    /// Sorted set: id -> due time, seconds.
+    pub pending: String,
+    /// List of ids; consumers take from its right end.
+    pub ready: String,
+    /// The same, of failed ones.
+    pub retry: String,
+    /// Sorted set: id -> deadline of the consumer that has it, seconds.
+    pub unack: String,
+    /// Hash: id -> retries that remain.
+    pub counts: String,
+    /// Of the strings with the bodies; the id follows.
+    pub body_prefix: String,
+}
+
+impl DelayQueueKeys {
+    /// Milliseconds in 1 of its scores.
+    pub const UNIT: u32 = 1000;
+
+    /// `prefix` stands in all but the bodies' keys, which always say `dp`.
+    pub fn new(prefix: &str, name: &str, hash_tag: bool) -> Self {
+        let base = |prefix: &str| if hash_tag { format!("{{{prefix}:{name}}}") } else { format!("{prefix}:{name}") };
+        let key = |last: &str| format!("{}:{last}", base(prefix));
+        Self {
+            pending: key("pending"),
+            ready: key("ready"),
+            retry: key("retry"),
+            unack: key("unack"),
+            counts: key("retry:cnt"),
+            body_prefix: format!("{}:msg:", base("dp")),
+        }
+    }
+
+    pub fn body(&self, id: &[u8]) -> Vec<u8> {
+        [self.body_prefix.as_bytes(), id].concat()
+    }
+}
+
 /// The keys of one partition of a route.
 #[derive(Clone, Debug)]
 pub struct PartitionKeys {

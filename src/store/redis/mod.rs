@@ -2,11 +2,13 @@
 //!
 //! Each partition of a route has its own keys under one hash tag (`keys`). A message moves between the sorted
 //! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
-//! function here: scheduling and its like in `queue`, claiming and settling (the scheduler's port) in `engine`.
+//! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's port) in
+//! `engine`, taking what other programs keep on this Redis in `foreign`.
 //! Wake-ups arrive on a connection of their own (`wake`).
 
 mod dead;
 mod engine;
+mod foreign;
 mod keys;
 mod look;
 mod reply;
@@ -16,6 +18,8 @@ mod schedule;
 mod script;
 mod wake;
 
+pub use foreign::{Foreign, ForeignDue, ForeignEntry, Verdict};
+pub use keys::DelayQueueKeys;
 pub use look::{Listed, PartitionStats};
 pub use route::{Registration, RegistrationError, RouteSettings};
 pub use safety::SafetyError;

@@ -32,10 +32,12 @@ scripts! {
     BURY "bury"
     CANCEL "cancel"
     CLAIM "claim"
+    DUE "due"
     GET "get"
     INTER "inter"
     LIST "list"
     PAUSE "pause"
+    PERSIST "persist"
     PURGE "purge"
     RECOVER "recover"
     REDRIVE "redrive"
@@ -46,24 +48,36 @@ scripts! {
     RETRY "retry"
     SCHEDULE "schedule"
     STATS "stats"
+    TAKE_DELAYQUEUE "take_delayqueue"
+    TAKE_HASH "take_hash"
+    TAKE_MEMBER "take_member"
     TRANSFER "transfer"
 }
 
 impl Script {
     fn new(name: &'static str, body: &str) -> Self {
-        let code = format!("{}\n{body}", include_str!("../../../lua/commit.lua"));
+        let taking = if name.starts_with("take_") { include_str!("../../../lua/taking.lua") } else { "" };
+        let code = format!("{}\n{taking}{body}", include_str!("../../../lua/commit.lua"));
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
     }
 
     /// Begins a call with its keys.
     pub fn keys(&'static self, keys: &[&str]) -> Call {
+        self.keys_and(keys, &[])
+    }
+
+    /// Begins a call with its keys and others that need not be text.
+    pub fn keys_and(&'static self, keys: &[&str], others: &[Vec<u8>]) -> Call {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.sha).arg(keys.len());
+        command.arg(&self.sha).arg(keys.len() + others.len());
         for key in keys {
             command.arg(key);
         }
-        // All keys of a script are of one partition, but for lists.
+        for key in others {
+            command.arg(key);
+        }
+        // All keys of a script are of one partition, but for lists and what others keep.
         let place = keys.first().map_or("", |key| key.split_inclusive('}').next().unwrap_or(key)).to_owned();
         Call { script: self, command, place }
     }

@@ -55,6 +55,11 @@ impl WakeListener {
         self.subscriptions.subscribe()
     }
 
+    /// Rings `bell` on every message of a channel; call before `run`.
+    pub fn ring_on(&mut self, channel: String, bell: &Arc<Bell>) {
+        self.bells.insert(channel, bell.clone());
+    }
+
     /// Never returns; drop it to end the subscription.
     pub async fn run(self) {
         if self.bells.is_empty() {

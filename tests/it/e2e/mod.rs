@@ -2,8 +2,8 @@
 //!
 //! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
 
-mod client;
-mod metrics_page;
+pub mod client;
+pub mod metrics_page;
 mod payload;
 
 mod commands;

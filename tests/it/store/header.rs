@@ -4,7 +4,7 @@ use super::{
     bench::Bench,
     record::scripts,
     rows::PREFIX,
-    scene::{LISTS, SCENES},
+    scene::{LISTS, SCENES, SOURCE},
 };
 
 #[tokio::test]
@@ -17,7 +17,7 @@ async fn each_header_names_the_keys_that_its_caller_passes() {
         let passed: Vec<&str> = call.keys.iter().map(|key| name_of(key)).collect();
         let wanted = repeated(wanted, passed.len());
         assert_eq!(wanted.len(), passed.len(), "{script}.lua wants {wanted:?}, gets {passed:?}");
-        for (wanted, passed) in wanted.iter().zip(passed) {
+        for (wanted, passed) in wanted.into_iter().zip(passed) {
             let fits = if wanted == "set" { ["pending", "unack", "dead"].contains(&passed) } else { wanted == passed };
             assert!(fits, "{script}.lua calls `{wanted}` what its caller calls `{passed}`");
         }
@@ -58,5 +58,19 @@ fn name_of(key: &str) -> &str {
     if key == format!("{PREFIX}:routes") {
         return "P:routes";
     }
-    if LISTS.contains(&key) { "list" } else { key.split_once("}:").expect("a key of a partition").1 }
+    if let Some(theirs) = key.strip_prefix("dp:jobs:") {
+        return match theirs {
+            "pending" => "their_pending",
+            "unack" => "their_unack",
+            "retry:cnt" => "counts",
+            body if body.starts_with("msg:") => "body",
+            list => list,
+        };
+    }
+    match key {
+        SOURCE => "source",
+        list if LISTS.contains(&list) => "list",
+        task if task.starts_with("task:") => "details",
+        own => own.split_once("}:").expect("a key of a partition").1,
+    }
 }

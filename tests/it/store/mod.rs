@@ -4,6 +4,8 @@ mod bench;
 mod bounds;
 mod case;
 mod faults;
+mod foreign;
+mod foreign_moves;
 mod header;
 mod injection;
 mod model;

@@ -14,6 +14,7 @@ use punctual::{
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
+    foreign,
     operation::FAR,
     rows::{PREFIX, Rows, key},
 };
@@ -21,13 +22,15 @@ use super::{
 pub const ROUTE: &str = "one";
 /// Where transfers go, in turn.
 pub const LISTS: [&str; 2] = ["list", "list-2"];
+/// Somebody's sorted set.
+pub const SOURCE: &str = "source";
 /// No lease of the scenes ends before it, in microseconds: the year 2242.
 const HELD_UNTIL: u64 = 1 << 53;
 /// Dead and pending since then, in milliseconds: long ago.
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 29] = [
+pub const SCENES: [(&str, &str); 34] = [
     ("ack", "ack"),
     ("bury", "bury"),
     ("cancel pending", "cancel"),
@@ -35,11 +38,13 @@ pub const SCENES: [(&str, &str); 29] = [
     ("claim", "claim"),
     ("probe", "claim"),
     ("claim a suspect", "claim"),
+    ("due", "due"),
     ("get", "get"),
     ("inter", "inter"),
     ("list", "list"),
     ("pause", "pause"),
     ("resume", "pause"),
+    ("persist", "persist"),
     ("produce", "produce"),
     ("produce in place of a pending one", "produce"),
     ("produce in place of a dead one", "produce"),
@@ -55,6 +60,9 @@ pub const SCENES: [(&str, &str); 29] = [
     ("retry", "retry"),
     ("schedule", "schedule"),
     ("stats", "stats"),
+    ("take from a delayqueue", "take_delayqueue"),
+    ("take hashes", "take_hash"),
+    ("take members", "take_member"),
     ("transfer", "transfer"),
     ("transfer to a new list", "transfer"),
 ];
@@ -131,6 +139,7 @@ impl Bench {
         let mut rows = rows();
         rows.paused = scene == "resume";
         rows.write(&mut self.raw, ROUTE, 0).await;
+        foreign::write(&mut self.raw, scene).await;
     }
 
     /// Acts `scene` out.
@@ -169,6 +178,11 @@ impl Bench {
                 let named = ["fresh", "due", "other", "fresh", "dead"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
                 store.inter(&partition, &batch).await?;
+            }
+            "due" => drop(store.foreign_due(&foreign::place(scene)).await?),
+            "persist" => drop(store.persist(&[b"dp:jobs:msg:due".to_vec(), b"dp:jobs:msg:fresh".to_vec()]).await?),
+            "take members" | "take hashes" | "take from a delayqueue" => {
+                store.take(&partition, &foreign::place(scene), foreign::MAX_PAYLOAD, &foreign::entries(scene)).await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),

@@ -1,0 +1,49 @@
+-- Looks at other programs' keys: what is due there, and when the next one will be.
+--
+-- KEYS   source...
+-- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to 500), most bytes of them
+-- reply  now us, next due ms or -1, then members, none twice
+--
+-- The first member comes whatever its size.
+local sets, unit, limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Read at first, while their size is unknown.
+local FIRST = 8
+local MAX_MILLIS = 9007199254740991
+
+local now = clock()
+-- See due_ms.
+local latest = string.format('%.17g', (math.floor(now / 1000) + 0.001) / unit)
+local reply, seen, bytes, found = { now, -1 }, {}, 0, 0
+
+-- Adds what read(offset, count) gives, in parts that are likely to fit.
+local function collect(read)
+  local offset, count = 0, FIRST
+  while found < limit and bytes < max_bytes do
+    count = math.min(count, limit - found)
+    local members = read(offset, count)
+    for _, member in ipairs(members) do
+      if not seen[member] then
+        seen[member] = true
+        reply[#reply + 1] = member
+        found, bytes = found + 1, bytes + #member
+        if bytes >= max_bytes then return end
+      end
+    end
+    if #members < count then return end
+    offset = offset + count
+    count = math.max(1, math.floor((max_bytes - bytes) * found / math.max(1, bytes)))
+  end
+end
+
+for i = sets + 1, #KEYS do
+  collect(function(offset, count) return redis.call('LRANGE', KEYS[i], -offset - count, -offset - 1) end)
+end
+for i = 1, sets do
+  collect(function(offset, count)
+    return redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', latest, 'LIMIT', offset, count)
+  end)
+  local score = tonumber(redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. latest, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+  local due = score and due_ms(score, unit)
+  if due and due <= MAX_MILLIS and (reply[2] < 0 or due < reply[2]) then reply[2] = due end
+end
+return reply

@@ -1,0 +1,97 @@
+-- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
+-- or kept longer than they may.
+--
+-- KEYS   pending unack messages dead errors paused their_pending ready retry their_unack counts body...
+-- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies,
+--        then for each of their ids: id, their id, metadata as JSON
+-- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
+local OWN_KEYS = 11
+-- Their scores are seconds.
+local UNIT = 1000
+-- Ids at the end of a list, where its consumers take them, among which one is looked for.
+local WINDOW = 1000
+local MAX_ATTEMPTS = 4294967295
+local theirs, ready, retry, held_by, counts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local queue =
+  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
+local channel = ARGV[1]
+local limits = {
+  now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),
+}
+
+local entries, names = {}, {}
+for i = 5, #ARGV, 3 do
+  entries[#entries + 1] = { id = ARGV[i], metadata = ARGV[i + 2] }
+  names[#names + 1] = ARGV[i + 1]
+end
+local scores = redis.call('ZMSCORE', theirs, unpack(names))
+local deadlines = redis.call('ZMSCORE', held_by, unpack(names))
+local lists, listed = {}, {}
+for _, key in ipairs({ ready, retry }) do
+  local tail = redis.call('LRANGE', key, -WINDOW, -1)
+  lists[#lists + 1] = { key = key, tail = tail }
+  for _, name in ipairs(tail) do listed[name] = true end
+end
+local left = redis.call('HMGET', counts, unpack(names))
+
+-- How often it may be tried; a consumer that let its time pass has used up one.
+local function attempts(i)
+  local retries = math.max(0, tonumber(left[i]))
+  return math.min(MAX_ATTEMPTS, deadlines[i] and math.max(1, retries) or retries + 1)
+end
+
+for i, entry in ipairs(entries) do
+  local score = scores[i] or deadlines[i]
+  local due = score and due_ms(tonumber(score), UNIT)
+  if due and due <= limits.now then
+    -- A passed deadline says nothing of when it was due.
+    entry.due = scores[i] and due or limits.now
+  elseif listed[names[i]] then
+    entry.due = limits.now
+  end
+  if left[i] and string.find(left[i], '^%-?%d+$') then
+    local rest = string.sub(entry.metadata, 2)
+    entry.metadata = '{"max_attempts":' .. whole(attempts(i)) .. (rest == '}' and '' or ',') .. rest
+  end
+end
+
+local done_with = {}
+local function read(i)
+  local key = KEYS[OWN_KEYS + i]
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return '', 'its body is missing: it has expired, or was deleted' end
+  if kind ~= 'string' then return '', 'its body is no string, but a ' .. kind end
+  done_with[#done_with + 1] = key
+  return redis.call('GET', key)
+end
+
+local verdicts, steps, taken, wake_up = take(queue, limits, entries, read)
+leave(steps, theirs, taken, names, scores)
+leave(steps, held_by, taken, names, deadlines)
+local gone, counted, old = {}, {}, {}
+for _, i in ipairs(taken) do
+  gone[names[i]] = true
+  if left[i] then
+    counted[#counted + 1] = names[i]
+    old[#old + 1] = left[i]
+  end
+end
+for _, list in ipairs(lists) do
+  local kept = {}
+  for _, name in ipairs(list.tail) do
+    if not gone[name] then kept[#kept + 1] = name end
+  end
+  if #kept < #list.tail then
+    -- LREM could not be undone: it forgets the place.
+    steps[#steps + 1] =
+      { { 'LTRIM', list.key, 0, -(#list.tail + 1) }, { { 'RPUSH', list.key, unpack(list.tail) } } }
+    add(steps, 'RPUSH', list.key, kept, { { 'LTRIM', list.key, 0, -(#kept + 1) } })
+  end
+end
+add(steps, 'HDEL', counts, counted, restore(counts, counted, old))
+-- Last: what expires could not be brought back.
+if #done_with > 0 then steps[#steps + 1] = { { 'DEL', unpack(done_with) }, {} } end
+local failed = commit(steps)
+if failed then return failed end
+if wake_up then wake(channel) end
+return verdicts

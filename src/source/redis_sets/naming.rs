@@ -1,0 +1,56 @@
+//! What a member is called once it is a message.
+
+use bytes::Bytes;
+
+use crate::{
+    message::{MessageId, Metadata, Origin},
+    source::digest,
+    store::redis::{Foreign, ForeignEntry},
+};
+
+/// The member itself is the id where it can be one, else its digest. With `again`, any number that was not used
+/// before, it gets another one, for a member that came again while its message is still live.
+pub fn entry(place: &Foreign, member: Bytes, again: Option<u64>) -> ForeignEntry {
+    let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse(text).ok());
+    let id = match (as_id, again) {
+        (Some(id), None) => id,
+        (None, None) => digest(&[key_of(place), &member]),
+        (_, Some(number)) => digest(&[key_of(place), &member, &number.to_be_bytes()]),
+    };
+    // A payload is no name.
+    let names = !matches!(place, Foreign::Members { .. });
+    let shown = std::str::from_utf8(&member).ok().filter(|text| names && *text != id.as_str());
+    let origin = Origin { id: shown.map(str::to_owned), ..Origin::default() };
+    let content_type = matches!(place, Foreign::Hashes { .. }).then(|| "application/json".to_owned());
+    ForeignEntry { member, id, metadata: Metadata { origin: origin.or_none(), content_type, ..Metadata::default() } }
+}
+
+fn key_of(place: &Foreign) -> &[u8] {
+    match place {
+        Foreign::Members { key, .. } | Foreign::Hashes { key, .. } => key.as_bytes(),
+        Foreign::DelayQueue(keys) => keys.pending.as_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kept_and_payloads_are_not_told_twice() {
+        let members = Foreign::Members { key: "k".into(), unit: 1 };
+        let hashes = Foreign::Hashes { key: "k".into(), unit: 1 };
+        let named = entry(&hashes, Bytes::from_static(b"task:1"), None);
+        assert_eq!((named.id.as_str(), named.metadata.origin), ("task:1", None));
+        let odd = entry(&hashes, Bytes::from_static(b"task 1"), None);
+        assert!(odd.id.as_str().starts_with('~'));
+        assert_eq!(odd.metadata.shown_id(&odd.id), "task 1");
+        let again = entry(&hashes, Bytes::from_static(b"task:1"), Some(7));
+        assert_ne!(again.id.as_str(), "task:1");
+        assert_eq!(again.metadata.shown_id(&again.id), "task:1");
+        assert_ne!(again.id, entry(&hashes, Bytes::from_static(b"task:1"), Some(8)).id);
+        let payload = entry(&members, Bytes::from_static(b"{\"a\":1}"), None);
+        assert_eq!(payload.metadata, Metadata::default());
+        assert_eq!(payload.id, entry(&members, Bytes::from_static(b"{\"a\":1}"), None).id);
+    }
+}

@@ -1,0 +1,3 @@
+module delayqueue
+
+go 1.19

@@ -1,0 +1,190 @@
+//! Sorted sets of any producer, through the whole program.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::StreamExt;
+use redis::aio::MultiplexedConnection;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::program::Program;
+use crate::{
+    e2e::{alone, client::Client, eventually, p99},
+    support::{
+        RedisServer,
+        punctual::Punctual,
+        receiver::{Receiver, Request, wall_clock},
+    },
+};
+
+const MESSAGES: usize = 1000;
+const CANCELLED: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+const LATENESS_P99: u64 = 1000;
+
+pub struct World {
+    pub redis: RedisServer,
+    pub receiver: Receiver,
+    _punctual: Punctual,
+    pub client: Client,
+    pub raw: MultiplexedConnection,
+}
+
+impl World {
+    /// A source on the set `delayed`.
+    pub async fn start(redis: &[&str], source: Value) -> Self {
+        let redis = RedisServer::start_with(redis).await;
+        let receiver = Receiver::start();
+        let punctual = Punctual::start(&configuration(&redis, &receiver, source)).await;
+        let (client, raw) = (Client::of(&punctual), redis.connection().await);
+        Self { redis, receiver, _punctual: punctual, client, raw }
+    }
+
+    pub async fn add(&mut self, due: u64, member: &str) {
+        let score = format!("{}.{:03}", due / 1000, due % 1000);
+        let () = redis::cmd("ZADD").arg("delayed").arg(score).arg(member).query_async(&mut self.raw).await.unwrap();
+    }
+
+    pub async fn count(&mut self) -> usize {
+        redis::cmd("ZCARD").arg("delayed").query_async(&mut self.raw).await.expect("a sorted set")
+    }
+
+    pub async fn source(&self) -> Value {
+        self.client.call("GET", "/v1/sources", "").await.json["sources"][0].clone()
+    }
+}
+
+pub fn configuration(redis: &RedisServer, receiver: &Receiver, mut source: Value) -> String {
+    let defaults = json!({ "type": "sorted_set", "key": "delayed", "route": "web" });
+    for (name, value) in defaults.as_object().expect("an object") {
+        source.as_object_mut().expect("an object").entry(name).or_insert(value.clone());
+    }
+    json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "hook": { "type": "http", "url": receiver.url() } },
+        "routes": { "web": { "sink": "hook", "partitions": 2 } },
+        "sources": { "theirs": source },
+    })
+    .to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_python_program_adds_comes_in_time_and_what_it_cancels_does_not() {
+    let Some(python) = Program::python() else { return };
+    let world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
+    foreign_producer(world, &python).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_program_adds_comes_in_time_without_notifications_too() {
+    let Some(node) = Program::node() else { return };
+    foreign_producer(World::start(&[], json!({ "poll": "200ms" })).await, &node).await;
+}
+
+async fn foreign_producer(mut world: World, program: &Program) {
+    let _alone = alone().await;
+    let (port, messages, cancelled) = (world.redis.port().to_string(), MESSAGES.to_string(), CANCELLED.to_string());
+    program.run(&[&port, "delayed", &messages, &cancelled]).await;
+    world.receiver.wait_for(MESSAGES, PATIENCE).await;
+    world.client.drained("web", PATIENCE).await;
+    // Beyond the time at which the cancelled ones would have been due.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let requests = world.receiver.requests();
+    assert_eq!(requests.len(), MESSAGES);
+    let (mut seen, mut lateness) = (BTreeSet::new(), Vec::new());
+    for request in &requests {
+        let body: Value = serde_json::from_slice(&request.body).expect("as it was added");
+        assert!(seen.insert(body["n"].as_u64().expect("none that was cancelled")), "twice: {body}");
+        let due = due_millis(body["due"].as_f64().expect("seconds"));
+        assert_eq!(request.due(), due, "{body}");
+        assert!(request.arrived >= due, "{} ms early", due - request.arrived);
+        lateness.push(request.arrived - due);
+    }
+    let late = p99(lateness);
+    println!("sorted set: p99 lateness {late} ms");
+    assert!(late < LATENESS_P99, "{late} ms");
+    assert_eq!(world.count().await, 0);
+    let metrics = world.client.metrics().await;
+    assert_eq!(metrics.sum("punctual_source_taken_total", &["source=\"theirs\""]), 1000);
+    assert_eq!(metrics.sum("punctual_messages_scheduled_total", &["via=\"theirs\""]), 1000);
+    assert_eq!(metrics.sum("punctual_messages_delivered_total", &["route=\"web\""]), 1000);
+}
+
+/// Rounded up, but for what a float adds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn due_millis(seconds: f64) -> u64 {
+    (seconds * 1000.0 - 0.001).ceil() as u64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
+    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "payload": "hash" })).await;
+    let mut pipe = redis::pipe();
+    pipe.hset_multiple("task:abc123", &[("type", "mail"), ("to", "a@example.org")]).ignore();
+    pipe.hset("task/2", "type", "\u{e9}").ignore();
+    pipe.exec_async(&mut world.raw).await.expect("written");
+    for member in ["task:abc123", "task/2", "task:lost"] {
+        world.add(wall_clock() + 300, member).await;
+    }
+    world.receiver.wait_for(2, PATIENCE).await;
+    let stats = eventually("the dead letter", PATIENCE, async || {
+        let stats = world.client.drained("web", PATIENCE).await;
+        (stats["dead"] == 1).then_some(stats)
+    })
+    .await;
+    assert_eq!(stats["dead"], 1);
+    let body = |request: &Request| serde_json::from_slice::<Value>(&request.body).expect("JSON");
+    let mut found: Vec<_> = world.receiver.requests().iter().map(|one| (one.id().to_owned(), body(one))).collect();
+    found.sort_by_key(|one| one.0.clone());
+    assert_eq!(
+        found[0],
+        ("task/2".into(), json!({ "type": "\u{e9}" })),
+        "a name that is no id of ours is told all the same"
+    );
+    assert_eq!(found[1], ("task:abc123".into(), json!({ "type": "mail", "to": "a@example.org" })));
+    let dead = world.client.call("GET", "/v1/routes/web/messages?state=dead", "").await.json;
+    let dead = &dead["messages"][0];
+    assert_eq!((&dead["id"], &dead["payload"]), (&json!("task:lost"), &json!("task:lost")));
+    assert!(dead["last_error"].as_str().unwrap().starts_with("invalid: its details are missing"), "{dead}");
+    let left: Vec<String> = redis::cmd("KEYS").arg("task*").query_async(&mut world.raw).await.unwrap();
+    assert_eq!((left.len(), world.count().await), (0, 0));
+    assert_eq!(world.client.metrics().await.sum("punctual_source_invalid_total", &[]), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_comes_again_while_it_is_live_is_another_message() {
+    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
+    world.receiver.behave(crate::support::receiver::Behaviour::Hang);
+    for n in 1..=3 {
+        world.add(wall_clock(), "again").await;
+        world.receiver.wait_for(n, PATIENCE).await;
+    }
+    let ids: BTreeSet<String> = world.receiver.requests().iter().map(|request| request.id().to_owned()).collect();
+    assert!(ids.len() == 3 && ids.contains("again"), "{ids:?}");
+    world.receiver.behave(crate::support::receiver::Behaviour::Status(200));
+    world.client.drained("web", PATIENCE).await;
+    assert_eq!(world.receiver.count(), 3);
+    assert_eq!(world.client.metrics().await.sum("punctual_source_conflicts_total", &[]), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_tells_of_changes_it_sleeps_and_is_in_time_all_the_same() {
+    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
+    let _alone = alone().await;
+    world.add(wall_clock() + 3_600_000, "in an hour").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(world.source().await["depth"], 1);
+    let monitor = redis::Client::open(world.redis.url()).unwrap().get_async_monitor().await.unwrap();
+    let mut lines = monitor.into_on_message::<String>();
+    let (mut looks, end) = (0, Instant::now() + Duration::from_secs(6));
+    while let Ok(Some(line)) = timeout_at(end, lines.next()).await {
+        looks += usize::from(!line.contains(" lua]") && line.contains("\"delayed\""));
+    }
+    assert!(looks <= 1, "{looks} looks in 6 s");
+    let due = wall_clock() + 500;
+    world.add(due, "sooner").await;
+    let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
+    println!("sorted set: after idling {} ms late", arrived - due);
+    assert!((due..due + 250).contains(&arrived), "{arrived} instead of {due}");
+}

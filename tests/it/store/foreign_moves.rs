@@ -1,0 +1,205 @@
+//! Taking what other programs keep: each member ends in one place, and their keys are left clean.
+
+use std::collections::BTreeMap;
+
+use punctual::{
+    codec,
+    message::StoredMessage,
+    store::redis::{
+        Foreign, ForeignEntry,
+        Verdict::{self, Conflict, Gone, Invalid, Left, Taken},
+    },
+};
+
+use super::{
+    bench::Bench,
+    foreign::{self, MAX_PAYLOAD, entries, entry, place},
+    rows::{PREFIX, Rows, key},
+    scene::{ROUTE, SOURCE, partition},
+};
+
+#[tokio::test]
+async fn a_member_is_moved_with_its_due_time_rounded_up() {
+    let mut bench = Bench::start().await;
+    bench.set("take members").await;
+    let verdicts = take(&mut bench, "take members").await;
+    let expected = [Taken, Taken, Conflict, Conflict, Conflict, Gone, Gone, Taken, Taken, Taken, Taken, Invalid];
+    assert_eq!(verdicts, expected);
+    let rows = bench.rows(&partition()).await;
+    let one = message(&rows, "one");
+    assert_eq!((one.due.get(), one.accepted.get(), &one.payload[..]), (1001, 1001, &b"one"[..]));
+    assert_eq!(rows.pending["one"], 1001);
+    assert_eq!(message(&rows, "two").metadata.content_type.as_deref(), Some("text/plain"));
+    let large = entries("take members").pop().unwrap().member;
+    assert_eq!(message(&rows, "large").payload, large);
+    assert_eq!(rows.errors["large"], "invalid: the payload takes 49 bytes, at most 40");
+    let left: Vec<String> = redis::cmd("ZRANGE").arg(SOURCE).arg(0).arg(-1).query_async(&mut bench.raw).await.unwrap();
+    assert_eq!(left, ["claimed", "buried", "later"]);
+}
+
+#[tokio::test]
+async fn the_fields_of_a_hash_become_an_object_and_the_hash_goes() {
+    let mut bench = Bench::start().await;
+    bench.set("take hashes").await;
+    let verdicts = take(&mut bench, "take hashes").await;
+    assert_eq!(verdicts, [Taken, Invalid, Invalid, Invalid, Conflict, Gone, Gone, Invalid]);
+    let rows = bench.rows(&partition()).await;
+    let one: BTreeMap<String, String> = serde_json::from_slice(&message(&rows, "task:1").payload).expect("JSON");
+    assert_eq!(one, BTreeMap::from([("type".into(), "mail \"now\"\n".into()), ("to".into(), "/é".into())]));
+    assert_eq!(&message(&rows, "task:no-details").payload[..], b"task:no-details");
+    assert_eq!(rows.errors["task:no-details"], "invalid: its details are missing: there is no hash of this name");
+    assert_eq!(rows.errors["task:text"], "invalid: its details are no hash, but a string");
+    assert_eq!(&message(&rows, "task:bytes").payload[..], br#"{"raw":"a\u00ff"}"#);
+    assert!(rows.errors["task:bytes"].starts_with("invalid: field \"raw\" is not UTF-8"));
+    let mut left: Vec<String> = redis::cmd("KEYS").arg("task:*").query_async(&mut bench.raw).await.unwrap();
+    left.sort();
+    assert_eq!(left, ["task:gone", "task:held", "task:later", "task:text"], "what was taken is gone, nothing else");
+}
+
+#[tokio::test]
+async fn a_member_that_names_one_of_our_own_keys_deletes_nothing() {
+    let mut bench = Bench::start().await;
+    bench.set("").await;
+    let names = [format!("{PREFIX}:routes"), key(ROUTE, 0, "messages")];
+    let mut batch = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let () = redis::cmd("ZADD").arg(SOURCE).arg(1).arg(name).query_async(&mut bench.raw).await.unwrap();
+        batch.push(entry(name, &format!("hostile-{n}")));
+    }
+    let before = bench.dump().await;
+    assert_eq!(take_all(&mut bench, &place("take hashes"), &batch).await, [Invalid, Invalid]);
+    let after = bench.dump().await;
+    assert_eq!(before[&names[0]], after[&names[0]]);
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.errors["hostile-0"], "invalid: its details are one of punctual's own keys");
+    assert!(rows.bodies.len() > 2);
+}
+
+#[tokio::test]
+async fn a_delayqueue_is_left_clean_whatever_list_an_id_was_in() {
+    let mut bench = Bench::start().await;
+    bench.set("take from a delayqueue").await;
+    let verdicts = take(&mut bench, "take from a delayqueue").await;
+    let expected = [Taken, Invalid, Conflict, Conflict, Conflict, Gone, Gone, Taken, Taken, Taken, Gone, Invalid];
+    assert_eq!(verdicts, expected);
+    let rows = bench.rows(&partition()).await;
+    let attempts = ["one", "listed", "failing", "kept-too-long"].map(|id| message(&rows, id).metadata.max_attempts);
+    assert_eq!(
+        attempts,
+        [Some(3), Some(3), None, Some(2)],
+        "the one in progress has used up one; unknown: the route's"
+    );
+    assert_eq!(message(&rows, "two").metadata.content_type.as_deref(), Some("text/plain"));
+    assert_eq!(rows.errors["two"], "invalid: its body is missing: it has expired, or was deleted");
+    assert_eq!((rows.pending["one"], &message(&rows, "one").payload[..]), (1000, &b"a body"[..]));
+    let now = bench.micros().await / 1000;
+    assert!((now - 5000..=now).contains(&rows.pending["listed"]), "an id that waits in a list is due now");
+
+    let left = bench.dump().await;
+    let theirs = |name: &str| left[&format!("dp:jobs:{name}")].1.iter().map(|one| text(one)).collect::<Vec<_>>();
+    assert_eq!(theirs("pending"), ["claimed", "1", "later", "5000000000"]);
+    assert_eq!(theirs("ready"), ["other", "buried", "another"]);
+    assert_eq!(theirs("unack"), ["kept", "5000000000"]);
+    assert_eq!(theirs("retry:cnt"), ["buried", "2", "claimed", "2", "kept", "2", "later", "2"]);
+    assert!(!left.contains_key("dp:jobs:retry"));
+    let bodies: Vec<&str> = left.keys().filter_map(|key| key.strip_prefix("dp:jobs:msg:")).collect();
+    assert_eq!(bodies, ["buried", "claimed", "kept", "later"]);
+}
+
+#[tokio::test]
+async fn a_paused_or_full_route_takes_nothing() {
+    let mut bench = Bench::start().await;
+    bench.set("take members").await;
+    bench.store.pause(&partition()).await.expect("paused");
+    let before = bench.dump().await;
+    let verdicts = take(&mut bench, "take members").await;
+    assert!(verdicts.contains(&Left) && !verdicts.contains(&Taken), "{verdicts:?}");
+    assert_eq!(bench.dump().await, before);
+
+    bench.clear().await;
+    foreign::write(&mut bench.raw, "take members").await;
+    let mut pipe = redis::pipe();
+    for n in 0..998 {
+        pipe.zadd(key(ROUTE, 0, "pending"), format!("waiting-{n}"), n).ignore();
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let verdicts = take(&mut bench, "take members").await;
+    let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count();
+    assert_eq!((count(Taken), count(Gone)), (2, 2), "{verdicts:?}");
+    assert!(count(Left) > 3, "{verdicts:?}");
+}
+
+#[tokio::test]
+async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
+    let mut bench = Bench::start().await;
+    bench.set("due").await;
+    let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+    let mut expected: Vec<_> = entries("due").into_iter().map(|entry| entry.member).collect();
+    expected.retain(|member| member != "later" && member != "gone");
+    expected.dedup();
+    expected.sort();
+    let mut found = due.members.clone();
+    found.sort();
+    assert_eq!(found, expected);
+    assert_eq!(due.next_due.map(|at| at.get()), Some(5_000_000_000_000));
+    assert!(due.now.abs_diff(bench.micros().await) < 5_000_000);
+
+    bench.set("take from a delayqueue").await;
+    let due = bench.store.foreign_due(&place("take from a delayqueue")).await.expect("a look");
+    let mut found: Vec<String> = due.members.iter().map(|one| text(one)).collect();
+    found.sort();
+    let large = "a member that is larger than what is allowed here";
+    let wanted = [large, "another", "buried", "claimed", "failing", "kept-too-long", "listed", "one", "other", "two"];
+    assert_eq!(found, wanted, "of all places");
+}
+
+#[tokio::test]
+async fn a_look_is_bounded_in_members_and_bytes() {
+    let mut bench = Bench::start().await;
+    for (count, size, most) in [(600, 10, 500), (12, 400_000, 6)] {
+        bench.clear().await;
+        for n in 0..count {
+            let mut add = redis::cmd("ZADD");
+            let () = add
+                .arg(SOURCE)
+                .arg(1)
+                .arg(format!("{n}{}", "x".repeat(size)))
+                .query_async(&mut bench.raw)
+                .await
+                .expect("added");
+        }
+        let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+        assert_eq!(due.members.len(), most);
+    }
+}
+
+#[tokio::test]
+async fn infinite_and_ancient_scores_are_never_and_at_once() {
+    let mut bench = Bench::start().await;
+    let mut pipe = redis::pipe();
+    for (score, member) in [("inf", "never"), ("-inf", "ever"), ("-5", "before-1970"), ("1e300", "too-far")] {
+        pipe.cmd("ZADD").arg(SOURCE).arg(score).arg(member);
+    }
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+    assert_eq!((due.members, due.next_due), (vec!["ever".into(), "before-1970".into()], None));
+    let batch = ["never", "ever", "before-1970"].map(|name| entry(name, name));
+    assert_eq!(take_all(&mut bench, &place("due"), &batch).await, [Gone, Taken, Taken]);
+    assert_eq!(bench.rows(&partition()).await.pending["ever"], 0);
+}
+
+async fn take(bench: &mut Bench, scene: &str) -> Vec<Verdict> {
+    take_all(bench, &place(scene), &entries(scene)).await
+}
+
+async fn take_all(bench: &mut Bench, place: &Foreign, batch: &[ForeignEntry]) -> Vec<Verdict> {
+    bench.store.take(&partition(), place, MAX_PAYLOAD, batch).await.expect("the server answers")
+}
+
+fn message(rows: &Rows, id: &str) -> StoredMessage {
+    codec::decode(&rows.bodies[id]).expect("readable")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
