@@ -1,14 +1,12 @@
 //! An exchange of RabbitMQ: mandatory, persistent, with publisher confirms.
 //!
-//! `broker` connects (over `transport`), `supervisor` keeps the connection as a `link`, on whose channels `publish`
+//! `amqp::Broker` connects, `supervisor` keeps the connection as a `link`, on whose channels `publish`
 //! sends batches of `message`s. A batch of the scheduler is cut by exchange and size; its parts travel at once.
 
-mod broker;
 mod link;
 mod message;
 mod publish;
 mod supervisor;
-mod transport;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -17,16 +15,15 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use self::{
-    broker::{Broker, text},
     message::Prepared,
     publish::Batch,
     supervisor::{Supervisor, connect_limit},
 };
 use super::{Delivery, Report, Sink};
-use crate::{config::RabbitMqConfig, outcome::Outcome};
+use crate::{amqp::Broker, config::RabbitMqConfig, outcome::Outcome};
 
 /// Messages that are published before their confirms are awaited. More would not be faster, and all of them are
 /// in doubt when the connection is lost.
@@ -75,24 +72,6 @@ impl RabbitMqSink {
         }
         prepared
     }
-
-    async fn look(&self, limit: Duration) -> Result<(), String> {
-        let connected = self.broker.connect(limit).await?;
-        let looking = async {
-            let channel = connected.connection.create_channel().await?;
-            if !self.exchange.is_empty() {
-                link::see_exchange(&channel, &self.exchange).await?;
-            }
-            connected.connection.close(200, "checked".into()).await
-        };
-        let looked = timeout(limit, looking).await;
-        connected.switch.cut();
-        match looked {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {}", self.broker.address(), text(&error))),
-            Err(_) => Err(format!("{}: no answer within {limit:?}", self.broker.address())),
-        }
-    }
 }
 
 #[async_trait]
@@ -126,7 +105,11 @@ impl Sink for RabbitMqSink {
 
     /// Connects, and asks whether the exchange exists.
     async fn check(&self) -> Result<(), String> {
-        self.look(connect_limit(self.timeout)).await
+        let look = async |channel| match &*self.exchange {
+            "" => Ok(()),
+            exchange => link::see_exchange(&channel, exchange).await,
+        };
+        self.broker.visit(connect_limit(self.timeout), look).await
     }
 
     async fn close(&self) {
