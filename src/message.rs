@@ -165,7 +165,9 @@ pub fn is_reserved_header(name: &str) -> bool {
     RESERVED_HEADERS.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }
 
-fn check_text(value: &str) -> Result<(), String> {
+/// # Errors
+/// The text to show when `value` has a control character other than a tab.
+pub fn check_text(value: &str) -> Result<(), String> {
     match value.chars().find(|c| c.is_ascii_control() && *c != '\t') {
         Some(c) => Err(format!("control character {} is not allowed", c.escape_unicode())),
         None => Ok(()),

@@ -57,7 +57,9 @@ impl RabbitMqSink {
     }
 
     fn routing_key(&self, delivery: &Delivery) -> String {
-        self.routing_key.clone().or_else(|| delivery.metadata.key.clone()).unwrap_or_default()
+        let metadata = &delivery.metadata;
+        let odd = || metadata.origin.as_ref().and_then(|origin| origin.odd_key());
+        self.routing_key.clone().or_else(|| metadata.key.clone()).or_else(odd).unwrap_or_default()
     }
 
     /// By exchange; what AMQP cannot carry is reported.
