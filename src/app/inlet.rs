@@ -6,10 +6,11 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::backend::Backend;
 use crate::{
+    api,
     config::SourceConfig,
     metrics,
     queue::Queue,
-    source::{Intake, Source, SourceStatus, Status},
+    source::{Intake, Source, SourceStatus, Status, rabbitmq::RabbitMqSource},
 };
 
 /// Where the messages of some route come from.
@@ -27,6 +28,8 @@ impl Inlet {
     /// When the configuration cannot be used, with the source's name.
     pub fn new(name: &str, config: &SourceConfig, backend: &Backend) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
+            SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
+                .map(|source| ("rabbitmq", Arc::new(source) as Arc<dyn Source>)),
             _ => Err("not yet".into()),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;

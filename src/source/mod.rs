@@ -4,6 +4,7 @@
 
 mod id;
 mod intake;
+pub mod rabbitmq;
 mod status;
 
 use async_trait::async_trait;
