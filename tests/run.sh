@@ -54,6 +54,22 @@ else
     kafka || skip kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all"
 fi
 
+# A Python with the AMQP client that the tests publish with.
+amqp() {
+    .ci/need python3=python3 || return
+    python3 -c 'import ensurepip' 2>/dev/null || .ci/need /usr/share/python-wheels=python3-venv || return
+    rm -rf target/clients/amqp
+    python3 -m venv target/clients/amqp && target/clients/amqp/bin/pip install -q -r tests/clients/amqp/requirements.txt ||
+        { rm -rf target/clients/amqp && false; }
+}
+if [ target/clients/amqp/bin/pip -nt tests/clients/amqp/requirements.txt ]; then
+    summary+=("ok      amqp client (installed before)")
+elif [ "${CI:-}" = true ]; then
+    step "amqp client" amqp
+else
+    amqp || skip "amqp client" "it cannot be installed; the test with a Python producer is skipped"
+fi
+
 if cargo fmt --version >/dev/null 2>&1; then
     step fmt cargo fmt --all --check
 else
