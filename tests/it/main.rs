@@ -12,5 +12,6 @@ mod rabbitmq;
 mod receiver;
 mod redis_list_faults;
 mod sink_contract;
+mod sources;
 mod store;
 mod support;
