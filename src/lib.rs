@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod amqp;
 pub mod api;
 pub mod app;
 pub mod backoff;
@@ -19,3 +20,4 @@ pub mod source;
 pub mod store;
 pub mod template;
 pub mod time;
+mod tls;

@@ -96,7 +96,8 @@ pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
         let at: jiff::Timestamp = text.parse().map_err(|_| {
             format!("`{text}` is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`")
         })?;
-        u64::try_from(at.as_millisecond()).ok()
+        // Up: never before the time that was said.
+        u64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()
     };
     millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
 }
@@ -139,6 +140,7 @@ mod tests {
         let at = |millis| Ok(Due::At(UnixMillis::new(millis).unwrap()));
         assert_eq!(Due::parse_deliver_at("1700000000000"), at(1_700_000_000_000));
         assert_eq!(Due::parse_deliver_at("1970-01-01T01:00:00.5+01:00"), at(500));
+        assert_eq!(Due::parse_deliver_at("1970-01-01T00:00:00.0000001Z"), at(1), "rounded up");
         for bad in ["", "-1", "nan", "1e400", "9223372036854775808", "1969-12-31T23:59:59Z", "2026-11-21"] {
             assert!(Due::parse_deliver_at(bad).is_err(), "{bad}");
         }

@@ -68,7 +68,13 @@ node_client() {
 go_client() {
     .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .)
 }
-for language in python node go; do
+amqp_client() {
+    .ci/need python3=python3 || return
+    python3 -c 'import ensurepip' 2>/dev/null || .ci/need /usr/share/python-wheels=python3-venv || return
+    [ -x target/clients/amqp/bin/pip ] || python3 -m venv --clear target/clients/amqp || return
+    target/clients/amqp/bin/pip install --quiet --disable-pip-version-check -r tests/clients/amqp/requirements.txt
+}
+for language in python node go amqp; do
     if [ "${CI:-}" = true ]; then
         step "client $language" "${language}_client"
     elif "${language}_client"; then

@@ -6,10 +6,11 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::backend::Backend;
 use crate::{
+    api,
     config::{Config, SourceConfig},
     metrics,
     queue::Queue,
-    source::{Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource},
+    source::{Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource, rabbitmq::RabbitMqSource},
 };
 
 /// Where the messages of some route come from.
@@ -51,7 +52,8 @@ impl Inlet {
             SourceConfig::DelayQueue(config) => {
                 Ok(("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection()))))
             }
-            _ => Err("not yet".into()),
+            SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
+                .map(|source| ("rabbitmq", Arc::new(source) as Arc<dyn Source>)),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })

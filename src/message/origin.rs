@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 
 /// Set by sources only, so that what they took leaves as it came.
@@ -21,6 +22,12 @@ pub struct Origin {
     /// Headers that `{header:NAME}` finds and no sink sends: they have done their work.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub selectors: BTreeMap<String, String>,
+    /// AMQP's property, which need not be unique, so that no sink but RabbitMQ's tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<String>,
+    /// AMQP's property.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
     /// AMQP's property, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
@@ -42,6 +49,11 @@ pub struct TypedValue {
 }
 
 impl Origin {
+    /// The key there, where it is text but no text of ours: with control characters.
+    pub fn odd_key(&self) -> Option<String> {
+        String::from_utf8(STANDARD.decode(self.key_base64.as_deref()?).ok()?).ok()
+    }
+
     /// `None` when there is nothing to tell.
     pub fn or_none(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))

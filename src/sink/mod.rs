@@ -8,7 +8,6 @@ pub mod http;
 pub mod kafka;
 pub mod rabbitmq;
 pub mod redis_list;
-mod tls;
 
 use std::{sync::Arc, time::Duration};
 

@@ -5,6 +5,7 @@
 mod id;
 mod intake;
 pub mod kafka;
+pub mod rabbitmq;
 mod redis_sets;
 mod status;
 

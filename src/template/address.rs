@@ -59,7 +59,7 @@ impl Address {
         let exchange = self.exchange.render(route, metadata)?;
         let key = match &self.routing_key {
             Some(key) => key.render(route, metadata)?,
-            None => Cow::Borrowed(metadata.key.as_deref().unwrap_or_default()),
+            None => metadata.key.as_deref().map(Cow::Borrowed).or_else(|| odd_key(metadata)).unwrap_or_default(),
         };
         if self.exchange.as_constant().is_none() {
             if exchange.contains(SEPARATOR) {
@@ -71,6 +71,11 @@ impl Address {
         }
         Ok((exchange, key))
     }
+}
+
+/// A routing key that a source took, and that is no `key` because of its control characters.
+fn odd_key(metadata: &Metadata) -> Option<Cow<'_, str>> {
+    metadata.origin.as_ref()?.odd_key().map(Cow::Owned)
 }
 
 #[cfg(test)]

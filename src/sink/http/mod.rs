@@ -24,8 +24,8 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use self::request::RequestFactory;
-use super::{Delivery, Report, Sink, tls};
-use crate::{config::HttpSinkConfig, outcome::Outcome};
+use super::{Delivery, Report, Sink};
+use crate::{config::HttpSinkConfig, outcome::Outcome, tls};
 
 /// Connections kept open while nothing is sent: enough to take up a burst, few enough for any server.
 const MAX_IDLE_CONNECTIONS: usize = 256;

@@ -20,10 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    broker::{Connected, text},
-    transport::Switch,
-};
+use crate::amqp::{Connected, Switch, text};
 
 /// Batches under way at once on one connection: enough to hide the time that a broker takes to write to disk.
 pub const MAX_CHANNELS: usize = 4;

@@ -3,12 +3,14 @@
 //! | AMQP | from |
 //! |---|---|
 //! | body | payload |
-//! | `message_id`, `content_type`, other properties | id, content type, properties of the message |
+//! | `message_id` | the producer's, of a message that came from RabbitMQ with one; else the id |
+//! | `content_type`, other properties | content type, properties of the message |
+//! | `timestamp`, `cluster_id` | the producer's; else not set: `punctual-due` tells more than the time of forwarding |
 //! | `delivery_mode` | 2, persistent |
-//! | headers | the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
+//! | headers | those from RabbitMQ that are no plain text, with their types; the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
 //!
-//! `user_id` and `timestamp` are never set: a broker closes the channel over another user's name, and the time
-//! when a message is forwarded says nothing that `punctual-due` does not.
+//! `punctual-id` is always the id of the queue, which alone is unique. `user_id` is never set: a broker closes the
+//! channel over another user's name.
 
 use bytes::Bytes;
 use lapin::{
@@ -16,7 +18,11 @@ use lapin::{
     types::{AMQPValue, FieldTable, LongString, ShortString},
 };
 
-use crate::{message::Properties, sink::Delivery};
+use crate::{
+    amqp,
+    message::{Origin, Properties},
+    sink::Delivery,
+};
 
 const ID: &str = "punctual-id";
 const ROUTE: &str = "punctual-route";
@@ -52,15 +58,21 @@ impl Prepared {
         let routing_key = short("routing key", routing_key)?;
         let attempt = i64::from(delivery.attempt);
         let mut headers = FieldTable::default();
+        let origin = delivery.metadata.origin.as_deref();
+        for header in origin.map(|origin| &origin.headers).into_iter().flatten() {
+            let value = amqp::from_typed(&header.value).map_err(|error| format!("header `{}` {error}", header.name))?;
+            headers.insert(short("header name", &header.name)?, value);
+        }
         for (name, value) in &delivery.metadata.headers {
             headers.insert(short("header name", name)?, text(value));
         }
-        headers.insert(ID.into(), text(delivery.shown_id()));
+        headers.insert(ID.into(), text(delivery.id.as_str()));
         headers.insert(ROUTE.into(), text(&delivery.route));
         headers.insert(ATTEMPT.into(), AMQPValue::LongLongInt(attempt));
         headers.insert(DUE.into(), AMQPValue::LongLongInt(delivery.due.get().cast_signed()));
+        let message_id = origin.and_then(|origin| origin.message_id.as_deref()).unwrap_or(delivery.shown_id());
         let mut properties = BasicProperties::default()
-            .with_message_id(short("id", delivery.shown_id())?)
+            .with_message_id(short("id", message_id)?)
             .with_delivery_mode(PERSISTENT)
             .with_headers(headers);
         if let Some(content_type) = &delivery.metadata.content_type {
@@ -69,7 +81,10 @@ impl Prepared {
         if let Some(given) = &delivery.metadata.properties {
             properties = with_given(properties, given)?;
         }
-        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.shown_id().into(), attempt };
+        if let Some(origin) = origin {
+            properties = with_original(properties, origin)?;
+        }
+        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
         Ok(Self { index, routing_key, properties, payload: delivery.payload, tag })
     }
 }
@@ -109,6 +124,16 @@ fn with_given(mut properties: BasicProperties, given: &Properties) -> Result<Bas
     Ok(properties)
 }
 
+fn with_original(mut properties: BasicProperties, origin: &Origin) -> Result<BasicProperties, String> {
+    if let Some(seconds) = origin.timestamp {
+        properties = properties.with_timestamp(seconds);
+    }
+    if let Some(value) = &origin.cluster_id {
+        properties = properties.with_cluster_id(short("cluster_id", value)?);
+    }
+    Ok(properties)
+}
+
 fn short(what: &str, value: &str) -> Result<ShortString, String> {
     ShortString::try_new(value).map_err(|_| format!("{what}: {} bytes, AMQP takes at most 255", value.len()))
 }
@@ -121,7 +146,7 @@ fn text(value: &str) -> AMQPValue {
 mod tests {
     use super::*;
     use crate::{
-        message::{MessageId, Metadata},
+        message::{MessageId, Metadata, TypedHeader},
         time::UnixMillis,
     };
 
@@ -150,6 +175,35 @@ mod tests {
             assert_ne!(Tag::of(&prepared(other).properties), Some(one.tag.clone()));
         }
         assert_eq!(Tag::of(&BasicProperties::default()), None);
+    }
+
+    #[test]
+    fn a_message_from_rabbitmq_gets_back_what_its_producer_set_and_is_told_by_its_own_id() {
+        let header =
+            |name: &str, value: &AMQPValue| TypedHeader { name: name.into(), value: amqp::to_typed(value).unwrap() };
+        let origin = Origin {
+            id: Some("a b".into()),
+            message_id: Some("a b".into()),
+            cluster_id: Some("c".into()),
+            timestamp: Some(7),
+            headers: vec![
+                header("x", &AMQPValue::ShortInt(-1)),
+                // Set by a producer that may mislead: ours stands.
+                header("punctual-attempt", &AMQPValue::LongLongInt(99)),
+            ],
+            ..Origin::default()
+        };
+        let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
+        let one = Prepared::new(0, delivery("~1", metadata.clone()), "k").unwrap();
+        let other = Prepared::new(0, delivery("~2", metadata), "k").unwrap();
+        assert_ne!(one.tag, other.tag, "one producer's id may stand for two messages");
+        assert_eq!(Tag::of(&one.properties), Some(one.tag));
+        let headers = one.properties.headers().as_ref().unwrap().inner();
+        assert_eq!(headers["x"], AMQPValue::ShortInt(-1));
+        assert_eq!((&headers[ID], &headers[ATTEMPT]), (&text("~1"), &AMQPValue::LongLongInt(3)));
+        assert_eq!(one.properties.message_id().as_ref().unwrap().as_str(), "a b");
+        assert_eq!(one.properties.cluster_id().as_ref().unwrap().as_str(), "c");
+        assert_eq!(*one.properties.timestamp(), Some(7));
     }
 
     #[test]

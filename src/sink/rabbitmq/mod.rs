@@ -1,14 +1,12 @@
 //! An exchange of RabbitMQ: mandatory, persistent, with publisher confirms.
 //!
-//! `broker` connects (over `transport`), `supervisor` keeps the connection as a `link`, on whose channels `publish`
+//! `amqp::Broker` connects, `supervisor` keeps the connection as a `link`, on whose channels `publish`
 //! sends batches of `message`s. A batch of the scheduler is cut by exchange and size; its parts travel at once.
 
-mod broker;
 mod link;
 mod message;
 mod publish;
 mod supervisor;
-mod transport;
 
 use std::{
     borrow::Cow,
@@ -21,13 +19,13 @@ use futures::{StreamExt, stream};
 use tokio::time::{Instant, timeout_at};
 
 use self::{
-    broker::{Broker, text},
     message::Prepared,
     publish::Batch,
     supervisor::{Supervisor, connect_limit},
 };
 use super::{Delivery, Report, Sink};
 use crate::{
+    amqp::{Broker, text},
     config::RabbitMqConfig,
     outcome::Outcome,
     template::{Address, Allow},

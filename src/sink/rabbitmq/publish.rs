@@ -15,11 +15,10 @@ use lapin::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    broker::text,
     link::{Lease, Link},
     message::{Prepared, Tag},
 };
-use crate::{outcome::Outcome, sink::Report};
+use crate::{amqp::text, outcome::Outcome, sink::Report};
 
 /// What one batch needs.
 pub struct Batch<'a> {

@@ -12,12 +12,9 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{broker::Broker, link::Link};
+use super::link::Link;
+use crate::amqp::{Broker, Pauses};
 
-/// Wait before connecting again; doubled after each further failure. At most ten attempts a second.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait: short beside an outage, long beside what an attempt costs a broker.
-const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// Longest attempt to connect, whatever the sink's timeout is.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
 
@@ -85,7 +82,7 @@ impl Supervisor {
 }
 
 async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut stop: watch::Receiver<bool>) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::default();
     loop {
         let attempt = tokio::select! {
             attempt = broker.connect(limit) => attempt,
@@ -93,7 +90,7 @@ async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut 
         };
         let error = match attempt {
             Ok(connected) => {
-                pause = FIRST_PAUSE;
+                pauses = Pauses::default();
                 let (link, over) = Link::new(connected);
                 let link = Arc::new(link);
                 tracing::info!(broker = broker.address(), "connected");
@@ -114,10 +111,9 @@ async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut 
         }
         state.send_replace(State::Down(error));
         tokio::select! {
-            () = sleep(pause) => {}
+            () = sleep(pauses.next()) => {}
             () = asked(&mut stop) => return,
         }
-        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 

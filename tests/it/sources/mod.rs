@@ -1,7 +1,8 @@
-//! Sources, from a real producer through the real program to a real sink.
+//! Sources, from the clients that their producers use through the real program to a real sink.
 
 mod delayqueue;
 mod kafka;
 mod program;
+mod rabbitmq;
 mod sorted_set;
 mod sorted_set_faults;

@@ -1,4 +1,4 @@
-//! TLS towards a destination: rustls with ring, the system's roots or one's own.
+//! TLS towards others: rustls with ring, the system's roots or one's own.
 
 use std::{path::Path, sync::Arc};
 

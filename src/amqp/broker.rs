@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_rs::Runtime;
 use lapin::{
-    AsyncTcpStream, Connection, ConnectionProperties,
+    AsyncTcpStream, Channel, Connection, ConnectionProperties,
     uri::{AMQPScheme, AMQPUri},
 };
 use tokio::{sync::oneshot, time::timeout};
 use tokio_rustls::TlsConnector;
 
 use super::transport::{Endpoint, Kit, Switch, Transport};
-use crate::{config::RabbitMqServer, sink::tls};
+use crate::{config::RabbitMqServer, tls};
 
 /// Seconds between heartbeats where the URL does not say: a peer that vanished is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
@@ -87,6 +87,30 @@ impl Broker {
         // Its thread may still be in the handshake.
         switch.cut();
         Err(format!("{}: {error}", self.address()))
+    }
+
+    /// What `look` finds over a connection of its own.
+    ///
+    /// # Errors
+    /// When there is no answer within twice `limit`, or not a good one.
+    pub async fn visit<F>(&self, limit: Duration, look: impl FnOnce(Channel) -> F) -> Result<(), String>
+    where
+        F: Future<Output = lapin::Result<()>>,
+    {
+        let connected = self.connect(limit).await?;
+        let looking = async {
+            // Kept to the end: one that was dropped closes by itself, which the closing connection takes for a failure.
+            let channel = connected.connection.create_channel().await?;
+            look(channel.clone()).await?;
+            connected.connection.close(200, "checked".into()).await
+        };
+        let looked = timeout(limit, looking).await;
+        connected.switch.cut();
+        match looked {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("{}: {}", self.address(), text(&error))),
+            Err(_) => Err(format!("{}: no answer within {limit:?}", self.address())),
+        }
     }
 }
 

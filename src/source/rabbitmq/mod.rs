@@ -1,0 +1,128 @@
+//! A queue of RabbitMQ. A message is acknowledged after Redis has it, and given out again by the broker when the
+//! connection ends before.
+//!
+//! `session` consumes over one connection, `message` reads what comes, `due` tells when it is due.
+
+mod due;
+mod message;
+mod session;
+
+use std::{
+    sync::{Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use lapin::{Channel, Connection, Queue, options::QueueDeclareOptions, types::FieldTable};
+use rand::{SeedableRng, rngs::StdRng};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+pub use self::message::NewId;
+use self::{
+    message::Reader,
+    session::{End, Session},
+};
+use super::{Intake, Source};
+use crate::{
+    amqp::{Broker, Pauses},
+    config::RabbitMqSourceConfig,
+};
+
+/// Longest attempt to connect, and longest wait for any single answer of the broker.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of the depth, for which a scrape waits.
+const DEPTH_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub struct RabbitMqSource {
+    broker: Broker,
+    queue: String,
+    prefetch: u16,
+    reader: Reader,
+    seed: u64,
+    /// While there is one.
+    connection: Mutex<Weak<Connection>>,
+}
+
+impl RabbitMqSource {
+    /// `new_id` for messages that bring none; `seed` for the jitter of delays by `x-death`.
+    ///
+    /// # Errors
+    /// Which setting cannot be used; nothing is connected yet.
+    pub fn new(config: &RabbitMqSourceConfig, new_id: NewId, seed: u64) -> Result<Self, String> {
+        Ok(Self {
+            broker: Broker::new(&config.server)?,
+            queue: config.queue.clone(),
+            prefetch: config.prefetch,
+            reader: Reader { id_from: config.id_from, backoff: config.backoff, new_id },
+            seed,
+            connection: Mutex::default(),
+        })
+    }
+
+    async fn count(&self) -> lapin::Result<u64> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let connection = connection.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))?;
+        let channel = connection.create_channel().await?;
+        let queue = see_queue(&channel, &self.queue).await?;
+        channel.close(200, "counted".into()).await?;
+        Ok(queue.message_count().into())
+    }
+}
+
+#[async_trait]
+impl Source for RabbitMqSource {
+    async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
+        let (mut pauses, mut rng) = (Pauses::default(), StdRng::seed_from_u64(self.seed));
+        loop {
+            let opened = tokio::select! {
+                opened = Session::open(&self.broker, &self.queue, self.prefetch) => opened,
+                () = asked(&mut stop) => return,
+            };
+            let error = match opened {
+                Ok(mut session) => {
+                    pauses = Pauses::default();
+                    *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = session.connection();
+                    intake.running();
+                    let end = session.consume(&self.reader, &intake, &mut rng, &mut stop).await;
+                    session.close().await;
+                    match end {
+                        End::Stopped => return,
+                        End::Lost(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            intake.failing(&format!("{}: {error}", self.broker.address()));
+            tokio::select! {
+                () = sleep(pauses.next()) => {}
+                () = asked(&mut stop) => return,
+            }
+        }
+    }
+
+    /// Connects, and asks whether the queue exists.
+    async fn check(&self) -> Result<(), String> {
+        let look = async |channel| see_queue(&channel, &self.queue).await.map(drop);
+        self.broker.visit(ANSWER_TIMEOUT, look).await
+    }
+
+    /// Messages that are ready; what an instance has taken and not acknowledged yet is not among them. `None` while
+    /// not connected.
+    async fn depth(&self) -> Option<u64> {
+        timeout(DEPTH_TIMEOUT, self.count()).await.ok()?.ok()
+    }
+}
+
+/// Asks about the queue; if there is none, the broker closes the channel.
+async fn see_queue(channel: &Channel, queue: &str) -> lapin::Result<Queue> {
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.into(), options, FieldTable::default()).await
+}
+
+async fn asked(stop: &mut watch::Receiver<bool>) {
+    // A sender that is gone asks, too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}

@@ -1,0 +1,181 @@
+//! One connection while it lasts: takes what the queue has, batch by batch, and acknowledges it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt};
+use lapin::{
+    Channel, Connection, Consumer,
+    message::Delivery,
+    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions},
+    types::FieldTable,
+};
+use rand::Rng;
+use tokio::{
+    sync::{oneshot, watch},
+    time::timeout,
+};
+
+use super::{ANSWER_TIMEOUT, asked, message::Reader, see_queue};
+use crate::{
+    amqp::{Broker, Connected, Switch, text},
+    source::Intake,
+};
+
+/// Most messages that go to Redis at once: as many as one script call takes.
+const MAX_BATCH_MESSAGES: usize = 1000;
+/// Bytes after which a batch is full, so that several calls' worth of copies is the most that it costs.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Largest message in bytes that is kept as a dead letter. What is larger goes back to the broker, which drops it, or
+/// dead-letters it if the queue says so.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+/// A closing handshake takes a round trip; a broker that does not answer it is left.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub struct Session {
+    connection: Arc<Connection>,
+    channel: Channel,
+    consumer: Consumer,
+    switch: Switch,
+    over: oneshot::Receiver<()>,
+}
+
+/// Why a session ended. What it had not acknowledged the broker gives out again.
+pub enum End {
+    Stopped,
+    Lost(String),
+}
+
+/// What the broker has sent.
+#[derive(Default)]
+struct Batch {
+    deliveries: Vec<Delivery>,
+    bytes: usize,
+    /// What came behind them.
+    end: Option<String>,
+}
+
+impl Session {
+    /// # Errors
+    /// Why nothing can be consumed.
+    pub async fn open(broker: &Broker, queue: &str, prefetch: u16) -> Result<Self, String> {
+        let Connected { connection, switch, over } = broker.connect(ANSWER_TIMEOUT).await?;
+        let opening = async {
+            let channel = connection.create_channel().await?;
+            see_queue(&channel, queue).await?;
+            channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+            let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
+            let consumer = channel.basic_consume(queue.into(), "".into(), options, none).await?;
+            Ok::<_, lapin::Error>((channel, consumer))
+        };
+        let error = match timeout(ANSWER_TIMEOUT, opening).await {
+            Ok(Ok((channel, consumer))) => {
+                return Ok(Self { connection: Arc::new(connection), channel, consumer, switch, over });
+            }
+            Ok(Err(error)) => text(&error),
+            Err(_) => late(),
+        };
+        switch.cut();
+        Err(error)
+    }
+
+    pub fn connection(&self) -> Weak<Connection> {
+        Arc::downgrade(&self.connection)
+    }
+
+    pub async fn consume(
+        &mut self,
+        reader: &Reader,
+        intake: &Intake,
+        rng: &mut (impl Rng + Send),
+        stop: &mut watch::Receiver<bool>,
+    ) -> End {
+        loop {
+            let first = tokio::select! {
+                biased;
+                () = asked(stop) => return End::Stopped,
+                first = self.consumer.next() => first,
+                _ = &mut self.over => return End::Lost("the connection was lost".into()),
+            };
+            let Batch { deliveries, end, .. } = self.gather(first);
+            if !deliveries.is_empty() {
+                let entered = self.enter(deliveries, reader, intake, rng).await;
+                if let Err(end) = entered {
+                    return end;
+                }
+            }
+            if let Some(error) = end {
+                return End::Lost(error);
+            }
+        }
+    }
+
+    /// By a handshake, so that the last acknowledgement arrives and the rest is given out again at once.
+    pub async fn close(&self) {
+        // An error says that the connection is closed already.
+        let _ = timeout(CLOSE_TIMEOUT, self.connection.close(200, "done".into())).await;
+        self.switch.cut();
+    }
+
+    /// What is there already, without waiting for more.
+    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> Batch {
+        let (mut batch, mut next) = (Batch::default(), Some(first));
+        while let Some(one) = next {
+            match one {
+                Some(Ok(delivery)) => {
+                    batch.bytes += delivery.data.len();
+                    batch.deliveries.push(delivery);
+                }
+                Some(Err(error)) => batch.end = Some(text(&error)),
+                None => batch.end = Some("the broker ended the consumer: the queue was deleted or moved".into()),
+            }
+            let full = batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES;
+            if full || batch.end.is_some() {
+                break;
+            }
+            next = self.consumer.next().now_or_never();
+        }
+        batch
+    }
+
+    /// Returns once Redis has them and the broker is told so.
+    async fn enter(
+        &self,
+        deliveries: Vec<Delivery>,
+        reader: &Reader,
+        intake: &Intake,
+        rng: &mut (impl Rng + Send),
+    ) -> Result<(), End> {
+        let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
+        for delivery in deliveries {
+            let tag = delivery.delivery_tag;
+            if delivery.data.len() > MAX_MESSAGE_BYTES {
+                let bytes = delivery.data.len();
+                tracing::error!(source = intake.name(), bytes, "too large to be kept: rejected, the broker drops it");
+                intake.metrics().skipped.increment(1);
+                answered(self.channel.basic_reject(tag, BasicRejectOptions { requeue: false })).await?;
+                continue;
+            }
+            entries.push(reader.entry(delivery, rng));
+            last = Some(tag);
+        }
+        let Some(last) = last else { return Ok(()) };
+        intake.take(entries).await.map_err(|_| End::Stopped)?;
+        // All that came before was acknowledged, is in this batch, or was rejected.
+        answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
+    }
+}
+
+async fn answered(answer: impl Future<Output = lapin::Result<()>>) -> Result<(), End> {
+    match timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(End::Lost(text(&error))),
+        Err(_) => Err(End::Lost(late())),
+    }
+}
+
+fn late() -> String {
+    format!("no answer within {ANSWER_TIMEOUT:?}")
+}

@@ -1,0 +1,128 @@
+//! From a queue of RabbitMQ, through the whole program, into another.
+
+mod outages;
+mod program;
+mod refusals;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::StreamExt;
+use lapin::{
+    BasicProperties,
+    options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions},
+    types::{AMQPValue, FieldTable},
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{
+    RabbitMq, http,
+    punctual::Punctual,
+    rabbitmq::{Got, durable},
+    receiver::wall_clock,
+};
+
+/// Longest wait for anything, on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A source that reads queue `{name}-in` with these settings, and a sink to exchange and queue `{name}`, on key `k`.
+fn configuration(server: &RabbitMq, name: &str, redis: &str, settings: &str) -> String {
+    let url = format!("amqp://127.0.0.1:{}/%2f", server.port());
+    format!(
+        "redis: {{ url: '{redis}' }}\n\
+         sinks:\n  mq: {{ type: rabbitmq, url: '{url}', exchange: {name} }}\n\
+         routes:\n  r: {{ sink: mq }}\n\
+         sources:\n  in: {{ type: rabbitmq, url: '{url}', queue: {name}-in, route: r{settings} }}\n"
+    )
+}
+
+/// The queue to read and the way out, under key `k`.
+async fn declare(server: &RabbitMq, name: &str) {
+    server.declare(name, "k").await;
+    declare_in(server, name, "classic").await;
+}
+
+/// The queue to read, of this `x-queue-type`, behind a direct exchange of its name.
+async fn declare_in(server: &RabbitMq, name: &str, kind: &str) {
+    let name = format!("{name}-in");
+    server.declare_exchange(&name).await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+    server.declare_queue_with(&name, &name, "k", durable(), arguments).await;
+}
+
+/// Publishes to exchange `{name}-in`, persistent, all confirmed.
+async fn publish(server: &RabbitMq, name: &str, messages: Vec<(BasicProperties, Vec<u8>)>) {
+    let channel = server.channel().await;
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let (exchange, options) = (format!("{name}-in"), BasicPublishOptions::default());
+    for (properties, payload) in messages {
+        let exchange = exchange.as_str().into();
+        channel.basic_publish(exchange, "k".into(), options, &payload, properties.with_delivery_mode(2)).await.unwrap();
+    }
+    channel.wait_for_confirms().await.unwrap();
+}
+
+/// With ids `m0`.. and this `x-delay` in milliseconds.
+fn delayed(count: usize, delay: i32) -> Vec<(BasicProperties, Vec<u8>)> {
+    let one = |n| (with_headers(&[("x-delay", AMQPValue::LongInt(delay))], &format!("m{n}")), format!("{n}").into());
+    (0..count).map(one).collect()
+}
+
+fn with_headers(entries: &[(&str, AMQPValue)], message_id: &str) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in entries {
+        headers.insert((*name).into(), value.clone());
+    }
+    BasicProperties::default().with_headers(headers).with_message_id(message_id.into())
+}
+
+/// Drains `queue` until `count` different messages came; with the time of each, epoch milliseconds.
+async fn wait_for(server: &RabbitMq, queue: &str, count: usize) -> Vec<(u64, Got)> {
+    let (deadline, mut all, mut ids) = (Instant::now() + PATIENCE, Vec::new(), BTreeMap::new());
+    loop {
+        for got in server.drain(queue).await {
+            *ids.entry(got.id.clone()).or_insert(0) += 1;
+            all.push((wall_clock(), got));
+        }
+        if ids.len() >= count {
+            return all;
+        }
+        assert!(Instant::now() < deadline, "{} of {count} arrived", ids.len());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// As a consumer gets them: `count` messages, with the time of each, epoch milliseconds.
+async fn consume(server: &RabbitMq, queue: &str, count: usize) -> Vec<(u64, Got)> {
+    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let channel = server.channel().await;
+    let consumer = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await.unwrap();
+    let got = consumer.take(count).map(|message| {
+        let message = message.unwrap();
+        let id = message.properties.message_id().as_ref().unwrap().to_string();
+        (wall_clock(), Got { id, properties: message.properties, payload: message.data })
+    });
+    timeout(PATIENCE, got.collect()).await.expect("all arrive")
+}
+
+fn header(got: &Got, name: &str) -> AMQPValue {
+    got.properties.headers().as_ref().unwrap().inner()[name].clone()
+}
+
+async fn get(punctual: &Punctual, path: &str) -> serde_json::Value {
+    let answer = http::client().get(punctual.url(path)).send().await.expect("it answers");
+    serde_json::from_str(&answer.text().await.unwrap()).expect("JSON")
+}
+
+/// Waits until what `path` answers is as wanted.
+async fn until(punctual: &Punctual, path: &str, wanted: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = get(punctual, path).await;
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{path}: {answer}\n{}", punctual.log());
+        sleep(Duration::from_millis(20)).await;
+    }
+}

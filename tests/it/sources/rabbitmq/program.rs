@@ -1,0 +1,176 @@
+//! Unchanged producers and consumers.
+
+use std::{
+    collections::HashSet,
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use lapin::{
+    options::{BasicConsumeOptions, BasicPublishOptions, BasicRejectOptions},
+    types::{AMQPValue, DecimalValue, FieldTable},
+};
+use tokio::{
+    process::Command,
+    time::{Instant, timeout},
+};
+
+use super::{PATIENCE, configuration, consume, declare, declare_in, delayed, header, until, wait_for, with_headers};
+use crate::support::{
+    RabbitMq,
+    punctual::Punctual,
+    rabbitmq::{Got, durable},
+};
+
+/// Longest that a message is seen after its due time while other tests keep the machine busy.
+const LATEST_MS: u64 = 2000;
+
+/// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.
+fn python() -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/amqp/bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    assert!(env::var("CI").as_deref() != Ok("true"), "no {}: tests/run.sh makes it", python.display());
+    eprintln!("skipped: there is no {}", python.display());
+    None
+}
+
+fn table(entries: &[(&str, AMQPValue)]) -> AMQPValue {
+    with_headers(entries, "").headers().clone().map(AMQPValue::FieldTable).unwrap()
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_of_an_unchanged_python_producer_arrive_once_at_their_time_with_all_that_it_set() {
+    let Some(python) = python() else { return };
+    let server = RabbitMq::shared().await;
+    declare(server, "python").await;
+    let mut punctual = Punctual::start(&configuration(server, "python", "embedded", "")).await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/amqp/publish.py");
+    let mut producer = Command::new(python);
+    producer.arg(script).args([&server.port().to_string(), "python-in", "k", "1000"]).kill_on_drop(true);
+    let (status, got) = tokio::join!(producer.status(), consume(server, "python", 1000));
+    assert!(status.unwrap().success());
+    let exit = punctual.terminate().await;
+    assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    assert!(server.drain("python").await.is_empty(), "nothing came twice");
+    let ids: HashSet<&str> = got.iter().map(|(_, got)| &*got.id).collect();
+    assert_eq!(ids.len(), 1000, "each once");
+    let mut own_ids = HashSet::new();
+    for (arrived, got) in &got {
+        let n: i64 = got.id.strip_prefix('m').unwrap().parse().unwrap();
+        check(got, n);
+        let AMQPValue::LongLongInt(due) = header(got, "punctual-due") else { panic!("no due time") };
+        let AMQPValue::LongLongInt(sent) = header(got, "sent") else { panic!("not sent") };
+        assert!(due >= sent + 500 + n * 2, "{n}: due {} ms after it was sent", due - sent);
+        let late = arrived.checked_sub(due.cast_unsigned()).expect("not before it is due");
+        assert!(late < LATEST_MS, "{n} came {late} ms late");
+        assert!(own_ids.insert(format!("{:?}", header(got, "punctual-id"))));
+    }
+}
+
+fn check(got: &Got, n: i64) {
+    assert_eq!(got.payload, format!("body {n}").into_bytes());
+    let properties = &got.properties;
+    for (property, value) in [
+        (properties.content_type(), "application/x-test".to_owned()),
+        (properties.content_encoding(), "identity".into()),
+        (properties.correlation_id(), format!("c{n}")),
+        (properties.reply_to(), "answers".into()),
+        (properties.kind(), "order".into()),
+        (properties.app_id(), "shop".into()),
+        (properties.cluster_id(), "cluster".into()),
+    ] {
+        assert_eq!(property.as_ref().map(ToString::to_string), Some(value));
+    }
+    assert_eq!(properties.priority().map(i64::from), Some(n % 10));
+    assert_eq!(*properties.timestamp(), Some((1_700_000_000 + n).cast_unsigned()));
+    assert_eq!((*properties.delivery_mode(), properties.user_id(), properties.expiration()), (Some(2), &None, &None));
+    let deep = table(&[("deep", AMQPValue::Boolean(true))]);
+    let list = vec![AMQPValue::LongInt(1), text("two"), AMQPValue::Void, deep];
+    for (name, value) in [
+        ("X-Text", text(&format!("text {n} é"))),
+        ("two words", text("an odd name")),
+        ("control", text("a\r\nb")),
+        ("number", AMQPValue::LongInt(n.try_into().unwrap())),
+        ("large", AMQPValue::LongLongInt((1 << 40) + n)),
+        ("table", table(&[("inner", AMQPValue::FieldArray(list.into()))])),
+        ("bytes", AMQPValue::ByteArray(vec![0, 255].into())),
+        ("at", AMQPValue::Timestamp(1_795_253_400)),
+        ("price", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 314 })),
+        ("nothing", AMQPValue::Void),
+    ] {
+        assert_eq!(header(got, name), value, "{name}");
+    }
+    let names: Vec<&str> =
+        properties.headers().as_ref().unwrap().inner().keys().map(lapin::types::ShortString::as_str).collect();
+    assert!(!names.contains(&"x-delay") && !names.contains(&"CC"), "{names:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchanged() {
+    use futures::StreamExt;
+    let server = RabbitMq::shared().await;
+    declare_in(server, "retry", "classic").await;
+    server.declare_exchange("retry").await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-dead-letter-exchange".into(), text("retry-in"));
+    server.declare_queue_with("retry", "retry", "k", durable(), arguments).await;
+    let settings = ", id_from: message_id, delay_from: x_death, backoff: { initial: 300ms, factor: 3, jitter: 0 }";
+    let punctual = Punctual::start(&configuration(server, "retry", "embedded", settings)).await;
+    let channel = server.channel().await;
+    let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
+    let mut consumer = channel.basic_consume("retry".into(), "".into(), options, none).await.unwrap();
+    let properties = with_headers(&[("X-Kept", text("v"))], "job 7");
+    channel
+        .basic_publish("retry".into(), "k".into(), BasicPublishOptions::default(), b"work", properties)
+        .await
+        .unwrap();
+    let mut rejected = Instant::now();
+    for (round, least) in [0, 300, 900, 2700].into_iter().enumerate() {
+        let got = timeout(PATIENCE, consumer.next()).await.unwrap_or_else(|_| panic!("{}", punctual.log()));
+        let got = got.unwrap().unwrap();
+        let waited = rejected.elapsed();
+        assert!(waited >= Duration::from_millis(least), "round {round}: {waited:?}");
+        assert!(waited < Duration::from_millis(least + LATEST_MS), "round {round}: {waited:?}");
+        assert_eq!(got.data, b"work");
+        assert_eq!(got.properties.message_id().as_ref().unwrap().as_str(), "job 7");
+        let headers = got.properties.headers().as_ref().unwrap().inner();
+        assert_eq!(headers["X-Kept"], text("v"));
+        let deaths = headers.get("x-death").map(|deaths| deaths.as_array().expect("an array").as_slice().to_vec());
+        let counts: Vec<_> = deaths
+            .unwrap_or_default()
+            .iter()
+            .map(|death| death.as_field_table().unwrap().inner()["count"].as_long_long_int().unwrap())
+            .collect();
+        assert_eq!(counts, [round.try_into().unwrap()].into_iter().filter(|n| *n > 0).collect::<Vec<i64>>());
+        rejected = Instant::now();
+        got.acker.reject(BasicRejectOptions { requeue: false }).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_and_check_tell_of_the_queue_and_its_depth() {
+    let server = RabbitMq::shared().await;
+    declare(server, "told").await;
+    let configuration = configuration(server, "told", "embedded", ", prefetch: 1");
+    let punctual = Punctual::start(&configuration).await;
+    let sources = until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    assert_eq!((&sources["sources"][0]["type"], &sources["sources"][0]["depth"]), (&"rabbitmq".into(), &0.into()));
+    super::publish(server, "told", delayed(1, 0)).await;
+    assert_eq!(wait_for(server, "told", 1).await.len(), 1);
+    let check = async |configuration: &str| {
+        std::fs::write(punctual.path("other.yaml"), configuration).unwrap();
+        let ended = punctual.command(&["--json", "check", "--connect", "-c", "other.yaml"]).await;
+        (ended.code, format!("{ended:?}"))
+    };
+    let (code, text) = check(&configuration).await;
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = check(&configuration.replace("told-in", "nowhere")).await;
+    assert!(code == Some(1) && text.contains("no queue 'nowhere'"), "{text}");
+}
