@@ -1,7 +1,7 @@
 -- A part of one set, in order of score, then id, from behind a given place.
 --
 -- KEYS   set messages attempts errors; the set is pending, unack or dead
--- ARGV   limit (1 to 1000), most bytes of bodies, then score and id of the last one seen, or none
+-- ARGV   limit (1 to 1000), most bytes of ids, errors and bodies, then score and id of the last one seen, or none
 -- reply  1 when more follow else 0, then for each: id, score, failures, error or "", body or ""
 --
 -- The first message comes whatever its size.
@@ -38,14 +38,14 @@ local found = redis.call('ZRANGE', set, from, from + limit - 1, 'WITHSCORES')
 local reply, bytes, count = { 0 }, 0, 0
 for i = 1, #found, 2 do
   local id = found[i]
-  local body = redis.call('HGET', messages, id) or ''
-  bytes = bytes + #body
+  local body, text = redis.call('HGET', messages, id) or '', redis.call('HGET', errors, id) or ''
+  bytes = bytes + #id + #text + #body
   if bytes > max_bytes and count > 0 then break end
   count = count + 1
   local n = #reply
   reply[n + 1], reply[n + 2] = id, tonumber(found[i + 1])
   reply[n + 3] = (counts(redis.call('HGET', attempts, id)))
-  reply[n + 4] = redis.call('HGET', errors, id) or ''
+  reply[n + 4] = text
   reply[n + 5] = body
 end
 reply[1] = from + count < redis.call('ZCARD', set) and 1 or 0

@@ -1,18 +1,27 @@
 -- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
 --
--- KEYS   pending unack messages attempts errors dead
--- ARGV   wake channel, then for each message: id, "+<delay ms>" | "<due ms>", "keep" | "replace",
---        body from the metadata's length on (checked by the caller)
+-- KEYS   pending unack messages attempts errors dead route
+-- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
+--        then for each message: id, "+<delay ms>" | "<due ms>", "keep" | "replace", body from the metadata's length
+--        on (checked by the caller)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
---        in_flight (not replaced)
-local pending, unack, messages, attempts, errors, dead = unpack(KEYS)
-local channel = ARGV[1]
+--        in_flight (not replaced); error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
+--        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
+--        not open: the caller registers the route first
+local pending, unack, messages, attempts, errors, dead, route = unpack(KEYS)
+local channel, max_bytes, layout = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local FIRST = 4
+
+local settings = redis.call('GET', route)
+if not settings or string.sub(settings, 1, #layout) ~= layout then
+  return redis.error_reply('PUNCTUAL unregistered the partition is open as `' .. (settings or '') .. '`, not `' .. layout .. '`')
+end
 
 local now = math.floor(clock() / 1000)
 local earliest = head(pending)
 local ids = {}
-for i = 2, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
+for i = FIRST, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 
 -- Where each id is now, and, as the batch goes on, where it will be.
 local state, due_of = {}, {}
@@ -26,18 +35,34 @@ for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dea
   end
 end
 
+-- Stored bodies are read where their due time is asked for, and to undo a replacement.
+local bytes, counted = 0, {}
+for i = FIRST, #ARGV, 4 do
+  local id = ARGV[i]
+  if state[id] and not counted[id] and (state[id] ~= 'pending' or ARGV[i + 2] == 'replace') then
+    counted[id] = true
+    bytes = bytes + redis.call('HSTRLEN', messages, id)
+  end
+end
+if bytes > max_bytes and #ids > 1 then
+  return redis.error_reply('PUNCTUAL split the stored bodies take ' .. bytes .. ' bytes')
+end
+
 -- The due time inside a body; the score says something else once it is claimed or dead.
+local inside = {}
 local function due_inside(id)
-  local body = redis.call('HGET', messages, id)
-  if not body or #body < 17 then return 0 end
-  return (struct.unpack('>I8', body, 2))
+  if not inside[id] then
+    local body = redis.call('HGET', messages, id)
+    inside[id] = body and #body >= 17 and struct.unpack('>I8', body, 2) or 0
+  end
+  return inside[id]
 end
 
 local reply = {}
 local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
 local old_score = {}
 local wake_up = false
-for i = 2, #ARGV, 4 do
+for i = FIRST, #ARGV, 4 do
   local id, when, conflict, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local is = state[id]
   local status, due

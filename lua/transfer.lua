@@ -1,32 +1,40 @@
--- Into a list on this Redis, exactly once: pushed and gone in one step.
+-- Into lists on this Redis, exactly once: pushed and gone in one step.
 --
--- KEYS   unack messages attempts errors list
--- ARGV   for each lease: id, token, value
--- reply  for each lease: 1 done | 0 stale; error `PUNCTUAL list <type>` when the key holds something else
-local unack, messages, attempts, errors, list = unpack(KEYS)
+-- KEYS   unack messages attempts errors list...
+-- ARGV   for each lease: id, token, which of the lists (from 1), value
+-- reply  for each lease: 1 done | 0 stale | the type of what its list's key holds instead: still claimed
+local unack, messages, attempts, errors = unpack(KEYS, 1, 4)
+local BEFORE_LISTS = 4
 
-local kind = redis.call('TYPE', list).ok
-if kind ~= 'none' and kind ~= 'list' then
-  return redis.error_reply('PUNCTUAL list the key holds a ' .. kind)
-end
 local ids, tokens = {}, {}
-for i = 1, #ARGV, 3 do
+for i = 1, #ARGV, 4 do
   ids[#ids + 1] = ARGV[i]
   tokens[#tokens + 1] = ARGV[i + 1]
 end
 local reply = held(unack, ids, tokens)
-local gone, back, values = {}, { 'ZADD', unack }, {}
+local kinds, values = {}, {}
+for n = BEFORE_LISTS + 1, #KEYS do
+  kinds[n], values[n] = redis.call('TYPE', KEYS[n]).ok, {}
+end
+local gone, back = {}, { 'ZADD', unack }
 for i, id in ipairs(ids) do
   if reply[i] == 1 then
-    gone[#gone + 1] = id
-    back[#back + 1] = tokens[i]
-    back[#back + 1] = id
-    values[#values + 1] = ARGV[3 * i]
+    local n = BEFORE_LISTS + tonumber(ARGV[4 * i - 1])
+    if kinds[n] == 'none' or kinds[n] == 'list' then
+      gone[#gone + 1] = id
+      back[#back + 1] = tokens[i]
+      back[#back + 1] = id
+      values[n][#values[n] + 1] = ARGV[4 * i]
+    else
+      reply[i] = kinds[n]
+    end
   end
 end
 
 local steps = {}
 add(steps, 'ZREM', unack, gone, { back })
-add(steps, 'RPUSH', list, values, { { 'LTRIM', list, 0, -(#values + 1) } })
+for n = BEFORE_LISTS + 1, #KEYS do
+  add(steps, 'RPUSH', KEYS[n], values[n], { { 'LTRIM', KEYS[n], 0, -(#values[n] + 1) } })
+end
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

@@ -3,6 +3,10 @@
 //!
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
+mod classify;
+
+pub use classify::classify;
+
 use std::{
     path::PathBuf,
     sync::atomic::{AtomicU64, Ordering},
@@ -10,11 +14,12 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo, RedisError,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
     TlsCertificates,
     aio::MultiplexedConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until, timeout},
@@ -43,7 +48,7 @@ pub const NO_LINK: &str = "connect";
 /// # Errors
 /// When the URL or a TLS file cannot be used; the text names neither user nor password.
 pub fn client(server: &RemoteRedis) -> Result<Client, String> {
-    let info = server.url.expose().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
+    let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
     let mut settings = info.redis_settings().clone();
     if let Some(username) = &server.username {
         settings = settings.set_username(username);
@@ -61,12 +66,18 @@ pub fn client(server: &RemoteRedis) -> Result<Client, String> {
         _ => None,
     };
     let root_cert = server.ca_file.as_ref().map(read).transpose()?;
-    let client = if client_tls.is_some() || root_cert.is_some() {
-        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+    // The client would take such a file in silence, and then trust nobody.
+    if let (Some(file), Some(pem)) = (&server.ca_file, &root_cert)
+        && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
+    {
+        return Err(format!("{}: no certificate in it", file.display()));
+    }
+    if client_tls.is_some() || root_cert.is_some() {
+        let certificates = TlsCertificates { client_tls, root_cert };
+        Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
     } else {
-        Client::open(info)
-    };
-    client.map_err(|error| format!("redis url: {error}"))
+        Client::open(info).map_err(|error| format!("url: {error}"))
+    }
 }
 
 /// Shared by all callers: commands are pipelined over one link.
@@ -92,7 +103,7 @@ struct Link {
 impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
-        metrics::begin_redis_errors(SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS));
+        metrics::begin_redis_errors(classify::kinds());
         let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
         Self {
             client,
@@ -195,62 +206,5 @@ impl Failure {
             *kind = NO_LINK;
         }
         self
-    }
-}
-
-/// Prefixes of error replies that tell a state of the server, and the label they are counted under.
-const SERVER_STATES: [(&str, &str); 12] = [
-    ("OOM", "oom"),
-    ("MISCONF", "misconf"),
-    ("READONLY", "readonly"),
-    ("LOADING", "loading"),
-    ("BUSY", "busy"),
-    ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
-    ("NOREPLICAS", "noreplicas"),
-    ("NOAUTH", "auth"),
-    ("WRONGPASS", "auth"),
-    ("NOPERM", "noperm"),
-    ("UNKILLABLE", "busy"),
-];
-
-/// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
-fn without_arguments(mut text: String) -> String {
-    if let Some(at) = text.find(", with args beginning with") {
-        text.truncate(at);
-    }
-    text
-}
-
-/// The other kinds of `classify` and `run`.
-const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
-
-/// Tells a state of the server from a refusal of this one request.
-pub fn classify(error: &RedisError) -> StoreError {
-    let text = without_arguments(error.to_string());
-    let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
-    match error.kind() {
-        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
-        ErrorKind::AuthenticationFailed => return unavailable("auth"),
-        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
-        _ => {}
-    }
-    let code = error.code().unwrap_or_default();
-    let detail = error.detail().unwrap_or_default();
-    if code == "PUNCTUAL" {
-        let (slug, text) = detail.split_once(' ').unwrap_or((detail, ""));
-        return StoreError::Refused { slug: slug.to_owned(), text: text.to_owned() };
-    }
-    if code == "NOSCRIPT" {
-        return StoreError::Refused { slug: "noscript".to_owned(), text };
-    }
-    // Redis before 7 wraps the error of a command in a script: its code stands inside the text.
-    let says = |name: &str| code == name || (code == "ERR" && detail.contains(&format!("-{name} ")));
-    if says("WRONGTYPE") {
-        return StoreError::WrongType { text };
-    }
-    match SERVER_STATES.iter().find(|(name, _)| says(name)) {
-        Some((_, kind)) => unavailable(kind),
-        None => unavailable("other"),
     }
 }

@@ -10,6 +10,9 @@ use crate::time::{Due, UnixMillis};
 
 mod properties;
 
+/// Most partitions of a route: each is a task, and a look at Redis per `max_sleep`.
+pub const MAX_PARTITIONS: u16 = 256;
+
 /// Longest id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 

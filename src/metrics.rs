@@ -247,3 +247,24 @@ pub fn queue_unknown(route: &str) {
 pub fn without_absent(page: &str) -> String {
     page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn what_has_not_happened_yet_is_a_series_at_zero() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s"));
+        let page = recorder.handle().render();
+        for reason in DeadReason::ALL {
+            let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());
+            assert!(page.contains(&series), "{series}{page}");
+        }
+        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, IN_FLIGHT] {
+            assert!(page.contains(&format!("{name}{{route=\"r\"")), "{name}: {page}");
+        }
+    }
+}

@@ -115,6 +115,16 @@ pub enum Settled {
     Stale,
 }
 
+/// What became of one transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transferred {
+    Done,
+    /// The token is not the current claim's: nothing changed.
+    Stale,
+    /// The list cannot take it, and why: nothing changed, the claim stands.
+    Refused(String),
+}
+
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub lease: Lease,
@@ -141,6 +151,7 @@ pub struct Release {
 #[derive(Clone, Debug)]
 pub struct Transfer {
     pub lease: Lease,
+    pub list: Arc<str>,
     pub value: Bytes,
 }
 
@@ -157,9 +168,6 @@ pub enum StoreError {
     /// A script refused the request; nothing was written.
     #[error("refused: {slug}: {text}")]
     Refused { slug: String, text: String },
-    /// The list of a transfer cannot take it; nothing was written.
-    #[error("list `{list}`: {text}")]
-    Destination { list: String, text: String },
 }
 
 /// Every method answers within the store's own timeout, and is safe to repeat.
@@ -174,14 +182,8 @@ pub trait Store: Send + Sync + 'static {
     async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError>;
     async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError>;
     async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError>;
-    /// All into one list and in one step, so that an error leaves none of them done; at most 4 MiB of values, unless
-    /// it is only one.
-    async fn transfer(
-        &self,
-        partition: &Partition,
-        list: &str,
-        transfers: &[Transfer],
-    ) -> Result<Vec<Settled>, StoreError>;
+    /// Into any lists; what is wrong with one does not hold up another. The caller bounds the bytes of all values.
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
 }
 
 /// Rings when a partition's head may have become earlier. It carries no data: look again. Who listens to the store

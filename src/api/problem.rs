@@ -107,7 +107,7 @@ impl From<StoreError> for Problem {
             StoreError::Refused { slug, text } if slug.contains("large") => Self::too_large(text),
             StoreError::Refused { text, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", text),
             // Waiting does not help, so no `Retry-After`: somebody must look.
-            StoreError::WrongType { .. } | StoreError::Destination { .. } => {
+            StoreError::WrongType { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error.to_string())
             }
         }

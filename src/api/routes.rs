@@ -26,22 +26,30 @@ enum Entry {
     Broken { route: Arc<str>, error: String },
 }
 
+impl Entry {
+    fn new(route: &Arc<str>, answer: Result<RouteStats, QueueError>) -> Result<Self, Problem> {
+        match answer {
+            Ok(stats) => Ok(Entry::Stats(stats)),
+            Err(QueueError::Store(error @ StoreError::WrongType { .. })) => {
+                Ok(Entry::Broken { route: route.clone(), error: error.to_string() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 /// The routes that the token is for; one for all routes also sees those that hold messages but are not configured.
 pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Result<Response, Problem> {
     let names: Vec<&Arc<str>> = api.routes.iter().filter(|name| grant.covers(name)).collect();
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;
     let mut routes = Vec::with_capacity(names.len());
     for (route, answer) in names.into_iter().zip(answers) {
-        routes.push(match answer {
-            Ok(stats) => Entry::Stats(stats),
-            Err(QueueError::Store(error @ StoreError::WrongType { .. })) => {
-                Entry::Broken { route: route.clone(), error: error.to_string() }
-            }
-            Err(error) => return Err(error.into()),
-        });
+        routes.push(Entry::new(route, answer)?);
     }
     if grant.covers_all() {
-        routes.extend(api.queue.unconfigured().await?.into_iter().map(Entry::Stats));
+        for (route, answer) in api.queue.unconfigured().await? {
+            routes.push(Entry::new(&route, answer.map_err(QueueError::from))?);
+        }
     }
     Ok(Json(json!({ "routes": routes })).into_response())
 }

@@ -1,21 +1,26 @@
 //! One instance: the configuration turned into live objects, and nothing started yet.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{backend::Backend, destination::Destination};
+use futures::{FutureExt, future::join_all};
+
+use super::{backend::Backend, checkup::Checkup, destination::Destination};
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
     metrics,
     port::Partition,
-    queue::{Queue, QueueRoute},
+    queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
-    store::redis::{RedisStore, WakeListener},
+    store::redis::{RedisStore, RouteSettings, WakeListener},
 };
 
 /// Bytes of a stored message beside payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
+
+/// How long a sink may take at the start to say whether it can deliver, before that is nobody's concern.
+const FIRST_ANSWER: Duration = Duration::from_secs(15);
 
 /// The parts of an instance.
 pub struct Instance {
@@ -25,26 +30,24 @@ pub struct Instance {
     pub scheduler: Scheduler,
     pub wakes: WakeListener,
     pub destinations: BTreeMap<String, Destination>,
+    checkups: Vec<(String, Checkup)>,
 }
 
 impl Instance {
-    /// `seed` decides the jitter of retries. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When a sink cannot be made of its configuration.
-    pub fn new(config: &Config, backend: &Backend, seed: u64) -> Result<Self, String> {
+    /// `destinations`: of all configured sinks. `seed` decides the jitter of retries. Must be called within a tokio
+    /// runtime.
+    pub fn new(config: &Config, backend: &Backend, destinations: BTreeMap<String, Destination>, seed: u64) -> Self {
         let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let store = |connection| {
-            let partitions = names.iter().map(|(name, route)| (name, route.partitions));
-            Arc::new(RedisStore::new(connection, prefix, partitions))
+            let settings = names.iter().map(|(name, route)| RouteSettings {
+                name: name.clone(),
+                partitions: route.partitions,
+                max_payload: config.server.max_payload,
+            });
+            Arc::new(RedisStore::new(connection, prefix, settings))
         };
-
-        let mut destinations = BTreeMap::new();
-        for (name, sink) in &config.sinks {
-            destinations.insert(name.clone(), Destination::new(name, sink)?);
-        }
 
         let mut wakes = WakeListener::new(backend.client());
         let routes = names
@@ -74,44 +77,51 @@ impl Instance {
             .collect();
         let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
 
-        let routes: Vec<QueueRoute> = names
-            .iter()
-            .map(|(name, route)| QueueRoute {
-                name: name.clone(),
-                sink: Some(route.sink.clone()),
-                partitions: route.partitions,
-            })
-            .collect();
+        let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
         for route in names.keys() {
             metrics::begin_queue(route, &[VIA]);
         }
-        let queue = Queue::new(store.clone(), &routes, config.server.max_payload, config.redis.allow_eviction);
-        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations })
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
+        let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, checkups }
     }
 
-    /// What GET /v1/sinks tells.
-    pub fn statuses(&self) -> SinkStatuses {
-        let sinks: Vec<_> =
-            self.destinations.iter().map(|(name, one)| (name.clone(), one.kind(), one.breaker().clone())).collect();
+    /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called
+    /// within a tokio runtime.
+    pub fn look_at_sinks(&self) {
+        for (name, checkup) in self.checkups.clone() {
+            tokio::spawn(async move {
+                if let Some(Err(error)) = checkup.answer(FIRST_ANSWER).await {
+                    tracing::warn!(sink = name, error, "cannot deliver at present");
+                }
+            });
+        }
+    }
+
+    /// What GET /v1/sinks tells, which waits for `patience` at most.
+    pub fn statuses(&self, patience: Duration) -> SinkStatuses {
+        let sinks: Arc<[_]> = self.checkups.clone().into();
         Arc::new(move || {
-            sinks
-                .iter()
-                .map(|(name, kind, breaker)| {
-                    let status = breaker.status();
-                    SinkStatus {
-                        name: name.clone(),
-                        r#type: kind,
-                        breaker: match status.state {
-                            scheduler::BreakerState::Closed => BreakerState::Closed,
-                            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
-                            scheduler::BreakerState::Open => BreakerState::Open,
-                        },
-                        last_error: status.last_error,
-                        in_flight: status.in_flight,
-                    }
-                })
-                .collect()
+            let sinks = sinks.clone();
+            async move { join_all(sinks.iter().map(|(name, checkup)| status(name, checkup, patience))).await }.boxed()
         })
+    }
+}
+
+async fn status(name: &str, checkup: &Checkup, patience: Duration) -> SinkStatus {
+    let check = checkup.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+    let status = checkup.destination().breaker().status();
+    SinkStatus {
+        name: name.to_owned(),
+        r#type: checkup.destination().kind(),
+        check,
+        breaker: match status.state {
+            scheduler::BreakerState::Closed => BreakerState::Closed,
+            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
+            scheduler::BreakerState::Open => BreakerState::Open,
+        },
+        last_error: status.last_error,
+        in_flight: status.in_flight,
     }
 }

@@ -1,4 +1,5 @@
-//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect.
+//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect, and looked
+//! after once a minute, because one that was emptied (FLUSHALL) keeps its connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +8,15 @@ use tokio::{
     time::sleep,
 };
 
-use crate::queue::{Queue, StartError};
+use crate::queue::{Queue, RouteStats, StartError};
 
 /// Pause between two tries while Redis is away: it is found again within a second.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Between two looks, one command each, whether Redis still knows the routes.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// `generations` of the connection, `subscriptions` of the wake-ups: what was made anew may lead to another server.
 /// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
 ///
 /// # Errors
@@ -19,6 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 pub async fn keep(
     queue: Arc<Queue>,
     mut generations: watch::Receiver<u64>,
+    mut subscriptions: watch::Receiver<u64>,
     prepared: oneshot::Sender<()>,
 ) -> StartError {
     let mut told = String::new();
@@ -36,13 +42,17 @@ pub async fn keep(
     let _ = prepared.send(());
     loop {
         generations.mark_unchanged();
+        subscriptions.mark_unchanged();
         told.clear();
         while let Err(error) = queue.prepare().await {
             complain(&mut told, &error);
             sleep(RETRY_INTERVAL).await;
         }
-        if generations.changed().await.is_err() {
-            return std::future::pending().await;
+        // A sender that is gone: the process is stopping, and the look changes nothing.
+        tokio::select! {
+            Ok(()) = generations.changed() => {}
+            Ok(()) = subscriptions.changed() => {}
+            () = sleep(LOOK_INTERVAL) => {}
         }
     }
 }
@@ -59,11 +69,14 @@ fn complain(told: &mut String, error: &StartError) {
 async fn warn_of_unconfigured(queue: &Queue) {
     match queue.unconfigured().await {
         Ok(routes) => {
-            for route in routes {
-                tracing::warn!(
-                    route = %route.route, pending = route.pending, unack = route.unack, dead = route.dead,
-                    "a route that is not configured holds messages: nobody delivers them"
-                );
+            for (route, stats) in routes {
+                match stats {
+                    Ok(RouteStats { pending, unack, dead, .. }) => tracing::warn!(
+                        %route, pending, unack, dead,
+                        "a route that is not configured holds messages: nobody delivers them"
+                    ),
+                    Err(error) => tracing::warn!(%route, %error, "a route that is not configured cannot be read"),
+                }
             }
         }
         Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),

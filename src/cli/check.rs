@@ -1,4 +1,5 @@
-//! `punctual check`: is the configuration valid, and, with `--connect`, does everything that it names answer?
+//! `punctual check`: is the configuration valid, as `serve` would find it, and, with `--connect`, does everything that it
+//! names answer?
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,11 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, table};
 use crate::{
-    app::{destination::Destination, embedded},
-    config::{Config, RedisUrl},
+    app::{
+        destination::{self, Destination},
+        embedded,
+    },
+    config::{Config, RedisUrl, SinkConfig},
     store::redis::RedisStore,
 };
 
@@ -26,7 +30,9 @@ pub struct Arguments {
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = global.load()?;
+    let destinations = destination::all(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
+        close_all(&destinations).await;
         if global.json {
             println!("{}", json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }));
         } else {
@@ -34,37 +40,43 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let answers = ask_all(&config).await;
+    let answers = ask_all(&config, &destinations).await;
+    close_all(&destinations).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
         let shown: BTreeMap<_, _> =
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
         println!("{}", json!({ "valid": true, "answers": shown }));
     } else {
+        let good = |name: &str| {
+            let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
+            let varying = sink.and_then(SinkConfig::varying);
+            varying.map_or_else(|| "ok".to_owned(), |setting| format!("ok, `{setting}` depends on the message"))
+        };
         let rows: Vec<_> = answers
             .iter()
-            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| "ok".into())])
+            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| good(name))])
             .collect();
         table::print(&["WHAT", "ANSWER"], &rows);
     }
     if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
 }
 
-async fn ask_all(config: &Config) -> BTreeMap<String, Result<(), String>> {
+async fn ask_all(
+    config: &Config,
+    destinations: &BTreeMap<String, Destination>,
+) -> BTreeMap<String, Result<(), String>> {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
-    let sinks = config.sinks.iter().map(async |(name, sink)| {
-        let answer = match Destination::new(name, sink) {
-            Ok(destination) => {
-                let answer = within(destination.check()).await;
-                destination.close().await;
-                answer
-            }
-            Err(error) => Err(error),
-        };
+    let sinks = destinations.iter().map(async |(name, destination)| {
+        let answer = within(destination.check()).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, sinks) = tokio::join!(redis, join_all(sinks));
     sinks.into_iter().chain([redis]).collect()
+}
+
+async fn close_all(destinations: &BTreeMap<String, Destination>) {
+    join_all(destinations.values().map(Destination::close)).await;
 }
 
 async fn ask_redis(config: &Config) -> Result<(), String> {

@@ -6,11 +6,12 @@ use super::{Global, failure::Failure};
 use crate::{
     app::{backend::Backend, embedded},
     config::{Config, RedisUrl},
-    queue::{Queue, QueueRoute},
+    queue::Queue,
     store::redis::RedisStore,
 };
 
-/// The routes are those that Redis knows: a message for any other would wait for ever.
+/// The routes are those that Redis knows, with the limits that they were registered with: a message for any other
+/// would wait for ever.
 pub async fn queue(global: &Global) -> Result<Queue, Failure> {
     let config = global.load()?;
     let backend = backend(&config).await?;
@@ -20,17 +21,9 @@ pub async fn queue(global: &Global) -> Result<Queue, Failure> {
         .known_routes()
         .await
         .map_err(|error| Failure::Failed(error.to_string()))?;
-    let max_payload = known.iter().map(|route| route.max_payload).min().unwrap_or(config.server.max_payload);
-    let routes: Vec<QueueRoute> = known
-        .iter()
-        .map(|route| QueueRoute {
-            sink: config.routes.get(&*route.name).map(|route| route.sink.clone()),
-            name: route.name.clone(),
-            partitions: route.partitions,
-        })
-        .collect();
-    let store = RedisStore::new(connection, prefix, routes.iter().map(|route| (&route.name, route.partitions)));
-    Ok(Queue::new(Arc::new(store), &routes, max_payload, config.redis.allow_eviction))
+    let sinks = config.routes.iter().map(|(name, route)| (name.as_str().into(), route.sink.clone())).collect();
+    let store = RedisStore::new(connection, prefix, known);
+    Ok(Queue::new(Arc::new(store), &sinks, config.redis.allow_eviction))
 }
 
 pub async fn backend(config: &Config) -> Result<Backend, Failure> {
@@ -40,5 +33,5 @@ pub async fn backend(config: &Config) -> Result<Backend, Failure> {
         ),
         RedisUrl::Url(_) => None,
     };
-    Backend::new(&config.redis, embedded).map_err(Failure::Failed)
+    Backend::new(&config.redis, embedded).map_err(Failure::Configuration)
 }

@@ -7,22 +7,25 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use ::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
+    http::SigningSecret,
     load::{Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
 };
 use crate::{
     outcome::RetryPolicy,
-    template::{Allow, Template},
+    template::{Address, Allow, Template},
 };
 
 mod check;
 mod entries;
 mod expand;
+mod http;
 mod kafka;
 mod load;
 mod problem;
@@ -127,6 +130,20 @@ pub enum SinkConfig {
     RabbitMq(RabbitMqConfig),
 }
 
+impl SinkConfig {
+    /// The setting that says where a message goes, if that depends on the message: what is there then cannot be checked.
+    pub fn varying(&self) -> Option<&'static str> {
+        let (setting, varies) = match self {
+            // Only the server is ever looked at.
+            SinkConfig::Http(_) => return None,
+            SinkConfig::Kafka(kafka) => ("topic", kafka.topic.as_constant().is_none()),
+            SinkConfig::RedisList(list) => ("key", list.key.as_constant().is_none()),
+            SinkConfig::RabbitMq(rabbitmq) => ("exchange", rabbitmq.address.constant_exchange().is_none()),
+        };
+        varies.then_some(setting)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct HttpSinkConfig {
     /// Path and query may have placeholders (`UrlTemplate`).
@@ -134,10 +151,10 @@ pub struct HttpSinkConfig {
     /// What they may become.
     pub allow: Allow,
     pub timeout: Duration,
-    /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
-    pub signing_secrets: Vec<Secret>,
-    /// Sent with every request.
-    pub headers: BTreeMap<String, Secret>,
+    /// Standard Webhooks: each signs, so that they can be rotated.
+    pub signing_secrets: Vec<SigningSecret>,
+    /// Sent with every request; the values are marked as sensitive.
+    pub headers: HeaderMap,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
@@ -146,7 +163,9 @@ pub struct HttpSinkConfig {
 #[derive(Clone, Debug)]
 pub struct KafkaSinkConfig {
     pub server: KafkaServer,
-    pub topic: String,
+    pub topic: Template,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 
@@ -196,10 +215,9 @@ pub enum ListFormat {
 #[derive(Clone, Debug)]
 pub struct RabbitMqConfig {
     pub server: RabbitMqServer,
-    /// Empty: the default exchange, which routes to the queue that the routing key names.
-    pub exchange: String,
-    /// `None`: the message's key.
-    pub routing_key: Option<String>,
+    pub address: Address,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 

@@ -13,7 +13,7 @@ use super::{
     read::unknown,
     value::{Period, Size, Whole},
 };
-use crate::{backoff::Backoff, outcome::RetryPolicy};
+use crate::{backoff::Backoff, message::MAX_PARTITIONS, outcome::RetryPolicy};
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
 const LEASE_MARGIN: Duration = Duration::from_millis(500);
@@ -35,7 +35,8 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
     if let Some(sink) = sink.as_ref().filter(|sink| !limits.sinks.contains(*sink)) {
         problems.add(&at.key("sink"), format!("sink {}", unknown(sink, limits.sinks)));
     }
-    let partitions = problems.within(&at.key("partitions"), raw.partitions, Whole(1)..=Whole(256));
+    let partitions =
+        problems.within(&at.key("partitions"), raw.partitions, Whole(1)..=Whole(u64::from(MAX_PARTITIONS)));
     let lease = problems.within(&at.key("lease"), raw.lease, millis(1_000)..=millis(3_600_000));
     let timeout = sink.as_ref().and_then(|sink| limits.timeouts.get(sink));
     if let (Some(lease), Some(timeout)) = (lease, timeout)

@@ -4,99 +4,64 @@ use std::{
     time::Duration,
 };
 
-use futures::future::try_join_all;
-use tokio::sync::Mutex;
-
 use super::{
-    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status, coalescer::Coalescer, cursor,
+    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status,
+    coalescer::Coalescer,
+    cursor,
+    merge::Merge,
+    registry::{Registry, StartError},
 };
 use crate::{
     message::{MessageId, NewMessage, State},
     metrics,
     port::{Partition, StoreError},
-    store::redis::{PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
+    store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
     time::{Due, MAX_DELAY_MILLIS},
 };
+use futures::future::try_join_all;
 
-/// A route as the handle serves it.
-#[derive(Clone, Debug)]
-pub struct QueueRoute {
-    pub name: Arc<str>,
-    /// For show; `None` where the configuration does not name the route.
-    pub sink: Option<Arc<str>>,
-    pub partitions: u16,
-}
-
-/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
-const EMPTIED: &str = "emptied";
+/// Partitions that one listing asks at once: as many replies wait in memory.
+const LISTED_AT_ONCE: usize = 4;
 
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, Route>,
-    settings: Settings,
-    /// The connection's generation that knows our routes.
-    registered: Mutex<Option<u64>>,
+    registry: Arc<Registry>,
 }
 
 struct Route {
     sink: Option<Arc<str>>,
+    /// Bytes.
+    max_payload: usize,
     partitions: Vec<(Partition, Coalescer)>,
 }
 
-struct Settings {
-    max_payload: usize,
-    allow_eviction: bool,
-}
-
-/// Why the queues cannot be used yet, or at all.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error(transparent)]
-    Safety(#[from] SafetyError),
-    #[error(transparent)]
-    Registration(#[from] RegistrationError),
-}
-
-impl StartError {
-    /// Whether waiting cannot help, so that a start must end.
-    pub fn is_definite(&self) -> bool {
-        match self {
-            StartError::Safety(error) => error.is_definite(),
-            StartError::Registration(error) => matches!(error, RegistrationError::Mismatch { .. }),
-        }
-    }
-}
-
 impl Queue {
-    /// `max_payload` in bytes, at most 3 MiB. Must be called within a tokio runtime.
-    pub fn new(store: Arc<RedisStore>, routes: &[QueueRoute], max_payload: usize, allow_eviction: bool) -> Self {
-        let routes = routes
-            .iter()
-            .map(|route| {
-                let partitions = (0..route.partitions)
+    /// Serves the routes of `store`. `sinks`: where they lead, for show; a route that the configuration does not name
+    /// has none. Must be called within a tokio runtime.
+    pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
+        let registry = Arc::new(Registry::new(store.clone(), allow_eviction));
+        let routes = store
+            .routes()
+            .map(|settings| {
+                let partitions = (0..settings.partitions)
                     .map(|number| {
-                        let partition = Partition { route: route.name.clone(), number };
-                        let coalescer = Coalescer::spawn(store.clone(), partition.clone());
+                        let partition = Partition { route: settings.name.clone(), number };
+                        let coalescer = Coalescer::spawn(store.clone(), registry.clone(), partition.clone());
                         (partition, coalescer)
                     })
                     .collect();
-                (route.name.clone(), Route { sink: route.sink.clone(), partitions })
+                let sink = sinks.get(&settings.name).cloned();
+                (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        metrics::begin_redis_errors([EMPTIED]);
-        let settings = Settings { max_payload, allow_eviction };
-        Self { store, routes, settings, registered: Mutex::new(None) }
+        Self { store, routes, registry }
     }
 
     /// Route names, sorted.
     pub fn routes(&self) -> Vec<Arc<str>> {
         self.routes.keys().cloned().collect()
-    }
-
-    /// Largest payload, in bytes.
-    pub fn max_payload(&self) -> usize {
-        self.settings.max_payload
     }
 
     /// One answer per message, in order. `via`: `api`, `cli`, or the name of a source.
@@ -110,8 +75,8 @@ impl Queue {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Scheduled>, QueueError> {
         let found = self.route(route)?;
-        if let Some(large) = messages.iter().find(|message| message.payload.len() > self.settings.max_payload) {
-            let (size, most) = (large.payload.len(), self.settings.max_payload);
+        if let Some(large) = messages.iter().find(|message| message.payload.len() > found.max_payload) {
+            let (size, most) = (large.payload.len(), found.max_payload);
             let text = format!("the payload of `{}` takes {size} bytes, at most {most}", large.id);
             return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
         }
@@ -174,26 +139,16 @@ impl Queue {
     ) -> Result<Page, QueueError> {
         let found = self.route(route)?;
         let after = cursor.map(cursor::decode).transpose()?;
-        let parts = try_join_all(
-            found.partitions.iter().map(|(partition, _)| self.store.list(partition, state, limit, after.as_ref())),
-        )
-        .await?;
-        // Behind the last message of a part that goes on, another part's messages may come too early.
-        let end = parts
-            .iter()
-            .filter_map(|(listed, more)| listed.last().filter(|_| *more))
-            .map(|last| (last.score, last.snapshot.id.clone()))
-            .min();
-        let mut listed: Vec<_> = parts.into_iter().flat_map(|(listed, _)| listed).collect();
-        listed.sort_by(|a, b| (a.score, &a.snapshot.id).cmp(&(b.score, &b.snapshot.id)));
-        let total = listed.len();
-        if let Some(end) = &end {
-            listed.retain(|one| (one.score, &one.snapshot.id) <= (end.0, &end.1));
+        // A page is as large as one reply, however many partitions share it.
+        let share = MAX_BODIES_BYTES / u64::from(found.count());
+        let mut page = Merge::new(limit);
+        for group in found.partitions.chunks(LISTED_AT_ONCE) {
+            let list = |partition| self.store.list(partition, state, limit, share, after.as_ref());
+            for (listed, more) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
+                page.add(listed, more);
+            }
         }
-        listed.truncate(limit);
-        let more = end.is_some() || listed.len() < total;
-        let cursor = listed.last().filter(|_| more).map(|last| cursor::encode(last.score, &last.snapshot.id));
-        Ok(Page { messages: listed.into_iter().map(|one| one.snapshot).collect(), cursor })
+        Ok(page.finish())
     }
 
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
@@ -210,9 +165,7 @@ impl Queue {
             self.store.redrive(partition, named.as_deref()).await
         }))
         .await?;
-        let count = counts.into_iter().sum();
-        metrics::redriven(route, count);
-        Ok(count)
+        Ok(counts.into_iter().sum())
     }
 
     /// Deletes dead messages: the named ones, or all that died before the call.
@@ -223,9 +176,7 @@ impl Queue {
             self.store.purge(partition, named.as_deref()).await
         }))
         .await?;
-        let count = counts.into_iter().sum();
-        metrics::purged(route, count);
-        Ok(count)
+        Ok(counts.into_iter().sum())
     }
 
     /// Stops claiming on every instance, until `resume`.
@@ -239,30 +190,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks the server and makes it know scripts and routes, once per connection. A server that has forgotten
-    /// routes it knew was emptied: that is told loudly, because messages are gone.
+    /// Makes the server know scripts and routes, unless it does.
     ///
     /// # Errors
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
-        let evicting = self.store.check_safety(self.settings.allow_eviction).await?;
-        let mut registered = self.registered.lock().await;
-        let generation = *self.store.connection().generations().borrow();
-        if *registered == Some(generation) {
-            return Ok(());
-        }
-        let routes = self.store.register(self.settings.max_payload).await?;
-        if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error(EMPTIED);
-            tracing::error!(
-                "redis has lost its data: routes that were registered are gone, and their messages with them"
-            );
-        }
-        if let (None, Some(policy)) = (*registered, evicting) {
-            tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
-        }
-        *registered = Some(generation);
-        Ok(())
+        self.registry.prepare().await
     }
 
     /// Whether messages are accepted and delivered now.
@@ -270,12 +203,12 @@ impl Queue {
     /// # Errors
     /// What stands in the way, for a person.
     pub async fn ready(&self) -> Result<(), String> {
-        self.prepare().await.map_err(|error| error.to_string())?;
-        self.store.check_writable().await.map_err(|error| error.to_string())
+        self.registry.check().await.map_err(|error| error.to_string())
     }
 
-    /// Routes that hold messages but are not among ours: nobody delivers them here.
-    pub async fn unconfigured(&self) -> Result<Vec<RouteStats>, QueueError> {
+    /// Routes that hold messages but are not among ours: nobody delivers them here. Those whose keys hold something else
+    /// come with the error.
+    pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
         let mut found = Vec::new();
         for known in self.store.known_routes().await? {
             if self.routes.contains_key(&known.name) {
@@ -285,10 +218,14 @@ impl Queue {
                 let partition = Partition { route: known.name.clone(), number };
                 self.store.stats(&partition).await
             }))
-            .await?;
-            let stats = summed(&known.name, None, &parts);
-            if stats.pending + stats.unack + stats.dead > 0 {
-                found.push(stats);
+            .await;
+            let stats = match parts {
+                Ok(parts) => Ok(summed(&known.name, None, &parts)),
+                Err(error @ StoreError::WrongType { .. }) => Err(error),
+                Err(error) => return Err(error.into()),
+            };
+            if stats.as_ref().map_or(true, |stats| stats.pending + stats.unack + stats.dead > 0) {
+                found.push((known.name, stats));
             }
         }
         Ok(found)

@@ -4,8 +4,11 @@
 mod coalescer;
 mod cursor;
 mod handle;
+mod merge;
+mod registry;
 
-pub use handle::{Queue, QueueRoute, StartError};
+pub use handle::Queue;
+pub use registry::StartError;
 
 use std::sync::Arc;
 

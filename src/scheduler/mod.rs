@@ -34,7 +34,7 @@ mod tests;
 mod twin;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
     time::Duration,
 };
 
@@ -90,6 +90,7 @@ impl Scheduler {
                 store: Arc::clone(&self.store),
                 gate: gate.clone(),
                 max_sleep: self.max_sleep,
+                unreadable: Once::new(),
             });
             for (partition, bell) in partitions {
                 let settler = Settler::start(&route, &partition, &mut tasks);

@@ -1,6 +1,9 @@
 //! What the tasks of one route share.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -85,6 +88,8 @@ pub struct Route {
     pub gate: Gate,
     /// Longest sleep of a partition whose bell is listening.
     pub max_sleep: Duration,
+    /// Whether it was told that messages of a later release wait here.
+    pub unreadable: Once,
 }
 
 impl Route {

@@ -85,13 +85,30 @@ async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
     twin.schedule(&here, "expired", SECOND, expires(now + 999));
     twin.schedule(&here, "in-time", SECOND, expires(now + 1100));
     twin.schedule_body(&here, "lost", now, Bytes::from_static(b"\0"));
-    twin.schedule_body(&here, "newer", now, Bytes::from_static(b"\x07"));
+    twin.schedule_body(&here, "damaged", now, Bytes::from_static(b"\x01abc"));
     let _instance = Instance::of_one(&twin, &sink);
     until_empty(&twin, "r").await;
     let reasons: Vec<_> = twin.dead(&here).into_iter().map(|(id, (reason, _))| (id, reason)).collect();
-    let expected = [("expired", DeadReason::Expired), ("lost", DeadReason::Orphan), ("newer", DeadReason::Undecodable)];
+    let expected =
+        [("damaged", DeadReason::Undecodable), ("expired", DeadReason::Expired), ("lost", DeadReason::Orphan)];
     assert_eq!(reasons, expected.map(|(id, reason)| (id.to_owned(), reason)));
     assert_eq!(sink.taken(), BTreeMap::from([("in-time".to_owned(), 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_later_release_wrote_is_left_to_it_and_holds_up_nobody() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let here = partition("r");
+    twin.schedule_body(&here, "later", twin.now() / 1000, Bytes::from_static(b"\x02abc"));
+    let _instance = Instance::of_one(&twin, &sink);
+    schedule(&twin, numbered(100), 10 * SECOND);
+    sleep(MINUTE).await;
+    assert_eq!(sink.taken().len(), 100);
+    assert!(sink.most_late() <= 12);
+    assert!(twin.dead(&here).is_empty());
+    let claims = twin.claims(&here, "later");
+    assert!((20..=40).contains(&claims), "{claims} claims in a minute");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ use crate::{
     outcome::DeadReason,
     port::{
         Bell, Burial, Claim, ClaimRequest, Lease, Partition, Recovered, Release, Retry, Settled, Store, StoreError,
-        Transfer,
+        Transfer, Transferred,
     },
     time::UnixMillis,
 };
@@ -271,25 +271,22 @@ impl Store for Twin {
         .await
     }
 
-    async fn transfer(
-        &self,
-        partition: &Partition,
-        list: &str,
-        transfers: &[Transfer],
-    ) -> Result<Vec<Settled>, StoreError> {
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
         self.call("transfer", |state, _| {
-            if state.faults.refusing_list == Some(list) {
-                return Err(StoreError::Destination { list: list.into(), text: "WRONGTYPE".into() });
-            }
-            Ok(state.settle_all(
-                partition,
-                transfers,
-                |transfer| &transfer.lease,
-                |state, Transfer { lease, value }| {
-                    state.queue(partition).forget(&lease.id);
-                    state.lists.entry(list.to_string()).or_default().push(value.clone());
-                },
-            ))
+            let refusing = state.faults.refusing_list;
+            let one = |Transfer { lease, list, value }: &Transfer| {
+                let queue = state.queue(partition);
+                if refusing == Some(&**list) && queue.holds(lease) {
+                    return Transferred::Refused("WRONGTYPE".into());
+                }
+                if queue.settle(lease) == Settled::Stale {
+                    return Transferred::Stale;
+                }
+                queue.forget(&lease.id);
+                state.lists.entry(list.to_string()).or_default().push(value.clone());
+                Transferred::Done
+            };
+            Ok(transfers.iter().map(one).collect())
         })
         .await
     }

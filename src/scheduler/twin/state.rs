@@ -51,9 +51,14 @@ impl Queue {
         self.crashes.get(id).is_some_and(|crashes| *crashes >= 2)
     }
 
+    /// Whether the lease is its message's current one.
+    pub fn holds(&self, lease: &Lease) -> bool {
+        self.unack.get(&lease.id) == Some(&lease.token.0)
+    }
+
     /// Takes the message from its claim, when it is the current one.
     pub fn settle(&mut self, lease: &Lease) -> Settled {
-        if self.unack.get(&lease.id) != Some(&lease.token.0) {
+        if !self.holds(lease) {
             return Settled::Stale;
         }
         self.unack.remove(&lease.id);

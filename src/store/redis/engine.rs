@@ -1,5 +1,7 @@
 //! The scheduler's port: claim, recover, settle.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_trait::async_trait;
 use redis::Value;
 use tokio::time::Instant;
@@ -9,7 +11,7 @@ use crate::{
     outcome::DeadReason,
     port::{
         Burial, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Recovered, Release, Retry, Settled, Store,
-        StoreError, Token, Transfer,
+        StoreError, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
@@ -113,21 +115,18 @@ impl Store for RedisStore {
         self.settle(call, releases.len()).await
     }
 
-    async fn transfer(
-        &self,
-        partition: &Partition,
-        list: &str,
-        transfers: &[Transfer],
-    ) -> Result<Vec<Settled>, StoreError> {
-        let (keys, list) = (self.keys(partition)?, list.to_owned());
-        let mut call = script::TRANSFER.keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &list]);
-        for Transfer { lease, value } in transfers {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(&value[..]);
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
+        let keys = self.keys(partition)?;
+        let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
+        let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
+        let mut all = vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors];
+        all.extend(&lists);
+        let mut call = script::TRANSFER.keys(&all);
+        for Transfer { lease, list, value } in transfers {
+            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(places[&**list]).arg(&value[..]);
         }
-        self.settle(call, transfers.len()).await.map_err(|error| match error {
-            StoreError::Refused { slug, text } if slug == "list" => StoreError::Destination { list, text },
-            other => other,
-        })
+        let mut reply = Reply::from(call.run::<Vec<Value>>(&self.connection).await?);
+        transfers.iter().map(|_| reply.transferred()).collect()
     }
 }
 

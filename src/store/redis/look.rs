@@ -28,6 +28,8 @@ pub struct PartitionStats {
 /// A message with its place in a listing.
 pub struct Listed {
     pub score: u64,
+    /// Of its stored body.
+    pub bytes: usize,
     pub snapshot: Snapshot,
 }
 
@@ -51,12 +53,14 @@ impl RedisStore {
         Ok(Some(snapshot(id.clone(), state, score, attempts, error, &body)))
     }
 
-    /// Up to `limit` (1 to 1000) messages behind `after`, fewer when their bodies are large, and whether more follow.
+    /// Up to `limit` (1 to 1000) messages behind `after`, fewer when they take more than `max_bytes` (at most
+    /// `MAX_BODIES_BYTES`) together, but at least one; and whether more follow.
     pub async fn list(
         &self,
         partition: &Partition,
         state: State,
         limit: usize,
+        max_bytes: u64,
         after: Option<&(u64, MessageId)>,
     ) -> Result<(Vec<Listed>, bool), StoreError> {
         let keys = self.keys(partition)?;
@@ -65,8 +69,10 @@ impl RedisStore {
             State::Unack => &keys.unack,
             State::Dead => &keys.dead,
         };
-        let mut call =
-            script::LIST.keys(&[set, &keys.messages, &keys.attempts, &keys.errors]).arg(limit).arg(MAX_BODIES_BYTES);
+        let mut call = script::LIST
+            .keys(&[set, &keys.messages, &keys.attempts, &keys.errors])
+            .arg(limit)
+            .arg(max_bytes.min(MAX_BODIES_BYTES));
         if let Some((score, id)) = after {
             call = call.arg(*score).arg(id.as_str());
         }
@@ -77,7 +83,11 @@ impl RedisStore {
         while !reply.is_done() {
             let (id, score) = (reply.id()?, reply.integer()?);
             let (attempts, error, body) = (reply.count()?, reply.text()?, reply.bytes()?);
-            listed.push(Listed { score, snapshot: snapshot(id, state, score, attempts, error, &body) });
+            listed.push(Listed {
+                score,
+                bytes: body.len(),
+                snapshot: snapshot(id, state, score, attempts, error, &body),
+            });
         }
         Ok((listed, more))
     }

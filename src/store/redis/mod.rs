@@ -16,8 +16,8 @@ mod schedule;
 mod script;
 mod wake;
 
-pub use look::PartitionStats;
-pub use route::{KnownRoute, Registration, RegistrationError};
+pub use look::{Listed, PartitionStats};
+pub use route::{Registration, RegistrationError, RouteSettings};
 pub use safety::SafetyError;
 pub use wake::WakeListener;
 
@@ -33,9 +33,13 @@ use crate::{
 /// Version of the keys and of what they hold, as `P:routes` tells it.
 pub const DATA_VERSION: u32 = 1;
 
+/// The kind of `StoreError::Unavailable` when a partition is not open as it is here: Redis was emptied, or the number
+/// of partitions changed.
+pub const UNREGISTERED: &str = "unregistered";
+
 /// Most bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol it stays below
 /// 8 MiB: what Redis and this process buffer at once.
-const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
+pub const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
 
 /// Largest script call that carries bodies, in bytes.
 pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
@@ -49,32 +53,43 @@ pub const MAX_BATCH: usize = 1000;
 pub struct RedisStore {
     connection: Arc<Connection>,
     prefix: String,
-    partitions: BTreeMap<Arc<str>, Vec<PartitionKeys>>,
+    routes: BTreeMap<Arc<str>, Route>,
+}
+
+struct Route {
+    settings: RouteSettings,
+    /// One for each partition.
+    keys: Vec<PartitionKeys>,
 }
 
 impl RedisStore {
-    /// `routes` with their number of partitions.
-    pub fn new<'a>(
-        connection: Arc<Connection>,
-        prefix: &str,
-        routes: impl IntoIterator<Item = (&'a Arc<str>, u16)>,
-    ) -> Self {
-        let partitions = routes
+    pub fn new(connection: Arc<Connection>, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> Self {
+        let routes = routes
             .into_iter()
-            .map(|(route, count)| {
-                let keys = (0..count).map(|number| PartitionKeys::new(prefix, route, number)).collect();
-                (route.clone(), keys)
+            .map(|settings| {
+                let keys = (0..settings.partitions).map(|n| PartitionKeys::new(prefix, &settings.name, n)).collect();
+                (settings.name.clone(), Route { settings, keys })
             })
             .collect();
-        Self { connection, prefix: prefix.to_owned(), partitions }
+        Self { connection, prefix: prefix.to_owned(), routes }
+    }
+
+    /// The routes that this serves, by name.
+    pub fn routes(&self) -> impl Iterator<Item = &RouteSettings> {
+        self.routes.values().map(|route| &route.settings)
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
+    fn route(&self, name: &str) -> Result<&Route, StoreError> {
+        let unknown = || StoreError::Refused { slug: "unknown-route".into(), text: format!("no route `{name}`") };
+        self.routes.get(name).ok_or_else(unknown)
+    }
+
     fn keys(&self, partition: &Partition) -> Result<&PartitionKeys, StoreError> {
-        self.partitions.get(&partition.route).and_then(|keys| keys.get(usize::from(partition.number))).ok_or_else(
+        self.routes.get(&partition.route).and_then(|route| route.keys.get(usize::from(partition.number))).ok_or_else(
             || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") },
         )
     }

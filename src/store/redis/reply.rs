@@ -3,7 +3,14 @@
 use bytes::Bytes;
 use redis::Value;
 
-use crate::{message::MessageId, port::StoreError, time::UnixMillis};
+use crate::{
+    message::MessageId,
+    port::{StoreError, Transferred},
+    time::UnixMillis,
+};
+
+/// What an error shows of an id that is not ours.
+const MAX_FOREIGN_ID_CHARS: usize = 64;
 
 /// Values in the order in which the script's header names them.
 pub struct Reply(std::vec::IntoIter<Value>);
@@ -33,7 +40,11 @@ impl Reply {
 
     /// An id; one that this release would not accept was not written by punctual.
     pub fn id(&mut self) -> Result<MessageId, StoreError> {
-        MessageId::parse(&self.text()?).map_err(|_| StoreError::WrongType { text: "a foreign id in the queue".into() })
+        let text = self.text()?;
+        MessageId::parse(&text).map_err(|_| {
+            let shown: String = text.escape_debug().take(MAX_FOREIGN_ID_CHARS).collect();
+            StoreError::WrongType { text: format!("a foreign id in the queue, `{shown}`") }
+        })
     }
 
     pub fn integer(&mut self) -> Result<u64, StoreError> {
@@ -50,6 +61,18 @@ impl Reply {
 
     pub fn count(&mut self) -> Result<u32, StoreError> {
         u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
+    }
+
+    /// 1, 0, or the type of a foreign value.
+    pub fn transferred(&mut self) -> Result<Transferred, StoreError> {
+        match self.0.next() {
+            Some(Value::Int(1)) => Ok(Transferred::Done),
+            Some(Value::Int(0)) => Ok(Transferred::Stale),
+            Some(Value::BulkString(kind)) => {
+                Ok(Transferred::Refused(format!("the key holds a {}", String::from_utf8_lossy(&kind))))
+            }
+            other => Err(unexpected("a verdict", other.as_ref())),
+        }
     }
 
     pub fn flag(&mut self) -> Result<bool, StoreError> {

@@ -34,13 +34,13 @@ scripts! {
     CLAIM "claim"
     GET "get"
     LIST "list"
-    OPEN "open"
     PAUSE "pause"
     PURGE "purge"
     RECOVER "recover"
     REDRIVE "redrive"
     REGISTER "register"
     RELEASE "release"
+    REPARTITION "repartition"
     RESCHEDULE "reschedule"
     RETRY "retry"
     SCHEDULE "schedule"
@@ -56,13 +56,15 @@ impl Script {
     }
 
     /// Begins a call with its keys.
-    pub fn keys(&'static self, keys: &[&String]) -> Call {
+    pub fn keys(&'static self, keys: &[&str]) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(keys.len());
         for key in keys {
             command.arg(key);
         }
-        Call { script: self, command }
+        // All keys of a script are of one partition, but for lists.
+        let place = keys.first().map_or("", |key| key.split_inclusive('}').next().unwrap_or(key)).to_owned();
+        Call { script: self, command, place }
     }
 
     pub async fn load(&self, connection: &Connection) -> Result<(), StoreError> {
@@ -74,6 +76,8 @@ impl Script {
 pub struct Call {
     script: &'static Script,
     command: Cmd,
+    /// The hash tag of its keys.
+    place: String,
 }
 
 impl Call {
@@ -90,7 +94,12 @@ impl Call {
             result => result,
         };
         metrics::redis_script(self.script.name, started.elapsed());
-        result
+        result.map_err(|error| match error {
+            StoreError::WrongType { text } => {
+                StoreError::WrongType { text: format!("a key of {}: {text}", self.place) }
+            }
+            other => other,
+        })
     }
 
     fn with_text(&self) -> Cmd {

@@ -74,7 +74,7 @@ async fn pausing_stops_claims_until_resumed() {
 async fn sinks_health_and_the_description_are_served() {
     let server = ApiServer::start().await;
     let expected = json!({"sinks": [
-        {"name": "out", "type": "http", "breaker": "half_open", "last_error": "HTTP 500", "in_flight": 3},
+        {"name": "out", "type": "http", "check": "ok", "breaker": "half_open", "last_error": "HTTP 500", "in_flight": 3},
     ]});
     assert_eq!(server.call("GET", "/v1/sinks", "").await.json, expected);
     for probe in ["/livez", "/readyz"] {
@@ -137,7 +137,34 @@ async fn metrics_show_each_queue_and_leave_out_one_that_cannot_be_read() {
     assert_eq!(listed.status, 200);
     assert!(listed.json["routes"][0]["error"].is_string(), "{}", listed.text);
     assert_eq!(listed.json["routes"][1]["pending"], 1);
-    assert_eq!(server.call("GET", "/v1/routes/metrics-broken", "").await.problem(500), "wrong-type");
+    let broken = server.call("GET", "/v1/routes/metrics-broken", "").await;
+    assert_eq!(broken.problem(500), "wrong-type");
+    assert!(broken.text.contains("{punctual:metrics-broken:0}"), "it names the partition: {}", broken.text);
     let foreign: Value = redis::cmd("GET").arg(key).query_async::<String>(&mut connection).await.unwrap().into();
     assert_eq!(foreign, "foreign");
+}
+
+#[tokio::test]
+async fn routes_that_are_not_configured_are_listed_when_they_hold_messages_or_cannot_be_read() {
+    let server = ApiServer::start().await;
+    let mut connection = server.redis.connection().await;
+    let mut pipe = redis::pipe();
+    for (route, partitions) in [("full", 2), ("empty", 256), ("spoilt", 2), ("endless", 257), ("none", 0)] {
+        let settings = format!(r#"{{"version":1,"partitions":{partitions},"max_payload":1}}"#);
+        pipe.hset("punctual:routes", route, settings);
+    }
+    pipe.hset("punctual:routes", "another's", "not JSON");
+    pipe.zadd("{punctual:full:1}:dead", "x", 1).zadd("{punctual:endless:0}:dead", "x", 1);
+    pipe.set("{punctual:spoilt:1}:unack", "foreign");
+    pipe.exec_async(&mut connection).await.unwrap();
+    let list = server.call("GET", "/v1/routes", "").await;
+    assert_eq!(list.status, 200, "{}", list.text);
+    let routes = list.json["routes"].as_array().unwrap();
+    let found = |name: &str| routes.iter().find(|route| route["route"] == name);
+    assert_eq!(found("full").unwrap()["dead"], 1);
+    let error = found("spoilt").unwrap()["error"].as_str().unwrap();
+    assert!(error.contains("{punctual:spoilt:1}"), "{error}");
+    for name in ["empty", "endless", "none", "another's"] {
+        assert_eq!(found(name), None);
+    }
 }

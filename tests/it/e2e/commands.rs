@@ -50,6 +50,24 @@ async fn schema_describes_the_configuration() {
 }
 
 #[tokio::test]
+async fn schedule_keeps_to_the_largest_payload_that_its_own_route_was_registered_with() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    for (route, max_payload) in [("small", 10), ("web", 20)] {
+        let settings = format!(r#"{{"version":1,"partitions":1,"max_payload":{max_payload}}}"#);
+        let mut register = redis::cmd("HSET");
+        register.arg(&["punctual:routes", route, &settings]);
+        register.exec_async(&mut redis.connection().await).await.expect("registered");
+    }
+    let workplace = Workplace::with(&format!("redis: {{ url: '{}' }}", redis.url()));
+    for (route, bytes, code) in [("small", 10, 0), ("small", 11, 1), ("web", 20, 0), ("web", 21, 1)] {
+        let ended = workplace.run(&["schedule", route, "--payload", &"x".repeat(bytes)]).await;
+        assert_eq!(ended.code, Some(code), "{bytes} bytes on {route}: {ended:?}");
+        assert!(code == 0 || ended.error.contains(&format!("takes {bytes} bytes, at most")), "{ended:?}");
+    }
+}
+
+#[tokio::test]
 async fn schedule_and_stats_work_beside_an_instance_and_without_one() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use punctual::outcome::Outcome;
+use punctual::{config::SigningSecret, outcome::Outcome};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
@@ -315,7 +315,7 @@ async fn a_request_is_signed_and_carries_the_address_s_user() {
     });
     let url = format!("http://user:hidden@127.0.0.1:{}/due?a=%20b#part", server.port());
     let mut config = super::config(url, TIMEOUT);
-    config.signing_secrets = vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()];
+    config.signing_secrets = vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()];
     let clock = || std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_614_265_330);
     let sink = punctual::sink::http::HttpSink::with_clock(&config, clock).unwrap();
     let batch = vec![delivery("msg_p5jXN8AQM9LWM0D4loKWxJek", r#"{"test": 2432232314}"#)];

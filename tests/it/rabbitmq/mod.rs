@@ -1,8 +1,10 @@
 //! The RabbitMQ sink against real brokers.
 
 mod delivery;
+mod destinations;
 mod exchanges;
 mod outages;
+mod pipeline;
 mod program;
 mod refusals;
 mod tls;

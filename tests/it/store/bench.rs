@@ -9,8 +9,8 @@ use punctual::{
     connection::{Connection, client},
     message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
     port::Partition,
-    queue::{Queue, QueueRoute, Snapshot},
-    store::redis::RedisStore,
+    queue::{Queue, Snapshot},
+    store::redis::{RedisStore, RouteSettings},
     time::{Due, UnixMillis},
 };
 use redis::aio::MultiplexedConnection;
@@ -28,6 +28,10 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Bench {
     pub server: RedisServer,
     pub store: Arc<RedisStore>,
+    /// With another largest payload.
+    pub other: RedisStore,
+    /// One route only, with two partitions in place of three.
+    pub repartitioned: RedisStore,
     pub queue: Queue,
     /// For looking at what is stored.
     pub raw: MultiplexedConnection,
@@ -42,14 +46,12 @@ impl Bench {
     pub async fn start_with(arguments: &[&str]) -> Self {
         let server = RedisServer::start_with(arguments).await;
         let raw = server.connection().await;
-        let store = Arc::new(store(&server.url()));
-        let routes: Vec<QueueRoute> = ROUTES
-            .iter()
-            .map(|(name, partitions)| QueueRoute { name: (*name).into(), sink: None, partitions: *partitions })
-            .collect();
-        let queue = Queue::new(store.clone(), &routes, MAX_PAYLOAD, false);
+        let store = Arc::new(store(&server.url(), MAX_PAYLOAD));
+        let queue = Queue::new(store.clone(), &BTreeMap::new(), false);
         let produce = redis::Script::new(&super::lua("produce"));
-        let mut bench = Self { server, store, queue, raw, produce };
+        let other = self::store(&server.url(), MAX_PAYLOAD - 1);
+        let repartitioned = store_of([("three", 2)], &server.url(), MAX_PAYLOAD);
+        let mut bench = Self { server, store, other, repartitioned, queue, raw, produce };
         bench.clear().await;
         bench
     }
@@ -57,7 +59,7 @@ impl Bench {
     /// Empty, with the routes registered.
     pub async fn clear(&mut self) {
         let () = redis::cmd("FLUSHALL").query_async(&mut self.raw).await.expect("the server answers");
-        self.store.register(MAX_PAYLOAD).await.expect("nothing is registered yet");
+        self.store.register(false).await.expect("nothing is registered yet");
     }
 
     pub async fn rows(&mut self, partition: &Partition) -> Rows {
@@ -141,16 +143,16 @@ impl Bench {
 }
 
 /// A store with the model's routes on a connection of its own.
-pub fn store(url: &str) -> RedisStore {
+pub fn store(url: &str, max_payload: usize) -> RedisStore {
+    store_of(ROUTES, url, max_payload)
+}
+
+pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload: usize) -> RedisStore {
     let server =
         RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
     let client = client(&server).expect("a valid URL");
-    let routes: Vec<(Arc<str>, u16)> = ROUTES.iter().map(|(route, count)| ((*route).into(), *count)).collect();
-    RedisStore::new(
-        Arc::new(Connection::new(client, TIMEOUT)),
-        PREFIX,
-        routes.iter().map(|(route, count)| (route, *count)),
-    )
+    let settings = |(name, partitions): (&str, u16)| RouteSettings { name: name.into(), partitions, max_payload };
+    RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }
 
 /// A snapshot that compares.

@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::{
+    connection::classify,
     message::{MessageId, Metadata, NewMessage, OnConflict, State},
     outcome::DeadReason,
-    port::{Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, Transfer},
+    port::{
+        Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, StoreError, Transfer,
+        Transferred,
+    },
     queue::{Queue, Status},
     store::redis::{MAX_BATCH, RedisStore},
     time::{Due, UnixMillis},
@@ -74,17 +78,24 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, Status::Scheduled).await;
     all_done(store.ack(&partition, &leases(&claim_all().await)).await.unwrap());
     schedule(OnConflict::Keep, Status::Scheduled).await;
-    let transfer = |lease| Transfer { lease, value: Bytes::from_static(b"value") };
-    let claimed = leases(&claim_all().await);
-    let transfers: Vec<Transfer> = claimed.into_iter().map(transfer).collect();
-    all_done(store.transfer(&partition, "list", &transfers).await.unwrap());
+    for lists in [1, MAX_BATCH] {
+        let transfer = |(n, lease)| Transfer {
+            lease,
+            list: format!("list-{}", n % lists).into(),
+            value: Bytes::from_static(b"value"),
+        };
+        let claimed = leases(&claim_all().await);
+        let transfers: Vec<_> = claimed.into_iter().enumerate().map(transfer).collect();
+        let done = store.transfer(&partition, &transfers).await.unwrap();
+        assert!(done.len() == MAX_BATCH && done.iter().all(|one| *one == Transferred::Done));
+        schedule(OnConflict::Keep, Status::Scheduled).await;
+    }
 
-    schedule(OnConflict::Keep, Status::Scheduled).await;
     let request = ClaimRequest { lease: Duration::from_millis(1), ..everything() };
     assert_eq!(store.claim(&partition, request).await.unwrap().messages.len(), MAX_BATCH);
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
-    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, None).await.unwrap().0.len(), MAX_BATCH);
+    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, u64::MAX, None).await.unwrap().0.len(), MAX_BATCH);
 
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
@@ -111,7 +122,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
         for script in ["list", "claim"] {
             let mut lines = bench.monitor().await;
             if script == "list" {
-                bench.store.list(&partition(), State::Pending, MAX_BATCH, None).await.expect("a list");
+                bench.store.list(&partition(), State::Pending, MAX_BATCH, u64::MAX, None).await.expect("a list");
             } else {
                 // Of nobody: everything stays pending.
                 let nobody = Partition { number: 0, route: "three".into() };
@@ -132,6 +143,52 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
             assert!((MAX_REPLY_BYTES / 2..=MAX_REPLY_BYTES).contains(&size), "{script}, {count}: {size} bytes");
         }
     }
+}
+
+#[tokio::test]
+async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goes() {
+    // So many times 1 MiB wait; small ones replace them, or only ask for them.
+    const LARGE: usize = 11;
+    let mut bench = Bench::start().await;
+    let large = batch(LARGE, MAX_PAYLOAD, OnConflict::Keep);
+    for part in large.chunks(3) {
+        bench.store.schedule(&partition(), part).await.expect("scheduled");
+    }
+    let answers = async |conflict, bench: &Bench| {
+        let small = batch(100, 1, conflict);
+        let answers = bench.store.schedule(&partition(), &small).await.expect("scheduled");
+        assert!(answers.iter().zip(&small).all(|(answer, message)| answer.id == message.id), "in order");
+        answers.into_iter().map(|answer| answer.status).collect::<Vec<_>>()
+    };
+    let expected = |first, rest| [vec![first; LARGE], vec![rest; 100 - LARGE]].concat();
+    assert_eq!(answers(OnConflict::Replace, &bench).await, expected(Status::Replaced, Status::Scheduled));
+    assert_eq!(answers(OnConflict::Keep, &bench).await, vec![Status::Exists(State::Pending); 100]);
+    bench.rows(&partition()).await.check_invariants();
+
+    // As the script itself sees it: refused as long as there are several, done with a single one.
+    for part in large.chunks(3) {
+        let replace = |message: &NewMessage| NewMessage { on_conflict: OnConflict::Replace, ..message.clone() };
+        let part: Vec<_> = part.iter().map(replace).collect();
+        bench.store.schedule(&partition(), &part).await.expect("replaced");
+    }
+    let one = batch(1, MAX_PAYLOAD, OnConflict::Replace);
+    let mut lines = bench.monitor().await;
+    bench.store.schedule(&partition(), &one).await.expect("replaced");
+    let recorded = bench.last_call(&mut lines, "schedule").await;
+    let call = |count: usize, max_bytes: &str| {
+        let mut call = redis::cmd("EVAL");
+        call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
+        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2]);
+        for message in batch(count, 1, OnConflict::Replace) {
+            call.arg(message.id.as_str()).arg("+0").arg("replace").arg("tail");
+        }
+        call
+    };
+    let before = bench.dump().await;
+    let refused = call(2, "1048576").query_async::<Value>(&mut bench.raw).await.expect_err("two are too many");
+    assert!(matches!(classify(&refused), StoreError::Refused { slug, .. } if slug == "split"), "{refused}");
+    assert_eq!(bench.dump().await, before, "nothing was written");
+    call(1, "1").query_async::<Value>(&mut bench.raw).await.expect("a single one always goes");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 //! must explain both the reply and all that is stored now.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt::Debug,
 };
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use punctual::{
     message::{MessageId, NewMessage, OnConflict},
     outcome::DeadReason,
-    port::{Burial, Claim, Lease, Partition, Release, Retry, Store, Token, Transfer},
+    port::{Burial, Claim, Lease, Partition, Release, Retry, Settled, Store, Token, Transfer, Transferred},
     queue::Status,
     time::UnixMillis,
 };
@@ -26,14 +26,19 @@ use super::{
 };
 
 /// Where transfers go.
-const LIST: &str = "list";
+const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
+/// A list's key at which there is something else.
+const TAKEN: &str = "taken";
+
+/// What each list holds.
+type Lists = BTreeMap<&'static str, Vec<Bytes>>;
 
 /// One sequence's state beside Redis.
 pub struct Case<'a> {
     bench: &'a mut Bench,
     model: BTreeMap<Partition, Rows>,
-    /// What the list ought to hold.
-    list: Vec<Bytes>,
+    /// What the lists ought to hold.
+    lists: Lists,
     /// All leases ever given, with their scores in pending.
     leases: HashMap<Partition, Vec<Release>>,
 }
@@ -47,8 +52,9 @@ struct View {
 impl<'a> Case<'a> {
     pub async fn new(bench: &'a mut Bench) -> Self {
         bench.clear().await;
+        redis::cmd("SET").arg(&[TAKEN, "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
         let model = partitions().into_iter().map(|partition| (partition, Rows::default())).collect();
-        Self { bench, model, list: Vec::new(), leases: HashMap::new() }
+        Self { bench, model, lists: Lists::new(), leases: HashMap::new() }
     }
 
     pub async fn run(mut self, steps: &[Step]) {
@@ -77,17 +83,17 @@ impl<'a> Case<'a> {
         let mut explained = None;
         for now in before.micros / 1000..=after.micros / 1000 {
             let mut model = self.model[partition].clone();
-            let mut list = self.list.clone();
-            let expected = expect(&mut model, &mut list, &call, &reply, now, before.micros);
-            let differs = explained.insert((model, list, expected));
-            if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.list {
+            let mut lists = self.lists.clone();
+            let expected = expect(&mut model, &mut lists, &call, &reply, now, before.micros);
+            let differs = explained.insert((model, lists, expected));
+            if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {
                 break;
             }
         }
-        let (model, list, expected) = explained.expect("time does not go back");
+        let (model, lists, expected) = explained.expect("time does not go back");
         assert_eq!(reply.text, expected, "reply of {operation:?}");
         assert_eq!(reply.rows, model, "stored after {operation:?}");
-        assert_eq!(reply.list, list, "pushed by {operation:?}");
+        assert_eq!(reply.lists, lists, "pushed by {operation:?}");
         model.check_invariants();
         self.check_claim(partition, &reply, &model, &before, &after);
         let earlier = model.head().is_some_and(|head| self.model[partition].head().is_none_or(|was| head < was));
@@ -99,7 +105,7 @@ impl<'a> Case<'a> {
             _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
         }
         self.model.insert(partition.clone(), model.clone());
-        self.list = list;
+        self.lists = lists;
         for other in partitions().iter().filter(|other| *other != partition) {
             assert_eq!(self.bench.rows(other).await, self.model[other], "{other} changed by {operation:?}");
         }
@@ -144,14 +150,16 @@ impl<'a> Case<'a> {
         View { micros: self.bench.micros().await, publishes }
     }
 
-    /// Nothing outside the prefix but the list, and nothing that would vanish by itself.
+    /// Nothing outside the prefix but the lists, and nothing that would vanish by itself.
     async fn check_keys(&mut self) {
         let keys: Vec<String> =
             redis::cmd("KEYS").arg("*").query_async(&mut self.bench.raw).await.expect("the server answers");
         let mut ttls = redis::pipe();
         for key in &keys {
             assert!(
-                key.starts_with(&format!("{{{PREFIX}:")) || key == &format!("{PREFIX}:routes") || key == LIST,
+                key.starts_with(&format!("{{{PREFIX}:"))
+                    || key == &format!("{PREFIX}:routes")
+                    || LISTS.contains(&&**key),
                 "{key}"
             );
             ttls.ttl(key);
@@ -179,7 +187,7 @@ struct Reply {
     text: String,
     claim: Option<Claim>,
     rows: Rows,
-    list: Vec<Bytes>,
+    lists: Lists,
 }
 
 impl Case<'_> {
@@ -199,11 +207,12 @@ impl Case<'_> {
             }
             Operation::Release(picks) => Call::Release(picked(picks)),
             Operation::Transfer(picks) => {
-                let transfer = |one: Release| Transfer {
+                let transfer = |(pick, one): (&Pick, Release)| Transfer {
                     value: format!("{} {}", one.lease.id, one.lease.token.0).into(),
                     lease: one.lease,
+                    list: LISTS[pick.list].into(),
                 };
-                Call::Transfer(picked(picks).into_iter().map(transfer).collect())
+                Call::Transfer(picks.iter().zip(picked(picks)).map(transfer).collect())
             }
             plain => Call::Plain(plain.clone()),
         }
@@ -230,7 +239,7 @@ impl Case<'_> {
             Call::Retry(retries) => shown(store.retry(partition, retries).await),
             Call::Bury(burials) => shown(store.bury(partition, burials).await),
             Call::Release(releases) => shown(store.release(partition, releases).await),
-            Call::Transfer(transfers) => shown(store.transfer(partition, LIST, transfers).await),
+            Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(
                     store
@@ -269,10 +278,22 @@ impl Case<'_> {
                 _ => String::new(),
             },
         };
-        let list: Vec<Vec<u8>> =
-            redis::cmd("LRANGE").arg(LIST).arg(0).arg(-1).query_async(&mut self.bench.raw).await.expect("a list");
         let rows = self.bench.rows(partition).await;
-        Reply { text, claim, rows, list: list.into_iter().map(Bytes::from).collect() }
+        Reply { text, claim, rows, lists: self.lists().await }
+    }
+}
+
+impl Case<'_> {
+    async fn lists(&mut self) -> Lists {
+        let mut lists = Lists::new();
+        for name in LISTS.into_iter().filter(|name| *name != TAKEN) {
+            let list: Vec<Vec<u8>> =
+                redis::cmd("LRANGE").arg(name).arg(0).arg(-1).query_async(&mut self.bench.raw).await.expect("a list");
+            if !list.is_empty() {
+                lists.insert(name, list.into_iter().map(Bytes::from).collect());
+            }
+        }
+        lists
     }
 }
 
@@ -281,7 +302,7 @@ fn shown<T: Debug>(result: Result<T, punctual::port::StoreError>) -> String {
 }
 
 /// Does `call` to the model; what it should answer.
-fn expect(model: &mut Rows, list: &mut Vec<Bytes>, call: &Call, reply: &Reply, now: u64, micros: u64) -> String {
+fn expect(model: &mut Rows, lists: &mut Lists, call: &Call, reply: &Reply, now: u64, micros: u64) -> String {
     match call {
         Call::Ack(leases) => format!("{:?}", leases.iter().map(|lease| model.ack(lease)).collect::<Vec<_>>()),
         Call::Retry(retries) => format!("{:?}", retries.iter().map(|one| model.retry(one, now)).collect::<Vec<_>>()),
@@ -291,12 +312,22 @@ fn expect(model: &mut Rows, list: &mut Vec<Bytes>, call: &Call, reply: &Reply, n
         }
         Call::Release(releases) => format!("{:?}", releases.iter().map(|one| model.release(one)).collect::<Vec<_>>()),
         Call::Transfer(transfers) => {
+            let mut refused = HashSet::new();
             let mut transfer = |one: &Transfer| {
-                let settled = model.ack(&one.lease);
-                if settled == punctual::port::Settled::Done {
-                    list.push(one.value.clone());
+                // Named again in one call, a lease is stale.
+                if refused.contains(&one.lease) {
+                    return Transferred::Stale;
                 }
-                settled
+                if &*one.list == TAKEN && model.unack.get(one.lease.id.as_str()) == Some(&one.lease.token.0) {
+                    refused.insert(one.lease.clone());
+                    return Transferred::Refused("the key holds a string".into());
+                }
+                if model.ack(&one.lease) == Settled::Stale {
+                    return Transferred::Stale;
+                }
+                let list = LISTS.into_iter().find(|list| **list == *one.list).expect("one of ours");
+                lists.entry(list).or_default().push(one.value.clone());
+                Transferred::Done
             };
             format!("{:?}", transfers.iter().map(&mut transfer).collect::<Vec<_>>())
         }

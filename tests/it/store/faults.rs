@@ -2,24 +2,31 @@
 
 use std::time::Duration;
 
-use punctual::{message::State, port::StoreError, store::redis::RegistrationError};
+use bytes::Bytes;
+use punctual::{
+    message::{Metadata, NewMessage, OnConflict, State},
+    port::{Partition, StoreError},
+    store::redis::{RedisStore, RegistrationError},
+    time::Due,
+};
 use tokio::time::Instant;
 
 use super::{
-    bench::{Bench, id, store},
+    bench::{Bench, MAX_PAYLOAD, id, store, store_of},
+    operation::ids,
     rows::key,
-    scene::{LIST, ROUTE, SCENES, partition},
+    scene::{LISTS, ROUTE, SCENES, partition},
 };
 
 /// What needs memory, and may wait until there is some.
 const GROWING: [&str; 9] = [
-    "open",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
     "redrive all",
     "redrive some",
     "register",
+    "repartition",
     "reschedule",
     "schedule",
 ];
@@ -54,7 +61,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
     bench.maxmemory(0).await;
     bench.set("get").await;
     bench.maxmemory(1).await;
-    bench.store.register(super::bench::MAX_PAYLOAD).await.expect("nothing to write");
+    bench.store.register(false).await.expect("nothing to write");
 }
 
 #[tokio::test]
@@ -70,24 +77,38 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
         } else {
             call.keys
         };
-        for key in keys {
+        // What is at a list's key is that list's trouble alone: see below.
+        for key in keys.into_iter().filter(|key| !LISTS.contains(&&**key)) {
             bench.set(scene).await;
             bench.put_foreign_value(&key).await;
             let before = bench.dump().await;
             let result = bench.act(scene).await;
             let untouched = UNTOUCHED.iter().any(|(one, name)| *one == scene && key.ends_with(name));
             match result {
-                Err(StoreError::Destination { .. }) if key == LIST => {}
-                Err(StoreError::WrongType { .. }) if key != LIST => {}
+                Err(StoreError::WrongType { .. }) => {}
                 Ok(()) if untouched => continue,
                 other => panic!("{scene}, foreign value at {key}: {other:?}"),
             }
             let after = bench.dump().await;
             assert_eq!(after[&key], before[&key], "{scene}: the foreign value");
-            // Registering calls other scripts before this one.
-            assert!(after == before || script == "open", "{scene}, foreign value at {key}: something was written");
+            // Registering one route comes before the other.
+            assert!(after == before || script == "register", "{scene}, foreign value at {key}: something was written");
         }
     }
+}
+
+#[tokio::test]
+async fn what_is_no_list_refuses_its_own_messages_and_the_other_lists_take_theirs() {
+    let mut bench = Bench::start().await;
+    bench.set("transfer").await;
+    redis::cmd("SET").arg(&[LISTS[1], "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
+    bench.act("transfer").await.expect("some of it was done");
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.state("held"), None, "transferred");
+    assert_eq!((rows.state("held-failed"), rows.state("held-crashed")), (None, Some(State::Unack)));
+    let dump = bench.dump().await;
+    assert_eq!(dump[LISTS[0]].1, [&b"old"[..], b"older", b"held", b"held-failed"]);
+    assert_eq!(dump[LISTS[1]], ("string".to_owned(), vec![b"foreign".to_vec()]));
 }
 
 #[tokio::test]
@@ -109,7 +130,7 @@ async fn without_rights_on_channels_every_script_does_its_work() {
         .await
         .expect("a user");
     let mute = format!("redis://mute:secret@127.0.0.1:{}/0", bench.server.port());
-    bench.store = store(&mute).into();
+    bench.store = store(&mute, MAX_PAYLOAD).into();
     let client = redis::Client::open(mute).expect("a valid URL");
     bench.raw = client.get_multiplexed_async_connection().await.expect("the server answers");
     let denied = redis::cmd("PUBLISH").arg(&[key(ROUTE, 0, "wake"), String::new()]).exec_async(&mut bench.raw).await;
@@ -146,11 +167,56 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
     let mut bench = Bench::start().await;
     for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
         redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");
-        let error = bench.store.register(super::bench::MAX_PAYLOAD).await.expect_err("another's");
+        let error = bench.store.register(true).await.expect_err("another's");
         assert!(matches!(&error, RegistrationError::Mismatch { stored, .. } if stored == foreign), "{error}");
         let now: String =
             redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");
         assert_eq!(now, foreign);
+    }
+}
+
+#[tokio::test]
+async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_paused() {
+    let mut bench = Bench::start().await;
+    let url = bench.server.url();
+    let last = Partition { route: "three".into(), number: 2 };
+    let stores = [1, 4, 3].map(|partitions| store_of([("three", partitions)], &url, MAX_PAYLOAD));
+    let mismatch = async |store: &RedisStore| {
+        let error = store.register(true).await.expect_err("it holds something");
+        assert!(matches!(error, RegistrationError::Mismatch { .. }), "{error}");
+    };
+    let message = NewMessage {
+        id: ids(&last).remove(0),
+        due: Due::NOW,
+        payload: Bytes::from_static(b"x"),
+        metadata: Metadata::default(),
+        on_conflict: OnConflict::Keep,
+    };
+    bench.store.schedule(&last, std::slice::from_ref(&message)).await.expect("scheduled");
+    for store in &stores[..2] {
+        mismatch(store).await;
+    }
+    bench.store.cancel(&last, &message.id).await.expect("cancelled");
+    bench.store.pause(&last).await.expect("paused");
+    for store in &stores[..2] {
+        mismatch(store).await;
+    }
+    bench.store.resume(&last).await.expect("resumed");
+    for store in &stores {
+        store.register(false).await.expect_err("not unless it is asked for");
+        store.register(true).await.expect("it is empty");
+        assert!(store.is_registered().await.expect("an answer"));
+        let count = store.routes().next().expect("one").partitions;
+        let opened: Vec<String> =
+            redis::cmd("KEYS").arg("{p:three:*}:route").query_async(&mut bench.raw).await.expect("the server answers");
+        assert_eq!(opened.len(), usize::from(count), "{opened:?}");
+        // Who wants another number can schedule nothing.
+        let refused = bench.store.schedule(&last, std::slice::from_ref(&message)).await;
+        if count == 3 {
+            refused.expect("as before");
+        } else {
+            assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
+        }
     }
 }
 
@@ -159,15 +225,10 @@ impl Bench {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");
     }
 
-    /// A list where we keep a hash, a set or a string; a string in place of a list.
+    /// A list where we keep a hash, a set or a string.
     async fn put_foreign_value(&mut self, key: &str) {
         let mut pipe = redis::pipe();
-        pipe.del(key);
-        if key == LIST {
-            pipe.set(key, "foreign");
-        } else {
-            pipe.rpush(key, "foreign");
-        }
+        pipe.del(key).rpush(key, "foreign");
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
     }
 }

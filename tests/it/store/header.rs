@@ -4,7 +4,7 @@ use super::{
     bench::Bench,
     record::scripts,
     rows::PREFIX,
-    scene::{LIST, SCENES},
+    scene::{LISTS, SCENES},
 };
 
 #[tokio::test]
@@ -15,6 +15,7 @@ async fn each_header_names_the_keys_that_its_caller_passes() {
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
         let passed: Vec<&str> = call.keys.iter().map(|key| name_of(key)).collect();
+        let wanted = repeated(wanted, passed.len());
         assert_eq!(wanted.len(), passed.len(), "{script}.lua wants {wanted:?}, gets {passed:?}");
         for (wanted, passed) in wanted.iter().zip(passed) {
             let fits = if wanted == "set" { ["pending", "unack", "dead"].contains(&passed) } else { wanted == passed };
@@ -40,9 +41,22 @@ fn keys_in_header(script: &str) -> Vec<String> {
     line.split(';').next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
+/// `list...` stands for one or more lists, `(pending unack)...` for one or more of such groups.
+fn repeated(wanted: Vec<String>, count: usize) -> Vec<String> {
+    let Some(line) = wanted.join(" ").strip_suffix("...").map(str::to_owned) else { return wanted };
+    let (once, group) = match line.strip_suffix(')') {
+        Some(line) => line.split_once('(').expect("a group has a beginning"),
+        None => line.rsplit_once(' ').unwrap_or(("", &line)),
+    };
+    let group = group.split_whitespace().cycle().map(str::to_owned);
+    let once: Vec<String> = once.split_whitespace().map(str::to_owned).collect();
+    let rest = count.saturating_sub(once.len()).max(1);
+    once.into_iter().chain(group.take(rest)).collect()
+}
+
 fn name_of(key: &str) -> &str {
     if key == format!("{PREFIX}:routes") {
         return "P:routes";
     }
-    if key == LIST { "list" } else { key.split_once("}:").expect("a key of a partition").1 }
+    if LISTS.contains(&key) { "list" } else { key.split_once("}:").expect("a key of a partition").1 }
 }

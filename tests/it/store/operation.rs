@@ -56,6 +56,8 @@ pub struct Pick {
     /// So many before the last one given.
     pub back: usize,
     pub forged: bool,
+    /// Where to, if it is transferred.
+    pub list: usize,
 }
 
 /// Every partition of the model.
@@ -106,7 +108,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         3 => (picks(), delay()).prop_map(|(picks, delay)| Operation::Retry(picks, delay)),
         3 => (picks(), reason).prop_map(|(picks, reason)| Operation::Bury(picks, reason)),
         3 => picks().prop_map(Operation::Release),
-        1 => picks().prop_map(Operation::Transfer),
+        3 => picks().prop_map(Operation::Transfer),
         1 => id().prop_map(Operation::Cancel),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
         1 => some_ids().prop_map(Operation::Redrive),
@@ -118,7 +120,8 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
 }
 
 fn picks() -> impl Strategy<Value = Vec<Pick>> {
-    let pick = (0..6_usize, prop::bool::weighted(0.1)).prop_map(|(back, forged)| Pick { back, forged });
+    let pick = (0..6_usize, prop::bool::weighted(0.1), 0..3_usize);
+    let pick = pick.prop_map(|(back, forged, list)| Pick { back, forged, list });
     vec(pick, 1..6)
 }
 

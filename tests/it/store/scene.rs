@@ -19,8 +19,8 @@ use super::{
 };
 
 pub const ROUTE: &str = "one";
-/// Where a transfer goes.
-pub const LIST: &str = "list";
+/// Where transfers go, in turn.
+pub const LISTS: [&str; 2] = ["list", "list-2"];
 /// No lease of the scenes ends before it, in microseconds: the year 2242.
 const HELD_UNTIL: u64 = 1 << 53;
 /// Dead and pending since then, in milliseconds: long ago.
@@ -37,7 +37,6 @@ pub const SCENES: [(&str, &str); 28] = [
     ("claim a suspect", "claim"),
     ("get", "get"),
     ("list", "list"),
-    ("open", "open"),
     ("pause", "pause"),
     ("resume", "pause"),
     ("produce", "produce"),
@@ -50,6 +49,7 @@ pub const SCENES: [(&str, &str); 28] = [
     ("redrive some", "redrive"),
     ("register", "register"),
     ("release", "release"),
+    ("repartition", "repartition"),
     ("reschedule", "reschedule"),
     ("retry", "retry"),
     ("schedule", "schedule"),
@@ -124,7 +124,7 @@ impl Bench {
             }
         }
         if scene != "transfer to a new list" {
-            pipe.rpush(LIST, &["old", "older"]);
+            pipe.rpush(LISTS[0], &["old", "older"]);
         }
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
         let mut rows = rows();
@@ -150,8 +150,13 @@ impl Bench {
                 store.retry(&partition, &leases().into_iter().map(retry).collect::<Vec<_>>()).await?;
             }
             "transfer" | "transfer to a new list" => {
-                let transfer = |lease: Lease| Transfer { value: lease.id.to_string().into(), lease };
-                store.transfer(&partition, LIST, &leases().into_iter().map(transfer).collect::<Vec<_>>()).await?;
+                let transfer = |(lease, list): (Lease, &str)| Transfer {
+                    value: lease.id.to_string().into(),
+                    lease,
+                    list: list.into(),
+                };
+                let lists = LISTS.into_iter().cycle();
+                store.transfer(&partition, &leases().into_iter().zip(lists).map(transfer).collect::<Vec<_>>()).await?;
             }
             "claim" => drop(store.claim(&partition, claim(ClaimMode::Ordinary)).await?),
             "probe" => drop(store.claim(&partition, claim(ClaimMode::Probe { skip: 1 })).await?),
@@ -160,7 +165,7 @@ impl Bench {
             "cancel pending" => drop(store.cancel(&partition, &id("failed")).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead")).await?),
             "get" => drop(store.get(&partition, &id("dead")).await?),
-            "list" => drop(store.list(&partition, State::Dead, 10, None).await?),
+            "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
             "stats" => drop(store.stats(&partition).await?),
             "pause" => store.pause(&partition).await?,
             "resume" => store.resume(&partition).await?,
@@ -173,9 +178,10 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
-            "open" | "register" => {
-                // Another largest payload: both have something to write.
-                store.register(MAX_PAYLOAD - 1).await.map_err(|error| match error {
+            "register" | "repartition" => {
+                // Another largest payload, or another number of partitions of an empty route: something to write.
+                let other = if scene == "register" { &self.other } else { &self.repartitioned };
+                other.register(true).await.map_err(|error| match error {
                     RegistrationError::Store(error) => error,
                     mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
                 })?;

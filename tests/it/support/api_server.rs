@@ -10,8 +10,8 @@ use punctual::{
     connection::Connection,
     outcome::DeadReason,
     port::{Burial, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Store},
-    queue::{Queue, QueueRoute},
-    store::redis::RedisStore,
+    queue::Queue,
+    store::redis::{RedisStore, RouteSettings},
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;
@@ -78,15 +78,14 @@ impl ApiServer {
         let redis = RedisServer::start_with(&setup.redis_arguments).await;
         let client = redis::Client::open(redis.url()).unwrap();
         let connection = Arc::new(Connection::new(client, REQUEST_TIMEOUT / 2));
-        let route = |(name, partitions): &(&str, u16)| QueueRoute {
+        let settings = |(name, partitions): &(&str, u16)| RouteSettings {
             name: (*name).into(),
-            sink: Some("out".into()),
             partitions: *partitions,
+            max_payload: MAX_PAYLOAD,
         };
-        let routes: Vec<QueueRoute> = setup.routes.iter().map(route).collect();
-        let partitions = routes.iter().map(|route| (&route.name, route.partitions));
-        let store = Arc::new(RedisStore::new(connection, "punctual", partitions));
-        let queue = Arc::new(Queue::new(store.clone(), &routes, MAX_PAYLOAD, false));
+        let store = Arc::new(RedisStore::new(connection, "punctual", setup.routes.iter().map(settings)));
+        let sinks = setup.routes.iter().map(|(name, _)| ((*name).into(), "out".into())).collect();
+        let queue = Arc::new(Queue::new(store.clone(), &sinks, false));
 
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -99,12 +98,19 @@ impl ApiServer {
         let sink = SinkStatus {
             name: "out".into(),
             r#type: "http",
+            check: Some("ok".into()),
             breaker: BreakerState::HalfOpen,
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
         };
         let page = MetricsPage::new(queue.clone(), recorder());
-        let api = Api::new(queue, &config, Arc::new(move || vec![sink.clone()]), page, api::ulids());
+        let api = Api::new(
+            queue,
+            &config,
+            Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()]))),
+            page,
+            api::ulids(),
+        );
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
             let _ = stopped.await;

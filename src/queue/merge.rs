@@ -1,0 +1,116 @@
+//! One page out of the pages of many partitions, in order, and bounded however many they are.
+
+use super::{Page, cursor};
+use crate::{
+    message::MessageId,
+    store::redis::{Listed, MAX_BODIES_BYTES},
+};
+
+/// Takes the partitions' pages one by one.
+pub struct Merge {
+    /// Messages of the page.
+    limit: usize,
+    /// By score, then id; nothing behind `end`.
+    listed: Vec<Listed>,
+    /// What lies behind may be incomplete: a later page's.
+    end: Option<(u64, MessageId)>,
+}
+
+impl Merge {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, listed: Vec::new(), end: None }
+    }
+
+    /// `more`: whether the partition has more behind the last of these.
+    pub fn add(&mut self, part: Vec<Listed>, more: bool) {
+        if let Some(last) = part.last().filter(|_| more) {
+            self.end_at(place(last));
+        }
+        self.listed.extend(part);
+        self.listed.sort_by_key(place);
+        if let Some(end) = &self.end {
+            self.listed.retain(|one| place(one) <= *end);
+        }
+        let mut bytes = 0;
+        let fits = |one: &&Listed| {
+            bytes += one.bytes as u64;
+            bytes <= MAX_BODIES_BYTES
+        };
+        // The first one comes whatever its size, or no page would ever show it.
+        let kept = self.listed.iter().take(self.limit).take_while(fits).count().max(1);
+        if kept < self.listed.len() {
+            self.listed.truncate(kept);
+            self.end = self.listed.last().map(place);
+        }
+    }
+
+    fn end_at(&mut self, place: (u64, MessageId)) {
+        if self.end.as_ref().is_none_or(|end| place < *end) {
+            self.end = Some(place);
+        }
+    }
+
+    pub fn finish(self) -> Page {
+        let cursor = self.end.map(|(score, id)| cursor::encode(score, &id));
+        Page { messages: self.listed.into_iter().map(|one| one.snapshot).collect(), cursor }
+    }
+}
+
+fn place(one: &Listed) -> (u64, MessageId) {
+    (one.score, one.snapshot.id.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{message::State, queue::Snapshot, time::UnixMillis};
+
+    fn part(ids: &[(u64, &str)], bytes: usize) -> Vec<Listed> {
+        let listed = |(score, id): &(u64, &str)| Listed {
+            score: *score,
+            bytes,
+            snapshot: Snapshot {
+                id: MessageId::parse(id).unwrap(),
+                state: State::Pending,
+                deliver_at: UnixMillis::default(),
+                attempts: 0,
+                last_error: None,
+                message: Err("not of interest".into()),
+            },
+        };
+        ids.iter().map(listed).collect()
+    }
+
+    fn page(limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<(u64, MessageId)>) {
+        let mut merge = Merge::new(limit);
+        for (part, more) in parts {
+            merge.add(part, more);
+        }
+        let page = merge.finish();
+        let cursor = page.cursor.map(|cursor| cursor::decode(&cursor).unwrap());
+        (page.messages.iter().map(|one| one.id.to_string()).collect(), cursor)
+    }
+
+    fn at(score: u64, id: &str) -> (u64, MessageId) {
+        (score, MessageId::parse(id).unwrap())
+    }
+
+    #[test]
+    fn a_page_ends_where_a_partition_may_go_on_whichever_comes_first() {
+        let parts = || vec![(part(&[(1, "a"), (4, "d")], 1), true), (part(&[(2, "b"), (3, "c"), (5, "e")], 1), true)];
+        let expected = (["a", "b", "c", "d"].map(str::to_owned).to_vec(), Some(at(4, "d")));
+        assert_eq!(page(10, parts()), expected);
+        assert_eq!(page(10, parts().into_iter().rev().collect()), expected);
+        assert_eq!(page(2, parts()), (vec!["a".to_owned(), "b".to_owned()], Some(at(2, "b"))));
+        let whole = vec![(part(&[(1, "a")], 1), false), (Vec::new(), false), (part(&[(1, "b")], 1), false)];
+        assert_eq!(page(2, whole), (vec!["a".to_owned(), "b".to_owned()], None));
+    }
+
+    #[test]
+    fn large_messages_of_many_partitions_make_a_short_page_that_goes_on() {
+        let half = usize::try_from(MAX_BODIES_BYTES / 2).unwrap();
+        let parts = |bytes| ["a", "b", "c", "d"].map(|id| (part(&[(1, id)], bytes), false)).into();
+        assert_eq!(page(10, parts(half)), (vec!["a".to_owned(), "b".to_owned()], Some(at(1, "b"))));
+        assert_eq!(page(10, parts(3 * half)), (vec!["a".to_owned()], Some(at(1, "a"))));
+    }
+}
