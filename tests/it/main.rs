@@ -3,6 +3,7 @@
 mod api;
 mod connection;
 mod destinations;
+mod documents;
 mod e2e;
 mod embedded;
 mod http_zoo;
