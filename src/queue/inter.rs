@@ -12,28 +12,34 @@ const BATCH: usize = 100;
 
 impl Queue {
     /// Keeps what a source could not understand as dead letters, each with an error: nothing is dropped. Their
-    /// size is not limited here. How many were taken: one whose id is live is not, because it was taken before.
+    /// size is not limited here. Returns those that were not taken because their ids are live.
     ///
     /// # Errors
     /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
-    pub async fn inter(&self, route: &str, messages: Vec<(NewMessage, String)>) -> Result<u64, QueueError> {
+    pub async fn inter(
+        &self,
+        route: &str,
+        messages: Vec<(NewMessage, String)>,
+    ) -> Result<Vec<(NewMessage, String)>, QueueError> {
         let found = self.route(route)?;
         let mut parts: HashMap<u16, Vec<(NewMessage, String)>> = HashMap::new();
         for one in messages {
             parts.entry(one.0.id.partition(found.count())).or_default().push(one);
         }
-        let counts = try_join_all(parts.into_iter().map(async |(number, part)| {
+        let left = try_join_all(parts.into_iter().map(async |(number, part)| {
             let (partition, _) = &found.partitions[usize::from(number)];
-            let mut count = 0;
+            let mut left = Vec::new();
             for batch in batches(&part) {
-                count += self.store.inter(partition, batch).await?.into_iter().filter(|taken| *taken).count();
+                let taken = self.store.inter(partition, batch).await?;
+                let of_batch = batch.iter().zip(taken).filter(|(_, taken)| !taken).map(|(one, _)| one.clone());
+                let before = left.len();
+                left.extend(of_batch);
+                metrics::dead(route, DeadReason::Invalid, (batch.len() - (left.len() - before)) as u64);
             }
-            Ok::<_, QueueError>(count as u64)
+            Ok::<_, QueueError>(left)
         }))
         .await?;
-        let count = counts.into_iter().sum();
-        metrics::dead(route, DeadReason::Invalid, count);
-        Ok(count)
+        Ok(left.into_iter().flatten().collect())
     }
 }
 

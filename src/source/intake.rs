@@ -136,7 +136,13 @@ impl Intake {
         }
         if !bad.is_empty() {
             self.metrics.invalid.increment(bad.len() as u64);
-            self.until_done(|| self.queue.inter(&self.route, bad.clone())).await?;
+        }
+        while !bad.is_empty() {
+            let left = self.until_done(|| self.queue.inter(&self.route, bad.clone())).await?;
+            bad = Vec::new();
+            for (message, error) in left {
+                bad.extend(self.other_content(message).await?.map(|message| (message, error)));
+            }
         }
         while !good.is_empty() {
             good = self.schedule(good).await?;
@@ -184,9 +190,7 @@ impl Intake {
             Some(Ok(stored)) if is_same(&stored) => Ok(None),
             Some(_) => {
                 self.metrics.conflicts.increment(1);
-                let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
-                let id = digest(&[message.id.as_str().as_bytes(), &metadata, &message.payload]);
-                Ok(Some(NewMessage { id, on_conflict: OnConflict::Keep, ..message }))
+                Ok(Some(under_digest(message)))
             }
         }
     }
@@ -228,4 +232,11 @@ impl Intake {
             _ = stop.wait_for(|stop| *stop) => Err(Stopped),
         }
     }
+}
+
+/// The same content gets the same id.
+fn under_digest(message: NewMessage) -> NewMessage {
+    let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
+    let id = digest(&[message.id.as_str().as_bytes(), &metadata, &message.payload]);
+    NewMessage { id, on_conflict: OnConflict::Keep, ..message }
 }

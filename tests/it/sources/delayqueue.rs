@@ -12,7 +12,7 @@ use crate::{
     support::{
         RedisServer,
         punctual::Punctual,
-        receiver::{Behaviour, Receiver, wall_clock},
+        receiver::{Behaviour, Receiver, Request, wall_clock},
     },
 };
 
@@ -56,7 +56,7 @@ async fn a_go_producer_publishes_counts_and_intercepts_with_and_without_hash_tag
     let mut expected: Vec<String> = (0..1000).flat_map(|n| [format!("message {n}"), format!("message {n}")]).collect();
     expected.sort_unstable();
     assert_eq!(bodies, expected.iter().map(String::as_bytes).collect::<Vec<_>>());
-    let ids: BTreeSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let ids: BTreeSet<&str> = requests.iter().map(Request::id).collect();
     assert!(ids.len() == 2000 && ids.iter().all(|id| id.len() == 36), "their own ids");
     for request in &requests {
         assert!(request.arrived >= request.due() && request.due() + 1000 > start, "in its second, not before");

@@ -141,7 +141,7 @@ async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
     let mut found = due.members.clone();
     found.sort();
     assert_eq!(found, expected);
-    assert_eq!(due.next_due.map(|at| at.get()), Some(5_000_000_000_000));
+    assert_eq!(due.next_due.map(punctual::time::UnixMillis::get), Some(5_000_000_000_000));
     assert!(due.now.abs_diff(bench.micros().await) < 5_000_000);
 
     bench.set("take from a delayqueue").await;
