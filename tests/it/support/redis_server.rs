@@ -89,10 +89,12 @@ impl RedisServer {
         self.restart().await;
     }
 
-    /// A plain connection for looking at what is stored.
+    /// A plain connection for looking at what is stored. Its commands have no timeout of their own: by default a machine
+    /// that is busy for half a second would fail the test.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a valid URL");
-        client.get_multiplexed_async_connection().await.expect("the server answers")
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers")
     }
 
     async fn ping(&self) -> redis::RedisResult<()> {
