@@ -5,9 +5,13 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-pub use self::properties::Properties;
+pub use self::{
+    ended::{Ended, Ending, Remember},
+    properties::Properties,
+};
 use crate::time::{Due, UnixMillis};
 
+mod ended;
 mod properties;
 
 /// Most partitions of a route: each is a task, and a look at Redis per `max_sleep`.

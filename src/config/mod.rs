@@ -16,6 +16,7 @@ pub use self::{
     secret::{Secret, SecretUrl},
 };
 use crate::{
+    message::Remember,
     outcome::RetryPolicy,
     template::{Allow, Template},
 };
@@ -224,4 +225,6 @@ pub struct RouteConfig {
     /// Bytes.
     pub max_in_flight_bytes: u64,
     pub retry: RetryPolicy,
+    /// `None`: not said, which means no. A `period` of zero: no.
+    pub remember: Option<Remember>,
 }

@@ -85,7 +85,7 @@ async fn null_stands_for_an_option_that_is_absent() {
     let mut bench = Bench::start().await;
     let options = r#"{"key":null,"headers":{},"max_attempts":null,"on_conflict":"keep"}"#;
     bench.produce_raw(ROUTE, 0, &[b"1", b"a", SOON.as_bytes(), b"", options.as_bytes()]).await.expect("taken");
-    let found = bench.queue.get(ROUTE, &id("a")).await.unwrap().expect("it is there");
+    let found = bench.live(ROUTE, "a").await.expect("it is there");
     assert_eq!((found.state, found.message.unwrap().metadata), (State::Pending, Metadata::default()));
 }
 
