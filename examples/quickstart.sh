@@ -100,9 +100,10 @@ say "to    id                late  payload, or the whole envelope"
 tail -n +2 -f "$work/receiver.out" &
 tail=$!
 
-arrived=0
+# By id: a message that came twice must not hide one that did not come.
+declare -A arrived=()
 deadline=$((SECONDS + patience))
-while [ "$arrived" -lt "$messages" ] && [ "$SECONDS" -lt "$deadline" ]; do
+while [ "${#arrived[@]}" -lt "$messages" ] && [ "$SECONDS" -lt "$deadline" ]; do
     # Two lines, the list and its element; none when a second has passed.
     envelope=$(redis-cli -s "$work/data/redis.sock" --raw BLPOP jobs 1 | sed -n 2p) || fail "Redis does not answer"
     [ -n "$envelope" ] || continue
@@ -110,14 +111,14 @@ while [ "$arrived" -lt "$messages" ] && [ "$SECONDS" -lt "$deadline" ]; do
     id=$(sed -n 's/.*"id":"\([^"]*\)".*/\1/p' <<<"$envelope")
     due=$(sed -n 's/.*"due":\([0-9]*\).*/\1/p' <<<"$envelope")
     printf 'list  %-12s %+6d ms  %s\n' "$id" "$((now - due))" "$envelope"
-    arrived=$((arrived + 1))
+    arrived[${id:-?}]=yes
 done
-received() { tail -n +2 "$work/receiver.out" | grep -c '^http ' || true; }
+received() { awk '/^http / { print $2 }' "$work/receiver.out" | sort -u | wc -l; }
 while [ "$(received)" -lt "$messages" ] && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.1; done
 
 say
-say "$(received) of $messages arrived by HTTP, $arrived of $messages in the list"
-if [ "$(received)" -lt "$messages" ] || [ "$arrived" -lt "$messages" ]; then
+say "$(received) of $messages arrived by HTTP, ${#arrived[@]} of $messages in the list"
+if [ "$(received)" -lt "$messages" ] || [ "${#arrived[@]}" -lt "$messages" ]; then
     fail "a message did not arrive"
 fi
 

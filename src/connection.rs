@@ -15,8 +15,11 @@ use std::{
 
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
-    TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
+    TlsCertificates,
+    aio::MultiplexedConnection,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until, timeout},
@@ -28,6 +31,13 @@ use crate::{config::RemoteRedis, metrics, port::StoreError};
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The kernel probes a silent peer after so long, costing neither side a command...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+/// ...then so often...
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// ...and ends the connection after so many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 2;
+
 /// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
 pub const NO_ANSWER: &str = "timeout";
 /// The kind when not even a link was made in time: nothing was sent.
@@ -38,7 +48,7 @@ pub const NO_LINK: &str = "connect";
 /// # Errors
 /// When the URL or a TLS file cannot be used; the text names neither user nor password.
 pub fn client(server: &RemoteRedis) -> Result<Client, String> {
-    let info = server.url.expose().into_connection_info().map_err(|error| format!("redis url: {error}"))?;
+    let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
     let mut settings = info.redis_settings().clone();
     if let Some(username) = &server.username {
         settings = settings.set_username(username);
@@ -46,19 +56,28 @@ pub fn client(server: &RemoteRedis) -> Result<Client, String> {
     if let Some(password) = &server.password {
         settings = settings.set_password(password.expose());
     }
-    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let client_tls = match (&server.cert_file, &server.key_file) {
         (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
         _ => None,
     };
     let root_cert = server.ca_file.as_ref().map(read).transpose()?;
-    let client = if client_tls.is_some() || root_cert.is_some() {
-        Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+    // The client would take such a file in silence, and then trust nobody.
+    if let (Some(file), Some(pem)) = (&server.ca_file, &root_cert)
+        && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
+    {
+        return Err(format!("{}: no certificate in it", file.display()));
+    }
+    if client_tls.is_some() || root_cert.is_some() {
+        let certificates = TlsCertificates { client_tls, root_cert };
+        Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
     } else {
-        Client::open(info)
-    };
-    client.map_err(|error| format!("redis url: {error}"))
+        Client::open(info).map_err(|error| format!("url: {error}"))
+    }
 }
 
 /// Shared by all callers: commands are pipelined over one link.
@@ -84,6 +103,7 @@ struct Link {
 impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
+        metrics::begin_redis_errors(classify::kinds());
         let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
         Self {
             client,

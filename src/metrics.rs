@@ -1,7 +1,8 @@
 //! Every metric: its name, its labels, what it counts.
 //!
 //! Handles that are touched per message are made once (`RouteMetrics`, `SinkMetrics`); the rest is looked up
-//! where it happens, once per batch. Label values come from the configuration and from fixed sets only.
+//! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
+//! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use crate::outcome::DeadReason;
+use crate::outcome::{DeadReason, FAILURE_KINDS};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -85,12 +86,19 @@ pub struct RouteMetrics {
     pub lateness: Histogram,
 }
 
+/// The `op` label of `punctual_stale_settlements_total`.
+const SETTLEMENTS: [&str; 5] = ["ack", "retry", "bury", "release", "transfer"];
+
+/// The `reason` label of `punctual_wakeups_total`.
+const WAKE_REASONS: [&str; 4] = ["timer", "notify", "fallback", "resubscribe"];
+
 impl RouteMetrics {
+    /// Every counter of the route begins.
     pub fn new(route: &str, sink: &str) -> Self {
         let labels = || vec![Label::new("route", route.to_owned())];
         let mut with_sink = labels();
         with_sink.push(Label::new("sink", sink.to_owned()));
-        Self {
+        let metrics = Self {
             route: route.to_owned(),
             sink: sink.to_owned(),
             delivered: counter!(DELIVERED, with_sink),
@@ -98,7 +106,21 @@ impl RouteMetrics {
             released: counter!(RELEASED, labels()),
             leases_expired: counter!(LEASES_EXPIRED, labels()),
             lateness: histogram!(LATENESS, labels()),
+        };
+        for reason in DeadReason::ALL {
+            metrics.dead(reason, 0);
         }
+        for kind in FAILURE_KINDS {
+            metrics.failures(kind, 0);
+        }
+        for op in SETTLEMENTS {
+            metrics.stale(op, 0);
+        }
+        for reason in WAKE_REASONS {
+            counter!(WAKEUPS, "reason" => reason).increment(0);
+        }
+        metrics.in_flight(0);
+        metrics
     }
 
     pub fn dead(&self, reason: DeadReason, count: u64) {
@@ -107,7 +129,11 @@ impl RouteMetrics {
 
     /// `kind` as `Outcome::failure_kind` names it.
     pub fn failure(&self, kind: &'static str) {
-        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(1);
+        self.failures(kind, 1);
+    }
+
+    fn failures(&self, kind: &'static str, count: u64) {
+        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(count);
     }
 
     /// `op`: ack, retry, bury, release or transfer.
@@ -144,6 +170,16 @@ impl SinkMetrics {
     }
 }
 
+/// What a route counts wherever it is used: at 0. `vias`: as `scheduled` is told them.
+pub fn begin_queue(route: &str, vias: &[&str]) {
+    for via in vias {
+        scheduled(route, via, 0);
+    }
+    for name in [CANCELLED, REDRIVEN, PURGED] {
+        counter!(name, "route" => route.to_owned()).increment(0);
+    }
+}
+
 /// `via`: `api`, or the name of a source.
 pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
@@ -159,6 +195,13 @@ pub fn redriven(route: &str, count: u64) {
 
 pub fn purged(route: &str, count: u64) {
     counter!(PURGED, "route" => route.to_owned()).increment(count);
+}
+
+/// Errors of these kinds: at 0.
+pub fn begin_redis_errors(kinds: impl IntoIterator<Item = &'static str>) {
+    for kind in kinds {
+        counter!(REDIS_ERRORS, "kind" => kind).increment(0);
+    }
 }
 
 pub fn redis_error(kind: &'static str) {
@@ -203,4 +246,25 @@ pub fn queue_unknown(route: &str) {
 /// Drops the samples that the recorder holds as NaN ("absent") from a rendered page.
 pub fn without_absent(page: &str) -> String {
     page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn what_has_not_happened_yet_is_a_series_at_zero() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s"));
+        let page = recorder.handle().render();
+        for reason in DeadReason::ALL {
+            let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());
+            assert!(page.contains(&series), "{series}{page}");
+        }
+        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, IN_FLIGHT] {
+            assert!(page.contains(&format!("{name}{{route=\"r\"")), "{name}: {page}");
+        }
+    }
 }

@@ -21,6 +21,9 @@ pub enum Outcome {
     Unavailable { error: String },
 }
 
+/// Every value of `Outcome::failure_kind`.
+pub const FAILURE_KINDS: [&str; 4] = ["failed", "throttled", "rejected", "unavailable"];
+
 impl Outcome {
     /// The `kind` label of `punctual_delivery_failures_total`; `None` when confirmed.
     pub fn failure_kind(&self) -> Option<&'static str> {
@@ -63,6 +66,9 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
+    pub const ALL: [Self; 6] =
+        [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable];
+
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::Rejected => "rejected",

@@ -54,15 +54,20 @@ else
     kafka || skip kafka "it cannot be fetched; its tests run on librdkafka's mock cluster or not at all"
 fi
 
-if cargo fmt --version >/dev/null 2>&1; then
+# Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
+component() { # SUBCOMMAND COMPONENT
+    cargo "$1" --version >/dev/null 2>&1 ||
+        { command -v rustup >/dev/null && rustup component add "$2" && cargo "$1" --version >/dev/null; }
+}
+if component fmt rustfmt; then
     step fmt cargo fmt --all --check
 else
-    skip fmt "rustfmt is not installed (rustup component add rustfmt)"
+    skip fmt "rustfmt is not installed, and rustup cannot add it"
 fi
-if cargo clippy --version >/dev/null 2>&1; then
+if component clippy clippy; then
     step clippy cargo clippy --locked --all-targets -- -D warnings
 else
-    skip clippy "clippy is not installed (rustup component add clippy)"
+    skip clippy "clippy is not installed, and rustup cannot add it"
 fi
 step test cargo test --locked --no-fail-fast "$@"
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps

@@ -25,18 +25,61 @@ const BODY_MEMORY_KIB: usize = 256 * 1024;
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
 /// The budget that bodies are read under.
-pub struct BodyMemory(Arc<Semaphore>);
+pub struct BodyMemory {
+    kib: Arc<Semaphore>,
+    /// Whoever has it goes on without budget, so that bodies which have filled it half-read do not wait for each other
+    /// for ever: one after the other ends, and makes room.
+    overdraft: Arc<Semaphore>,
+}
 
 impl Default for BodyMemory {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(BODY_MEMORY_KIB)))
+        Self::of(BODY_MEMORY_KIB)
+    }
+}
+
+impl BodyMemory {
+    fn of(kib: usize) -> Self {
+        Self { kib: Arc::new(Semaphore::new(kib)), overdraft: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+/// One body's share of the budget. It grows with the bytes that came: announcing much takes nothing away from others.
+#[derive(Default)]
+struct Share {
+    permits: Option<OwnedSemaphorePermit>,
+    overdraft: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    /// Waits until it covers `bytes`.
+    async fn cover(&mut self, memory: &BodyMemory, bytes: usize) {
+        let held = self.permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = bytes.div_ceil(1024).saturating_sub(held);
+        if missing == 0 || self.overdraft.is_some() {
+            return;
+        }
+        let missing = u32::try_from(missing).expect("a body is far below 2^32 KiB");
+        tokio::select! {
+            biased;
+            permits = Arc::clone(&memory.kib).acquire_many_owned(missing) => {
+                let permits = permits.expect("the semaphore is never closed");
+                match &mut self.permits {
+                    Some(held) => held.merge(permits),
+                    None => self.permits = Some(permits),
+                }
+            }
+            overdraft = Arc::clone(&memory.overdraft).acquire_owned() => {
+                self.overdraft = Some(overdraft.expect("the semaphore is never closed"));
+            }
+        }
     }
 }
 
 /// A body, and its share of the budget for as long as it is held.
 pub struct ReadBody {
     pub bytes: Bytes,
-    _share: OwnedSemaphorePermit,
+    _share: Share,
 }
 
 /// At most `limit` bytes.
@@ -49,19 +92,23 @@ pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody,
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     let mut stream = request.into_body().into_data_stream();
-    let expected = announced.unwrap_or(limit);
-    if expected > limit {
+    if announced.is_some_and(|bytes| bytes > limit) {
         return Err(refuse(stream, deadline, limit).await);
     }
-    let share = share(api, expected, deadline).await?;
-    // Grows as bytes come: announcing much and sending nothing costs no memory.
+    let mut share = Share::default();
     let mut bytes = BytesMut::new();
     loop {
         match timeout_at(deadline, stream.next()).await {
             Ok(Some(Ok(chunk))) if bytes.len() + chunk.len() > limit => {
                 return Err(refuse(stream, deadline, limit).await);
             }
-            Ok(Some(Ok(chunk))) => bytes.extend_from_slice(&chunk),
+            Ok(Some(Ok(chunk))) => {
+                let covered = share.cover(&api.body_memory, bytes.len() + chunk.len());
+                if timeout_at(deadline, covered).await.is_err() {
+                    return Err(Problem::unavailable("too many large requests at once; nothing was changed"));
+                }
+                bytes.extend_from_slice(&chunk);
+            }
             Ok(Some(Err(_))) => return Err(Problem::bad_request("the body broke off, or its framing is wrong")),
             Ok(None) => return Ok(ReadBody { bytes: bytes.freeze(), _share: share }),
             Err(_) => {
@@ -69,14 +116,6 @@ pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody,
                 return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body-timeout", text));
             }
         }
-    }
-}
-
-async fn share(api: &Api, bytes: usize, deadline: Instant) -> Result<OwnedSemaphorePermit, Problem> {
-    let kib = u32::try_from(bytes.div_ceil(1024).min(BODY_MEMORY_KIB)).expect("far below 2^32");
-    match timeout_at(deadline, Arc::clone(&api.body_memory.0).acquire_many_owned(kib)).await {
-        Ok(share) => Ok(share.expect("the semaphore is never closed")),
-        Err(_) => Err(Problem::unavailable("too many large requests at once; nothing was changed")),
     }
 }
 
@@ -89,4 +128,40 @@ async fn refuse(mut stream: BodyDataStream, deadline: Instant, limit: usize) -> 
         }
     }
     Problem::too_large(format!("the body is larger than {limit} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_share_is_what_came_and_returns_with_its_body() {
+        let memory = BodyMemory::of(4);
+        let mut share = Share::default();
+        for (bytes, left) in [(1, 3), (1024, 3), (1025, 2), (4096, 0)] {
+            share.cover(&memory, bytes).await;
+            assert_eq!(memory.kib.available_permits(), left, "{bytes} bytes");
+        }
+        drop(share);
+        assert_eq!(memory.kib.available_permits(), 4);
+    }
+
+    #[tokio::test]
+    async fn half_read_bodies_that_fill_the_memory_end_one_after_the_other() {
+        let memory = BodyMemory::of(4);
+        let mut shares = [Share::default(), Share::default(), Share::default()];
+        shares[0].cover(&memory, 2048).await;
+        shares[1].cover(&memory, 2048).await;
+        let [first, second, third] = shares.each_mut();
+        assert!(first.cover(&memory, 4096).now_or_never().is_some(), "one may go on");
+        assert!(first.cover(&memory, 8192).now_or_never().is_some(), "to its end");
+        assert!(second.cover(&memory, 4096).now_or_never().is_none(), "the others wait");
+        assert!(third.cover(&memory, 1).now_or_never().is_none());
+        shares[0] = Share::default();
+        let [_, second, third] = shares.each_mut();
+        assert!(second.cover(&memory, 4096).now_or_never().is_some(), "until it is done");
+        assert!(third.cover(&memory, 1).now_or_never().is_some());
+    }
 }

@@ -1,7 +1,7 @@
 //! The HTTP API over the queue handle.
 //!
 //! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `deadline::bound`
-//! (`request_timeout`), `auth::authenticate` (401), the table of `endpoints`, `auth::authorise` (403, then 404 for an
+//! (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an
 //! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
 //! memory of all bodies together. `server::serve` bounds what happens before a request exists.
 
@@ -15,6 +15,7 @@ mod message_body;
 mod messages;
 mod metrics_page;
 mod openapi;
+mod origin;
 mod post;
 mod problem;
 mod raw;
@@ -35,10 +36,12 @@ use axum::{
 use self::{
     auth::{Access, Guard},
     body::BodyMemory,
+    deadline::Calls,
 };
 pub use self::{
     ids::{NewId, ulids},
     metrics_page::MetricsPage,
+    post::VIA,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
 };
@@ -55,6 +58,7 @@ pub struct Api {
     max_payload: usize,
     request_timeout: Duration,
     body_memory: BodyMemory,
+    calls: Calls,
     sinks: SinkStatuses,
     metrics: MetricsPage,
     new_id: NewId,
@@ -76,6 +80,7 @@ impl Api {
             max_payload: config.max_payload,
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
+            calls: Calls::default(),
             sinks,
             metrics,
             new_id,

@@ -1,9 +1,10 @@
 //! A configured sink, live. A new kind of sink is one line in `Destination::new`.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
+use super::backend::Backend;
 use crate::{
-    config::{RedisListConfig, SinkConfig},
+    config::{Config, RedisListConfig, RedisUrl, SinkConfig},
     scheduler::{Breaker, Element, Render, Target},
     sink::{Sink, envelope, http::HttpSink, kafka::KafkaSink, rabbitmq::RabbitMqSink, redis_list::RedisListSink},
 };
@@ -22,6 +23,25 @@ enum Way {
         render: Render,
         one_list: bool,
     },
+}
+
+/// Every configured sink by its name. They may connect in the background from now on.
+///
+/// # Errors
+/// All that cannot be used, a line each, the settings of Redis included. The checks of the configuration find most of
+/// it; what only a library can tell, such as a file that holds no certificate, is found here.
+pub fn all(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
+    let (mut live, mut errors) = (BTreeMap::new(), Vec::new());
+    if config.redis.url != RedisUrl::Embedded {
+        errors.extend(Backend::new(&config.redis, None).err().map(|error| format!("redis: {error}")));
+    }
+    for (name, sink) in &config.sinks {
+        match Destination::new(name, sink) {
+            Ok(destination) => drop(live.insert(name.clone(), destination)),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(live) } else { Err(errors.join("\n")) }
 }
 
 impl Destination {

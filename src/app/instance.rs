@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{backend::Backend, destination::Destination};
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses},
+    api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
+    metrics,
     port::Partition,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
@@ -27,11 +28,9 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// `seed` decides the jitter of retries. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// When a sink cannot be made of its configuration.
-    pub fn new(config: &Config, backend: &Backend, seed: u64) -> Result<Self, String> {
+    /// `destinations`: of all configured sinks. `seed` decides the jitter of retries. Must be called within a tokio
+    /// runtime.
+    pub fn new(config: &Config, backend: &Backend, destinations: BTreeMap<String, Destination>, seed: u64) -> Self {
         let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
@@ -44,11 +43,6 @@ impl Instance {
             });
             Arc::new(RedisStore::new(connection, prefix, settings))
         };
-
-        let mut destinations = BTreeMap::new();
-        for (name, sink) in &config.sinks {
-            destinations.insert(name.clone(), Destination::new(name, sink)?);
-        }
 
         let mut wakes = WakeListener::new(backend.client());
         let routes = names
@@ -80,8 +74,11 @@ impl Instance {
 
         let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = store(backend.connection());
+        for route in names.keys() {
+            metrics::begin_queue(route, &[VIA]);
+        }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
-        Ok(Self { queue: Arc::new(queue), store, scheduler, wakes, destinations })
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations }
     }
 
     /// What GET /v1/sinks tells.

@@ -17,6 +17,7 @@ use tokio::{
 
 use super::{
     backend::Backend,
+    destination,
     embedded::{self, Embedded, Home},
     instance::Instance,
     keeper, open_files,
@@ -33,22 +34,38 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// What the embedded Redis is left of `shutdown_timeout` to end in.
 const REDIS_SHARE: f64 = 0.3;
 
+/// What ended an instance that nobody had asked to stop.
+#[derive(Debug)]
+pub enum ServeError {
+    /// A setting that the checks of the configuration cannot judge.
+    Configuration(String),
+    /// An address in use, a Redis that must not be used, an embedded one that does not start, or a defect.
+    Failed(String),
+}
+
+impl From<String> for ServeError {
+    fn from(text: String) -> Self {
+        Self::Failed(text)
+    }
+}
+
 /// Runs an instance until SIGTERM or SIGINT, and returns within `shutdown_timeout` then.
 ///
 /// # Errors
-/// What ended it: an address in use, a Redis that must not be used, an embedded one that does not start, or a defect.
-pub async fn serve(config: Config) -> Result<(), String> {
+/// What ended it.
+pub async fn serve(config: Config) -> Result<(), ServeError> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
+    let destinations = destination::all(&config).map_err(ServeError::Configuration)?;
     let listen = config.server.listen;
     let listener = TcpListener::bind(listen).await.map_err(|error| format!("server.listen {listen}: {error}"))?;
     let home = match config.redis.url {
         RedisUrl::Embedded => Some(Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?),
         RedisUrl::Url(_) => None,
     };
-    let backend = Backend::new(&config.redis, home.as_ref().map(Home::url))?;
-    let instance = Instance::new(&config, &backend, rand::random())?;
+    let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
+    let instance = Instance::new(&config, &backend, destinations, rand::random());
 
     let (stopping, stopped) = watch::channel(false);
     let page = MetricsPage::new(instance.queue.clone(), recorder);
@@ -118,7 +135,7 @@ pub async fn serve(config: Config) -> Result<(), String> {
     if ended.is_ok() {
         tracing::info!("stopped");
     }
-    ended
+    Ok(ended?)
 }
 
 fn told(end: Result<(), JoinError>) -> String {

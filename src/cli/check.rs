@@ -1,4 +1,5 @@
-//! `punctual check`: is the configuration valid, and, with `--connect`, does everything that it names answer?
+//! `punctual check`: is the configuration valid, as `serve` would find it, and, with `--connect`, does everything that it
+//! names answer?
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,10 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, table};
 use crate::{
-    app::{destination::Destination, embedded},
+    app::{
+        destination::{self, Destination},
+        embedded,
+    },
     config::{Config, RedisUrl},
     store::redis::RedisStore,
 };
@@ -26,7 +30,9 @@ pub struct Arguments {
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = global.load()?;
+    let destinations = destination::all(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
+        close_all(&destinations).await;
         if global.json {
             println!("{}", json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }));
         } else {
@@ -34,7 +40,8 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let answers = ask_all(&config).await;
+    let answers = ask_all(&config, &destinations).await;
+    close_all(&destinations).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
         let shown: BTreeMap<_, _> =
@@ -50,21 +57,21 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
 }
 
-async fn ask_all(config: &Config) -> BTreeMap<String, Result<(), String>> {
+async fn ask_all(
+    config: &Config,
+    destinations: &BTreeMap<String, Destination>,
+) -> BTreeMap<String, Result<(), String>> {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
-    let sinks = config.sinks.iter().map(async |(name, sink)| {
-        let answer = match Destination::new(name, sink) {
-            Ok(destination) => {
-                let answer = within(destination.check()).await;
-                destination.close().await;
-                answer
-            }
-            Err(error) => Err(error),
-        };
+    let sinks = destinations.iter().map(async |(name, destination)| {
+        let answer = within(destination.check()).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, sinks) = tokio::join!(redis, join_all(sinks));
     sinks.into_iter().chain([redis]).collect()
+}
+
+async fn close_all(destinations: &BTreeMap<String, Destination>) {
+    join_all(destinations.values().map(Destination::close)).await;
 }
 
 async fn ask_redis(config: &Config) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::queue::QueueError;
+use crate::{app::serve::ServeError, queue::QueueError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -32,6 +32,15 @@ impl From<QueueError> for Failure {
             QueueError::UnknownRoute(_) => Failure::NotFound(format!("{error} in this Redis")),
             QueueError::Invalid(_) => Failure::Usage(error.to_string()),
             QueueError::Store(_) => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Configuration(text) => Failure::Configuration(text),
+            ServeError::Failed(text) => Failure::Failed(text),
         }
     }
 }

@@ -22,7 +22,7 @@ use failure::Failure;
 #[command(
     name = "punctual",
     version,
-    about = "Messages wait in Redis and leave for HTTP or a Redis list when they are due."
+    about = "Messages wait in Redis and leave for Kafka, RabbitMQ, HTTP or a Redis list when they are due."
 )]
 struct Cli {
     #[command(flatten)]
@@ -82,7 +82,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Serve => {
             let config = global.load()?;
             app::logging::init(config.log);
-            app::serve::serve(config).await.map_err(Failure::Failed)
+            Ok(app::serve::serve(config).await?)
         }
         Command::Schedule(arguments) => schedule::run(&global, *arguments).await,
         Command::Stats(arguments) => stats::run(&global, arguments).await,

@@ -33,5 +33,5 @@ pub async fn backend(config: &Config) -> Result<Backend, Failure> {
         ),
         RedisUrl::Url(_) => None,
     };
-    Backend::new(&config.redis, embedded).map_err(Failure::Failed)
+    Backend::new(&config.redis, embedded).map_err(Failure::Configuration)
 }

@@ -9,11 +9,10 @@ use super::{
     check::check_tls,
     problem::{Path, Problems},
     raw::RawKafka,
+    sinks::check_allow,
     value::Property,
 };
-
-/// Longest name of a topic, in bytes; Kafka's own limit.
-const MAX_TOPIC_BYTES: usize = 249;
+use crate::template::{Place, Template};
 
 /// Properties that the promises rest on, under all their names, and what to do instead.
 const REFUSED: [(&str, &str); 10] = [
@@ -30,11 +29,11 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut Problems) -> Option<KafkaSinkConfig> {
-    let topic = problems.require(&at.key("topic"), raw.topic);
-    if let Some(topic) = topic.as_ref().filter(|topic| !is_topic(topic)) {
-        let text = format!("`{}` is not a topic: 1 to {MAX_TOPIC_BYTES} of A-Za-z0-9._-", topic.escape_debug());
-        problems.add(&at.key("topic"), text);
-    }
+    let topic = problems
+        .require(&at.key("topic"), raw.topic)
+        .and_then(|topic| problems.check(&at.key("topic"), Template::parse(&topic, Place::Topic)));
+    let shape = topic.as_ref().map(Template::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, "topic"), problems));
     if raw.brokers.is_empty() {
         problems.require::<()>(&at.key("brokers"), None);
     }
@@ -68,7 +67,7 @@ pub fn sink(raw: RawKafka, at: &Path, timeout: Option<Duration>, problems: &mut 
     }
     let [ca_file, cert_file, key_file] = tls;
     let server = KafkaServer { brokers, options, username, password, ca_file, cert_file, key_file };
-    Some(KafkaSinkConfig { server, topic: topic?, timeout: timeout? })
+    Some(KafkaSinkConfig { server, topic: topic?, allow: allow?, timeout: timeout? })
 }
 
 fn check_options(at: &Path, options: &BTreeMap<String, Secret>, problems: &mut Problems) {
@@ -87,12 +86,6 @@ fn check_options(at: &Path, options: &BTreeMap<String, Secret>, problems: &mut P
             Err(other) => problems.add(&at.key(name), other.to_string()),
         }
     }
-}
-
-/// Kafka's own rule.
-fn is_topic(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    (1..=MAX_TOPIC_BYTES).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
 /// `host:port`, `[::1]:port`

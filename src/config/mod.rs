@@ -7,10 +7,12 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use ::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
+    http::SigningSecret,
     load::{Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
@@ -18,12 +20,13 @@ pub use self::{
 use crate::{
     message::Remember,
     outcome::RetryPolicy,
-    template::{Allow, Template},
+    template::{Address, Allow, Template},
 };
 
 mod check;
 mod entries;
 mod expand;
+mod http;
 mod kafka;
 mod load;
 mod problem;
@@ -135,10 +138,10 @@ pub struct HttpSinkConfig {
     /// What they may become.
     pub allow: Allow,
     pub timeout: Duration,
-    /// Standard Webhooks secrets, `whsec_...`: each signs, so that they can be rotated.
-    pub signing_secrets: Vec<Secret>,
-    /// Sent with every request.
-    pub headers: BTreeMap<String, Secret>,
+    /// Standard Webhooks: each signs, so that they can be rotated.
+    pub signing_secrets: Vec<SigningSecret>,
+    /// Sent with every request; the values are marked as sensitive.
+    pub headers: HeaderMap,
     pub ca_file: Option<PathBuf>,
     pub cert_file: Option<PathBuf>,
     pub key_file: Option<PathBuf>,
@@ -147,7 +150,9 @@ pub struct HttpSinkConfig {
 #[derive(Clone, Debug)]
 pub struct KafkaSinkConfig {
     pub server: KafkaServer,
-    pub topic: String,
+    pub topic: Template,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 
@@ -197,10 +202,9 @@ pub enum ListFormat {
 #[derive(Clone, Debug)]
 pub struct RabbitMqConfig {
     pub server: RabbitMqServer,
-    /// Empty: the default exchange, which routes to the queue that the routing key names.
-    pub exchange: String,
-    /// `None`: the message's key.
-    pub routing_key: Option<String>,
+    pub address: Address,
+    /// What it may become.
+    pub allow: Allow,
     pub timeout: Duration,
 }
 

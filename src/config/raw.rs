@@ -164,7 +164,7 @@ pub struct RawHttp {
     pub timeout: Option<Period>,
     /// Standard Webhooks: `whsec_` and base64. Every secret signs.
     pub signing_secrets: List<Secret>,
-    /// Sent with every request.
+    /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
     pub headers: BTreeMap<String, Secret>,
     /// PEM; for `https://`, in place of the system's certificates.
     pub ca_file: Option<PathBuf>,
@@ -180,8 +180,10 @@ pub struct RawHttp {
 pub struct RawKafka {
     /// `host:port` of one or more of the cluster's brokers; required.
     pub brokers: List<String>,
-    /// Required.
+    /// Required. It may have `{key}`, `{route}`, `{header:NAME}`.
     pub topic: Option<String>,
+    /// Required with placeholders: patterns of what `topic` may become. `*` is any text, `?` one character.
+    pub allow: List<String>,
     /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
     /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
@@ -240,9 +242,13 @@ pub struct RawRabbitMq {
     /// PEM; with `cert_file`.
     pub key_file: Option<PathBuf>,
     /// It must exist; required. Empty is the default exchange, which routes to the queue that the routing key names.
+    /// It may have `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     pub exchange: Option<String>,
-    /// In place of the message's `key`.
+    /// In place of the message's `key`; it may have the same.
     pub routing_key: Option<String>,
+    /// Required with placeholders: patterns of what `routing_key` may become, or where `exchange` has them of
+    /// `exchange/routing_key`. `*` is any text without `/`, `**` any text, `?` one character.
+    pub allow: List<String>,
     /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
 }

@@ -1,26 +1,21 @@
 //! Checks of sinks. A new type of sink is a struct in `raw`, a function here, and its defaults in the YAML.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{
-    HttpSinkConfig, RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
+    RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, SecretUrl, SinkConfig,
     check::{check_tls, millis, redis_server},
-    kafka,
+    http, kafka,
     problem::{Path, Problems},
     raw::{RawHttp, RawKafka, RawRabbitMq, RawRedisList, RawSink},
     value::{List, Period},
 };
-use crate::{
-    message::is_reserved_header,
-    template::{Allow, Pattern, Place, Template, UrlTemplate},
-};
-use base64::{Engine, prelude::BASE64_STANDARD};
-use http::{HeaderName, HeaderValue};
+use crate::template::{Address, Allow, Pattern, Place, Template};
 use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
     match raw {
-        RawSink::Http(raw) => http(raw, at, problems).map(SinkConfig::Http),
+        RawSink::Http(raw) => http::sink(raw, at, problems).map(SinkConfig::Http),
         RawSink::Kafka(raw) => {
             let timeout = check_timeout(at, raw.timeout, problems);
             kafka::sink(raw, at, timeout, problems).map(SinkConfig::Kafka)
@@ -39,52 +34,12 @@ pub fn timeout(raw: &RawSink) -> Option<Duration> {
     timeout.map(|timeout| timeout.0)
 }
 
-fn check_timeout(at: &Path, timeout: Option<Period>, problems: &mut Problems) -> Option<Duration> {
+pub fn check_timeout(at: &Path, timeout: Option<Period>, problems: &mut Problems) -> Option<Duration> {
     problems.within(&at.key("timeout"), timeout, millis(100)..=millis(3_600_000)).map(|timeout| timeout.0)
 }
 
-fn http(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConfig> {
-    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
-    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
-        let template = problems.check(&at.key("url"), http_url(url.expose()))?;
-        check_tls(at, &tls, template.base().scheme() == "https", problems);
-        Some((SecretUrl::from(url.expose()), template.shape()))
-    });
-    let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
-    let timeout = check_timeout(at, raw.timeout, problems);
-    let mut signing_secrets = Vec::new();
-    for (place, secret) in raw.signing_secrets.items() {
-        if is_signing_secret(&secret) {
-            signing_secrets.push(secret);
-        } else {
-            let at = at.key("signing_secrets").key(place.to_string());
-            problems.add(&at, "is not `whsec_` followed by base64, as Standard Webhooks has it");
-        }
-    }
-    check_headers(&at.key("headers"), &raw.headers, problems);
-    let [ca_file, cert_file, key_file] = tls;
-    Some(HttpSinkConfig {
-        url: url?.0,
-        allow: allow?,
-        timeout: timeout?,
-        signing_secrets,
-        headers: raw.headers,
-        ca_file,
-        cert_file,
-        key_file,
-    })
-}
-
-fn http_url(text: &str) -> Result<UrlTemplate, String> {
-    let url = UrlTemplate::parse(text)?;
-    match url.base().scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("has the scheme `{other}`; known: http, https")),
-    }
-}
-
 /// `shape`: what the `setting` of the sink at `at` can become; `None` when it is a constant.
-fn check_allow(
+pub fn check_allow(
     raw: List<String>,
     shape: Option<&Pattern>,
     (at, setting): (&Path, &str),
@@ -116,25 +71,6 @@ fn check_allow(
     problems.check(&at, Allow::try_from(patterns))
 }
 
-fn is_signing_secret(secret: &Secret) -> bool {
-    let key = secret.expose().strip_prefix("whsec_").and_then(|key| BASE64_STANDARD.decode(key).ok());
-    key.is_some_and(|key| !key.is_empty())
-}
-
-fn check_headers(at: &Path, headers: &BTreeMap<String, Secret>, problems: &mut Problems) {
-    for (name, value) in headers {
-        let at = at.key(name);
-        if HeaderName::try_from(name).is_err() {
-            problems.add(&at, format!("`{}` is not a header name", name.escape_debug()));
-        } else if is_reserved_header(name) && !name.eq_ignore_ascii_case("authorization") {
-            problems.add(&at, "is a header that punctual or HTTP itself sets");
-        }
-        if HeaderValue::try_from(value.expose()).is_err() {
-            problems.add(&at, "has a value with control characters");
-        }
-    }
-}
-
 fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<RedisListConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let username = raw.username.filter(|name| !name.is_empty());
@@ -164,9 +100,6 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
     Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })
 }
 
-/// Longest name of an exchange and longest routing key in bytes: AMQP's short string.
-const MAX_SHORT_STRING_BYTES: usize = 255;
-
 fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<RabbitMqConfig> {
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
@@ -174,13 +107,22 @@ fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<Rabb
         check_tls(at, &tls, secure, problems);
         Some(SecretUrl::from(url.expose()))
     });
-    let exchange = problems.require(&at.key("exchange"), raw.exchange);
-    for (key, text) in [("exchange", &exchange), ("routing_key", &raw.routing_key)] {
-        let length = text.as_ref().map_or(0, String::len);
-        if length > MAX_SHORT_STRING_BYTES {
-            problems.add(&at.key(key), format!("has {length} bytes, AMQP takes at most {MAX_SHORT_STRING_BYTES}"));
-        }
-    }
+    let exchange = problems
+        .require(&at.key("exchange"), raw.exchange)
+        .and_then(|text| problems.check(&at.key("exchange"), Template::parse(&text, Place::Exchange)));
+    let routing_key = raw
+        .routing_key
+        .filter(|key| !key.is_empty())
+        .map(|text| problems.check(&at.key("routing_key"), Template::parse(&text, Place::RoutingKey)));
+    let varies = exchange.as_ref().is_some_and(|exchange| exchange.as_constant().is_none());
+    let address = match routing_key {
+        // It was reported.
+        Some(None) => None,
+        key => exchange.and_then(|exchange| problems.check(&at.key("exchange"), Address::new(exchange, key.flatten()))),
+    };
+    let setting = if varies { "exchange/routing_key" } else { "routing_key" };
+    let shape = address.as_ref().map(Address::shape);
+    let allow = shape.and_then(|shape| check_allow(raw.allow, shape.as_ref(), (at, setting), problems));
     let timeout = check_timeout(at, raw.timeout, problems);
     let [ca_file, cert_file, key_file] = tls;
     let server = RabbitMqServer {
@@ -191,8 +133,7 @@ fn rabbitmq(raw: RawRabbitMq, at: &Path, problems: &mut Problems) -> Option<Rabb
         cert_file,
         key_file,
     };
-    let routing_key = raw.routing_key.filter(|key| !key.is_empty());
-    Some(RabbitMqConfig { server, exchange: exchange?, routing_key, timeout: timeout? })
+    Some(RabbitMqConfig { server, address: address?, allow: allow?, timeout: timeout? })
 }
 
 /// Whether it asks for TLS.

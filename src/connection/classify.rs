@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError};
 
-use super::NO_ANSWER;
+use super::{NO_ANSWER, NO_LINK};
 use crate::port::StoreError;
 
 /// Codes of error replies that tell a state of the server, and the label they are counted under.
@@ -21,9 +21,17 @@ const SERVER_STATES: [(&str, &str); 12] = [
     ("UNKILLABLE", "busy"),
 ];
 
+/// The other kinds of `classify` and of a connection.
+const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
+
+/// Every kind of error that is counted.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
+}
+
 /// Tells a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {
-    let text = error.to_string();
+    let text = without_arguments(error.to_string());
     let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
     match error.kind() {
         ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
@@ -48,6 +56,14 @@ pub fn classify(error: &RedisError) -> StoreError {
         Some((_, kind)) => unavailable(kind),
         None => unavailable("other"),
     }
+}
+
+/// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
+fn without_arguments(mut text: String) -> String {
+    if let Some(at) = text.find(", with args beginning with") {
+        text.truncate(at);
+    }
+    text
 }
 
 /// The code of an error reply. Redis before 7 puts up to three things in front of that of a command in a script: that

@@ -165,9 +165,7 @@ impl Queue {
             self.store.redrive(partition, named.as_deref()).await
         }))
         .await?;
-        let count = counts.into_iter().sum();
-        metrics::redriven(route, count);
-        Ok(count)
+        Ok(counts.into_iter().sum())
     }
 
     /// Deletes dead messages: the named ones, or all that died before the call.
@@ -178,9 +176,7 @@ impl Queue {
             self.store.purge(partition, named.as_deref()).await
         }))
         .await?;
-        let count = counts.into_iter().sum();
-        metrics::purged(route, count);
-        Ok(count)
+        Ok(counts.into_iter().sum())
     }
 
     /// Stops claiming on every instance, until `resume`.

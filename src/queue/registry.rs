@@ -9,6 +9,9 @@ use crate::{
     store::redis::{RedisStore, Registration, RegistrationError, SafetyError},
 };
 
+/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
+const EMPTIED: &str = "emptied";
+
 /// What a Redis has been told, and may have forgotten.
 pub struct Registry {
     store: Arc<RedisStore>,
@@ -38,6 +41,7 @@ impl StartError {
 
 impl Registry {
     pub fn new(store: Arc<RedisStore>, allow_eviction: bool) -> Self {
+        metrics::begin_redis_errors([EMPTIED]);
         Self { store, allow_eviction, registered: Mutex::new(None) }
     }
 
@@ -60,7 +64,7 @@ impl Registry {
         let first = registered.is_none();
         let routes = self.store.register(first).await?;
         if !first && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error("emptied");
+            metrics::redis_error(EMPTIED);
             tracing::error!(
                 "redis has lost its data: routes that were registered are gone, and their messages with them"
             );

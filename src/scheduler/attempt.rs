@@ -15,6 +15,10 @@ use crate::{
     time::ServerClock,
 };
 
+/// How long a message that a later release wrote stays away from this one: seldom enough to cost nothing, while an
+/// instance of that release has its chance every time.
+const LATER_RELEASE_PAUSE: Duration = Duration::from_secs(2);
+
 pub struct Attempt {
     pub held: Held,
     number: u32,
@@ -24,7 +28,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Reads what was stored. `clock`: as the claim told it. `None` when it is dead, and with the settler.
+    /// Reads what was stored. `clock`: as the claim told it. `None` when it cannot be sent, and is with the settler: it is
+    /// dead, or a later release's.
     pub fn open(
         route: &Route,
         settler: &Settler,
@@ -34,6 +39,13 @@ impl Attempt {
     ) -> Option<(Self, Delivery)> {
         let message = match codec::decode(&claimed.body) {
             Ok(message) => message,
+            Err(error @ DecodeError::Version(_)) => {
+                route.unreadable.call_once(|| {
+                    tracing::error!(route = %route.name, %error, "left to instances of that release: is one running?");
+                });
+                settler.settle(held.until(clock.at(Instant::now()), LATER_RELEASE_PAUSE), Decision::Release, "");
+                return None;
+            }
             Err(error) => {
                 let reason = if error == DecodeError::Lost { DeadReason::Orphan } else { DeadReason::Undecodable };
                 settler.settle(held, Decision::Bury(reason), &error.to_string());

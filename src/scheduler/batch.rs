@@ -23,7 +23,8 @@ use crate::{
 };
 
 /// What must be left of a lease beyond the sink's timeout when a batch starts. Half of the 500 ms by which a
-/// lease exceeds the timeout at least, so that a claim that took up to 250 ms can still start.
+/// lease exceeds the timeout at least, so that a claim that took up to 250 ms can still start; after one that took
+/// longer, the next one asks for a lease that is longer by it.
 const START_MARGIN: Duration = Duration::from_millis(250);
 
 /// After the sink's timeout: for an outcome that is under way already. Leaves 150 ms of the lease to settle.

@@ -1,7 +1,8 @@
 //! One partition's sleeper: registers, looks, sleeps (DESIGN.md, "wake protocol").
 //!
-//! The bell was subscribed before it starts, so nothing that rings after a look is missed. A look is a claim;
-//! its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
+//! The bell rings whenever its subscription comes about, the first time too, so that a look follows: nothing that
+//! rings after that is missed. Until then, and while it is known to be lost, the fallback is a second. A look is a
+//! claim; its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
 //! fallback. While nothing may leave (breaker open, no room) an overdue head is not looked at again; only
 //! expired leases are recovered then.
 
@@ -45,7 +46,9 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 /// Suspects in a row before ordinary messages have their turn: each waits for every batch of the process.
 const SUSPECTS_IN_A_ROW: u32 = 8;
 
-/// Before leases that seemed expired but were not are recovered again.
+/// How long recovery waits where it would do harm or nothing: after leases that seemed expired but were not, while
+/// settlements wait for an answer, and after an outage of so long, for the settlements of other instances: each of
+/// them is repeated twice a second.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Claimer {
@@ -62,6 +65,10 @@ pub struct Claimer {
     suspects_in_a_row: u32,
     /// Expired leases are not recovered before.
     recover_from: Instant,
+    /// The store's latest answer.
+    answered: Instant,
+    /// What claims took lately, from sending to reply; at most the store's timeout.
+    took: Duration,
     batches: JoinSet<()>,
 }
 
@@ -94,6 +101,8 @@ impl Claimer {
             rotation: Rotation::default(),
             suspects_in_a_row: 0,
             recover_from: now,
+            answered: now,
+            took: Duration::ZERO,
             batches: JoinSet::new(),
         }
     }
@@ -147,7 +156,7 @@ impl Claimer {
 
     fn next_look(&self, now: Instant) -> (Instant, Look, Wake) {
         let suspect_at = self.route.target.breaker().suspects_from();
-        let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at);
+        let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at, self.recover_from);
         let ordinary_turn = look == Look::Suspect && at <= now && self.suspects_in_a_row >= SUSPECTS_IN_A_ROW;
         (at, if ordinary_turn { Look::Ordinary } else { look }, wake)
     }
@@ -191,15 +200,19 @@ impl Claimer {
             },
             limit: leave.room.messages(),
             max_bytes: leave.room.bytes(),
-            lease: self.route.policy.lease,
+            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
+            // and what was claimed would be released and claimed again for ever.
+            lease: self.route.policy.lease + self.took,
         };
         // This look answers whatever rang before it.
         let _ = self.bell.heard().now_or_never();
         self.pace.start(Instant::now());
         match self.route.store.claim(&self.partition, request).await {
             Ok(claim) => {
-                self.patience.answered();
-                self.answered(claim, look, leave).await;
+                self.store_answered();
+                self.took = claim.clock.taken.elapsed().max(self.took / 2);
+                let lease_ends = claim.clock.taken + request.lease;
+                self.answered(claim, look, leave, lease_ends).await;
             }
             Err(error) => {
                 // Nothing is held while it waits.
@@ -226,7 +239,7 @@ impl Claimer {
         Some(Leave { pass, admission, room })
     }
 
-    async fn answered(&mut self, claim: Claim, look: Look, leave: Leave) {
+    async fn answered(&mut self, claim: Claim, look: Look, leave: Leave, lease_ends: Instant) {
         let probe = leave.admission.is_probe();
         let expired = self.view.update(&claim, look, Instant::now());
         self.pace.caught(caught(&claim, look));
@@ -237,18 +250,25 @@ impl Claimer {
         if probe && look == Look::Ordinary {
             claim.messages.iter().for_each(|probed| self.rotation.claimed(&probed.id));
         }
-        self.set_off(claim, leave);
-        if expired && self.recover_from <= Instant::now() {
+        self.set_off(claim, leave, lease_ends);
+        if expired {
             self.recover().await;
         }
     }
 
-    fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave) {
+    fn store_answered(&mut self) {
+        let now = Instant::now();
+        if self.patience.answered() && now >= self.answered + RECOVERY_PAUSE {
+            self.recover_from = self.recover_from.max(now + RECOVERY_PAUSE);
+        }
+        self.answered = now;
+    }
+
+    fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave, lease_ends: Instant) {
         if claim.messages.is_empty() {
             return;
         }
         let pass = Arc::new(pass);
-        let lease_ends = claim.clock.taken + self.route.policy.lease;
         let messages = claim.messages.into_iter().map(|claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token },
@@ -276,12 +296,20 @@ impl Claimer {
         }
     }
 
+    /// Unless it has to wait.
     async fn recover(&mut self) {
+        let now = Instant::now();
+        if self.settler.unanswered().any() {
+            self.recover_from = now + RECOVERY_PAUSE;
+        }
+        if now < self.recover_from {
+            return;
+        }
         // Until the next look tells when.
         self.view.lease = None;
         match self.route.store.recover(&self.partition).await {
             Ok(recovered) => {
-                self.patience.answered();
+                self.store_answered();
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
                 self.route.metrics.dead(DeadReason::Crash, recovered.dead.into());

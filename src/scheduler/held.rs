@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -15,4 +15,13 @@ pub struct Held {
     pub seat: Seat,
     pub _permit: Permit,
     pub _pass: Arc<Pass>,
+}
+
+impl Held {
+    /// Goes back to `pause` after `now`, microseconds on Redis' clock, when it is released.
+    pub fn until(mut self, now: u64, pause: Duration) -> Self {
+        let at = now / 1000 + u64::try_from(pause.as_millis()).expect("a short time");
+        self.not_before = UnixMillis::new(at).unwrap_or(self.not_before);
+        self
+    }
 }

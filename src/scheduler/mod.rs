@@ -25,6 +25,7 @@ mod rotation;
 mod route;
 mod settler;
 mod transfer;
+mod unanswered;
 mod view;
 
 #[cfg(test)]
@@ -33,7 +34,7 @@ mod tests;
 mod twin;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
     time::Duration,
 };
 
@@ -50,15 +51,20 @@ use crate::{metrics::RouteMetrics, port::Store};
 /// All routes of one instance.
 pub struct Scheduler {
     store: Arc<dyn Store>,
-    routes: Vec<RouteSetup>,
+    routes: Vec<(RouteSetup, RouteMetrics)>,
     max_sleep: Duration,
     seed: u64,
 }
 
 impl Scheduler {
     /// `max_sleep`: longest sleep of a partition whose bell is listening. `seed` decides the jitter of retries.
+    /// The counters of the routes begin here.
     pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
-        Self { store, routes, max_sleep, seed }
+        let counted = |setup: RouteSetup| {
+            let metrics = RouteMetrics::new(&setup.route, setup.target.breaker().sink());
+            (setup, metrics)
+        };
+        Self { store, routes: routes.into_iter().map(counted).collect(), max_sleep, seed }
     }
 
     /// Until `shutdown` is true or its sender gone; then claims no more, and returns once what is being sent
@@ -71,12 +77,12 @@ impl Scheduler {
         let mut rng = StdRng::seed_from_u64(self.seed);
         let gate = Gate::default();
         let mut tasks = JoinSet::new();
-        for RouteSetup { route: name, partitions, policy, target } in self.routes {
+        for (RouteSetup { route: name, partitions, policy, target }, metrics) in self.routes {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
             let route = Arc::new(Route {
-                metrics: RouteMetrics::new(&name, breaker.sink()),
+                metrics,
                 budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
                 name,
                 policy,
@@ -84,6 +90,7 @@ impl Scheduler {
                 store: Arc::clone(&self.store),
                 gate: gate.clone(),
                 max_sleep: self.max_sleep,
+                unreadable: Once::new(),
             });
             for (partition, bell) in partitions {
                 let settler = Settler::start(&route, &partition, &mut tasks);

@@ -39,8 +39,9 @@ impl Patience {
         if is_outage(error) { LONGEST.min(FIRST * (1 << (self.failures - 1).min(8))) } else { FOR_A_PERSON }
     }
 
-    pub fn answered(&mut self) {
-        self.failures = 0;
+    /// Returns whether it had failed before.
+    pub fn answered(&mut self) -> bool {
+        std::mem::take(&mut self.failures) > 0
     }
 }
 
@@ -59,7 +60,7 @@ mod tests {
         let mut patience = Patience::default();
         let waits: Vec<_> = (0..6).map(|_| patience.wait(&"r:0", "claim", &away).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
-        patience.answered();
+        assert!(patience.answered() && !patience.answered());
         assert_eq!(patience.wait(&"r:0", "claim", &away), FIRST);
         assert_eq!(patience.wait(&"r:0", "claim", &StoreError::WrongType { text: String::new() }), FOR_A_PERSON);
     }

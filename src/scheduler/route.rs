@@ -1,6 +1,9 @@
 //! What the tasks of one route share.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -15,7 +18,7 @@ use crate::{
 /// A route as the scheduler is told of it.
 pub struct RouteSetup {
     pub route: Arc<str>,
-    /// Each with its bell, subscribed already: the scheduler looks after it has registered.
+    /// Each with its bell, which need not be subscribed yet: it rings when that comes about, and so makes look again.
     pub partitions: Vec<(Partition, Arc<Bell>)>,
     pub policy: Policy,
     pub target: Target,
@@ -85,6 +88,8 @@ pub struct Route {
     pub gate: Gate,
     /// Longest sleep of a partition whose bell is listening.
     pub max_sleep: Duration,
+    /// Whether it was told that messages of a later release wait here.
+    pub unreadable: Once,
 }
 
 impl Route {

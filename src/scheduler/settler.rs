@@ -1,7 +1,7 @@
 //! Tells the store how claims ended, many at a time: one lane per kind of settlement and partition, so that
 //! one that is refused (a foreign value in `dead`, say) does not hold up the others.
 //!
-//! A lane repeats until the store answers; fencing makes that safe. A claim that has ended keeps its share of
+//! A lane repeats until the store answers; fencing makes that safe. Until then it says so (`Unanswered`). A claim that has ended keeps its share of
 //! the in-flight budget, its seat and its pass until then.
 
 use std::{sync::Arc, time::Duration};
@@ -16,6 +16,7 @@ use super::{
     held::Held,
     patience::{Patience, is_outage},
     route::Route,
+    unanswered::{Mark, Unanswered},
 };
 use crate::{
     outcome::{DeadReason, Decision},
@@ -32,9 +33,6 @@ const FLUSH_AT: usize = 256;
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
-/// Bytes of an error text that are kept with a message: enough for a person, little in a call of 1000.
-const ERROR_MAX: usize = 512;
-
 /// The lanes of one partition. They end when it and its clones are gone and all is settled.
 #[derive(Clone)]
 pub struct Settler {
@@ -42,21 +40,29 @@ pub struct Settler {
     retry: UnboundedSender<Item<(Duration, String)>>,
     bury: UnboundedSender<Item<(DeadReason, String)>>,
     release: UnboundedSender<Item<()>>,
+    unanswered: Unanswered,
 }
 
 impl Settler {
     pub fn start(route: &Arc<Route>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
+        let unanswered = Unanswered::default();
         Self {
-            ack: lane::<Ack>(route, partition, tasks),
-            retry: lane::<RetryLater>(route, partition, tasks),
-            bury: lane::<Bury>(route, partition, tasks),
-            release: lane::<GiveBack>(route, partition, tasks),
+            ack: lane::<Ack>(route, partition, &unanswered, tasks),
+            retry: lane::<RetryLater>(route, partition, &unanswered, tasks),
+            bury: lane::<Bury>(route, partition, &unanswered, tasks),
+            release: lane::<GiveBack>(route, partition, &unanswered, tasks),
+            unanswered,
         }
     }
 
-    /// `error` goes with a retry or a burial.
+    /// What of the partition waits for an answer of the store that did not come at first.
+    pub fn unanswered(&self) -> &Unanswered {
+        &self.unanswered
+    }
+
+    /// `error` goes with a retry or a burial; the store shortens it.
     pub fn settle(&self, held: Held, decision: Decision, error: &str) {
-        let text = || error[..error.floor_char_boundary(ERROR_MAX)].to_owned();
+        let text = || error.to_owned();
         // A lane is gone only after an abort: then the lease brings the message back.
         match decision {
             Decision::Ack => drop(self.ack.send(Item::new(held, ()))),
@@ -187,6 +193,7 @@ impl Kind for GiveBack {
 fn lane<K: Kind>(
     route: &Arc<Route>,
     partition: &Partition,
+    unanswered: &Unanswered,
     tasks: &mut JoinSet<()>,
 ) -> UnboundedSender<Item<K::Detail>> {
     // Holds at most what the route may have in flight.
@@ -197,6 +204,8 @@ fn lane<K: Kind>(
         arrivals,
         waiting: Vec::new(),
         patience: Patience::default(),
+        unanswered: unanswered.clone(),
+        mark: None,
     };
     tasks.spawn(lane.run());
     sender
@@ -208,6 +217,9 @@ struct Lane<K: Kind> {
     arrivals: UnboundedReceiver<Item<K::Detail>>,
     waiting: Vec<Item<K::Detail>>,
     patience: Patience,
+    unanswered: Unanswered,
+    /// From a call without an answer until nothing is left that waited for it.
+    mark: Option<Mark>,
 }
 
 impl<K: Kind> Lane<K> {
@@ -255,11 +267,17 @@ impl<K: Kind> Lane<K> {
                 self.patience.answered();
                 self.count(&verdicts);
                 self.waiting.drain(..count);
+                if count < FLUSH_MAX {
+                    self.mark = None;
+                }
                 self.route.show_in_flight();
                 Ok(())
             }
             Err(error) => {
                 let repeat = is_outage(&error);
+                if repeat && self.mark.is_none() {
+                    self.mark = Some(self.unanswered.mark());
+                }
                 // What is refused although it is no outage may be given up once its lease has ended: the
                 // message is not lost by it, and its share of the budget is needed.
                 let now = Instant::now();

@@ -66,13 +66,14 @@ impl Transfers<'_> {
     async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
         let sent = Instant::now();
         let mut patience = Patience::default();
-        let mut repeated = false;
+        // What got no answer may have been done, and is not to be recovered while it is repeated.
+        let mut unanswered = None;
         loop {
             match self.route.store.transfer(self.partition, &transfers).await {
                 Ok(verdicts) => {
                     let lists = transfers.iter().map(|transfer| &*transfer.list);
                     for ((attempt, list), verdict) in attempts.into_iter().zip(lists).zip(verdicts) {
-                        self.conclude(attempt, list, verdict, sent, repeated);
+                        self.conclude(attempt, list, verdict, sent, unanswered.is_some());
                     }
                     self.route.show_in_flight();
                     return;
@@ -83,7 +84,9 @@ impl Transfers<'_> {
                     if !is_outage(&error) && over {
                         return;
                     }
-                    repeated |= is_outage(&error);
+                    if is_outage(&error) {
+                        unanswered.get_or_insert_with(|| self.settler.unanswered().mark());
+                    }
                     sleep(wait).await;
                 }
             }

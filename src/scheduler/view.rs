@@ -66,8 +66,13 @@ impl View {
     }
 
     /// When to look next, and for what. `suspect_at`: when a suspect may leave, `None` for at once; suspects go
-    /// before others that are overdue.
-    pub fn next(&self, max_sleep: Duration, suspect_at: Option<Instant>) -> (Instant, Look, Wake) {
+    /// before others that are overdue. `recover_from`: when an ended lease is worth a look.
+    pub fn next(
+        &self,
+        max_sleep: Duration,
+        suspect_at: Option<Instant>,
+        recover_from: Instant,
+    ) -> (Instant, Look, Wake) {
         if self.again {
             return (self.looked, Look::Ordinary, Wake::Timer);
         }
@@ -75,7 +80,7 @@ impl View {
         [
             (waiting && self.suspects > 0).then_some((suspect_at.unwrap_or(self.looked), Look::Suspect, Wake::Timer)),
             self.due.filter(|_| waiting).map(|at| (at, Look::Ordinary, Wake::Timer)),
-            self.lease.map(|at| (at, Look::Ordinary, Wake::Timer)),
+            self.lease.map(|at| (at.max(recover_from), Look::Ordinary, Wake::Timer)),
         ]
         .into_iter()
         .flatten()

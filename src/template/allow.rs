@@ -116,6 +116,13 @@ impl Pattern {
         Ok(Self(tokens))
     }
 
+    /// What matches this, then `separator`, then `other`.
+    pub(super) fn followed_by(mut self, separator: char, other: Self) -> Self {
+        self.0.push(Token::One(separator));
+        self.0.extend(other.0);
+        self
+    }
+
     /// Whether it matches the whole of `text`.
     ///
     /// A wildcard takes as little as it can, and what stands behind it is tried there first. Only the last

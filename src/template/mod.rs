@@ -2,10 +2,11 @@
 //! of it.
 //!
 //! `parts` splits a text at its placeholders and fills them in, `place` knows what each kind of name may hold,
-//! `url` does the same for the path and query of a URL. A text without placeholders is a constant: it costs
+//! `url` does the same for the path and query of a URL, `address` joins the two names of an AMQP broker. A text without placeholders is a constant: it costs
 //! nothing per message, and needs no `allow`. Whatever goes wrong with a message's values is about that message
 //! alone: its sink rejects it.
 
+mod address;
 mod allow;
 mod parts;
 mod place;
@@ -13,14 +14,15 @@ mod url;
 
 use std::borrow::Cow;
 
-use self::{
-    allow::Token,
-    parts::{Part, Values},
-};
 pub use self::{
+    address::Address,
     allow::{Allow, Pattern},
     place::Place,
     url::UrlTemplate,
+};
+use self::{
+    allow::Token,
+    parts::{Part, Values},
 };
 use crate::message::Metadata;
 
@@ -92,9 +94,22 @@ impl Template {
 
     /// What its names look like; `None` for a constant.
     pub fn shape(&self) -> Option<Pattern> {
+        self.as_constant().is_none().then(|| self.pattern(Token::Any))
+    }
+
+    /// Its names, when every value is some `value`.
+    fn pattern(&self, value: Token) -> Pattern {
         match &self.text {
-            Text::Constant(_) => None,
-            Text::Parts(parts) => Some(parts::shape(parts, Token::Any)),
+            Text::Constant(text) => text.chars().map(Token::One).collect(),
+            Text::Parts(parts) => parts::shape(parts, value),
+        }
+    }
+
+    /// The name with the most harmless values.
+    fn sample(&self) -> String {
+        match &self.text {
+            Text::Constant(text) => text.clone(),
+            Text::Parts(parts) => parts::sample(parts),
         }
     }
 }

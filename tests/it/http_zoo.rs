@@ -3,8 +3,9 @@
 mod replies;
 mod tls;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
+use axum::http::HeaderMap;
 use punctual::{config::HttpSinkConfig, sink::http::HttpSink, template::Allow};
 
 fn config(url: String, timeout: Duration) -> HttpSinkConfig {
@@ -13,7 +14,7 @@ fn config(url: String, timeout: Duration) -> HttpSinkConfig {
         allow: Allow::default(),
         timeout,
         signing_secrets: vec![],
-        headers: BTreeMap::new(),
+        headers: HeaderMap::new(),
         ca_file: None,
         cert_file: None,
         key_file: None,

@@ -64,6 +64,15 @@ async fn a_list_of_the_wrong_type_is_unavailable_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_server_that_repeats_what_it_was_sent_shows_no_payload() {
+    let server = RedisServer::start_with(&["--rename-command", "RPUSH", "''"]).await;
+    let outcome = send_one(&sink(&server, TIMEOUT)).await;
+    assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+    let error = outcome.error().unwrap();
+    assert!(error.contains("unknown command") && !error.contains("payload"), "{error}");
+}
+
+#[tokio::test]
 async fn each_message_goes_to_its_own_list_and_a_wrong_one_fails_alone() {
     let server = RedisServer::start().await;
     command(&server, &["SET", "jobs:wrong", "foreign"]).await;

@@ -87,6 +87,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "sinks: {a: {type: http, url: 'http://b', headers: {Host: c}}}",
         "1.yaml:1:52: sinks.a.headers.Host: is a header that punctual or HTTP itself sets",
     ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {x-A: c, x-a: d}}}",
+        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case",
+    ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
         "sinks: {a: {type: redis_list, key: '{{punctual:r:0}}:dead'}}",
@@ -153,7 +157,15 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'c d'}}",
-        "1.yaml:1:42: sinks.a.topic: `c d` is not a topic: 1 to 249 of A-Za-z0-9._-",
+        "1.yaml:1:42: sinks.a.topic: `c d` is not 1 to 249 of A-Za-z0-9._-",
+    ),
+    (
+        "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'due.{key}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `topic` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: kafka, brokers: 'b:1', topic: 'due.{key}', allow: ['due:*']}}",
+        "1.yaml:1:70: sinks.a.allow.0: `due:*` matches nothing that `topic` can become",
     ),
     (
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', options: {acks: 1}}}",
@@ -204,6 +216,22 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', ca_file: /etc/hostname}}",
         "1.yaml:1:59: sinks.a.ca_file: needs a URL with TLS: ",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', routing_key: '{key}.{route}'}}",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `routing_key` may become, such as `*`",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: 'b{key}', url: 'amqp://c', allow: ['b*']}}",
+        "1.yaml:1:74: sinks.a.allow.0: `b*` matches nothing that `exchange/routing_key` can become",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: 'b/{key}', url: 'amqp://c', allow: ['**']}}",
+        "1.yaml:1:29: sinks.a.exchange: must not have a `/` beside a placeholder: `allow` splits there",
+    ),
+    (
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', routing_key: \"d\\n\"}}",
+        "1.yaml:1:59: sinks.a.routing_key: `d\\n` has a control character",
     ),
     // Routes
     ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),

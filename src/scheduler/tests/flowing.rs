@@ -47,20 +47,32 @@ async fn bytes_in_flight_are_bounded_too() {
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_end_within_its_lease_is_released_and_counts_nothing() {
+    let (sink, released) = claimed_slowly(300 * MILLI).await;
+    assert_eq!((sink.seen().len(), sink.seen()[0].attempt, released), (1, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_slow_claims_are_a_message_is_not_released_for_ever() {
+    for reply in [SECOND, LEASE, 5 * SECOND] {
+        let (sink, released) = claimed_slowly(reply).await;
+        assert!(sink.taken().contains_key("a") && released <= 1, "{reply:?}: {released} times released");
+    }
+}
+
+/// One message through a store that takes its time with claims, all the time; how often it was released. The lease
+/// is the shortest that the sink's timeout allows.
+async fn claimed_slowly(claim_reply: Duration) -> (Arc<FakeSink>, u64) {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
     let twin = Twin::new(1);
     let sink = FakeSink::good(&twin);
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
-    twin.set_faults(Faults { claim_reply: 300 * MILLI, ..Faults::default() });
+    twin.set_faults(Faults { claim_reply, ..Faults::default() });
     schedule(&twin, ["a"], Duration::ZERO);
     let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    sleep(SECOND).await;
-    assert_eq!(sink.seen().len(), 0);
-    assert!(counted(&recorder, "punctual_messages_released_total", "") >= 2);
-    twin.set_faults(Faults::default());
     until_empty(&twin, "r").await;
-    assert_eq!(sink.seen()[0].attempt, 1);
+    let released = counted(&recorder, "punctual_messages_released_total", "");
+    (sink, released)
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,13 +85,30 @@ async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
     twin.schedule(&here, "expired", SECOND, expires(now + 999));
     twin.schedule(&here, "in-time", SECOND, expires(now + 1100));
     twin.schedule_body(&here, "lost", now, Bytes::from_static(b"\0"));
-    twin.schedule_body(&here, "newer", now, Bytes::from_static(b"\x07"));
+    twin.schedule_body(&here, "damaged", now, Bytes::from_static(b"\x01abc"));
     let _instance = Instance::of_one(&twin, &sink);
     until_empty(&twin, "r").await;
     let reasons: Vec<_> = twin.dead(&here).into_iter().map(|(id, (reason, _))| (id, reason)).collect();
-    let expected = [("expired", DeadReason::Expired), ("lost", DeadReason::Orphan), ("newer", DeadReason::Undecodable)];
+    let expected =
+        [("damaged", DeadReason::Undecodable), ("expired", DeadReason::Expired), ("lost", DeadReason::Orphan)];
     assert_eq!(reasons, expected.map(|(id, reason)| (id.to_owned(), reason)));
     assert_eq!(sink.taken(), BTreeMap::from([("in-time".to_owned(), 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_later_release_wrote_is_left_to_it_and_holds_up_nobody() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let here = partition("r");
+    twin.schedule_body(&here, "later", twin.now() / 1000, Bytes::from_static(b"\x02abc"));
+    let _instance = Instance::of_one(&twin, &sink);
+    schedule(&twin, numbered(100), 10 * SECOND);
+    sleep(MINUTE).await;
+    assert_eq!(sink.taken().len(), 100);
+    assert!(sink.most_late() <= 12);
+    assert!(twin.dead(&here).is_empty());
+    let claims = twin.claims(&here, "later");
+    assert!((20..=40).contains(&claims), "{claims} claims in a minute");
 }
 
 #[tokio::test(start_paused = true)]

@@ -133,3 +133,51 @@ async fn a_dead_instances_messages_come_back_when_their_lease_ends() {
     assert_eq!(sink.taken().len(), 50);
     assert!((2990..=3100).contains(&sink.most_late()), "{}", sink.most_late());
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_longer_than_the_lease_settlements_go_before_recovery() {
+    let targets: [fn(&Arc<FakeSink>) -> Target; 2] =
+        [|sink| to_sink(sink, &Breaker::new("s")), |_| to_list("jobs", &Breaker::new("s"))];
+    for (target, phase) in targets.into_iter().flat_map(|target| (0..20).map(move |phase| (target, phase))) {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let twin = Twin::new(phase);
+        let some = u32::try_from(phase).unwrap() * MILLI;
+        let sink = FakeSink::new(&twin, move |_| sink::Act::confirm(SECOND + 13 * some));
+        // The one has no room left until it is answered, the other nothing to do but to recover.
+        let policy = Policy { max_in_flight: 50, ..policy() };
+        let start = || Instance::start(&twin, vec![setup(&twin, "r", target(&sink), policy)]);
+        // Lists have the message and lose the reply, a sink's acks do not get through.
+        twin.set_faults(Faults { after: 1.0, only: Some("transfer"), ..Faults::default() });
+        let _full = start();
+        schedule(&twin, numbered(50), Duration::ZERO);
+        sleep(SECOND / 2).await;
+        let _idle = (phase % 2 == 1).then(start);
+        sleep(SECOND / 4).await;
+        twin.set_faults(Faults { down: true, ..Faults::default() });
+        sleep(LEASE + SECOND + 37 * some).await;
+        twin.set_faults(Faults::default());
+        until_empty(&twin, "r").await;
+        let times = if sink.taken().is_empty() { twin.list("jobs").len() } else { sink.seen().len() };
+        assert_eq!(times, 50, "phase {phase}");
+        assert_eq!(counted(&recorder, "punctual_leases_expired_total", ""), 0, "phase {phase}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_to_recover_is_no_busy_loop() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let _instance = Instance::of_one(&twin, &sink);
+    twin.set_faults(Faults { before: 1.0, only: Some("ack"), ..Faults::default() });
+    schedule(&twin, numbered(10), Duration::ZERO);
+    sleep(LEASE).await;
+    let before = twin.calls("claim");
+    sleep(MINUTE).await;
+    let claims = twin.calls("claim") - before;
+    assert!((50..=70).contains(&claims), "{claims} looks in a minute of an ended lease");
+    assert_eq!(twin.calls("recover"), 0);
+    twin.set_faults(Faults::default());
+    until_empty(&twin, "r").await;
+    assert_eq!(sink.seen().len(), 10);
+}

@@ -1,8 +1,8 @@
 //! An HTTP endpoint: one POST for each message, any number at once over kept connections.
 //!
 //! `request` makes the request (`webhook` signs it), `status` and `failure` say what came of it, `reply`
-//! bounds what is read, `retry_after` understands how long to stay away. No redirect is followed, no proxy
-//! is taken from the environment, no cookie is kept.
+//! bounds what is read and keeps none of it, `retry_after` understands how long to stay away. No redirect is
+//! followed, no proxy is taken from the environment, no cookie is kept.
 
 mod failure;
 mod reply;
@@ -86,7 +86,7 @@ impl HttpSink {
             Ok(request) => request,
             Err(error) => return (Outcome::Rejected { error }, None),
         };
-        let mut response = match timeout_at(deadline, self.client.execute(request)).await {
+        let response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return (failure::outcome(&error, &self.address()), None),
             // The client's own bound of connecting is shorter: the request was under way.
@@ -97,13 +97,7 @@ impl HttpSink {
         };
         let status = response.status();
         let retry_after = retry_after::retry_after(response.headers(), (self.clock)());
-        let mut text = format!("HTTP {}", status.as_u16());
-        if !status.is_success() {
-            let excerpt = reply::excerpt(&mut response, &delivery.payload, deadline).await;
-            if !excerpt.is_empty() {
-                text = format!("{text}: {excerpt}");
-            }
-        }
+        let text = format!("HTTP {}", status.as_u16());
         (status::outcome(status, text, retry_after), Some(response))
     }
 

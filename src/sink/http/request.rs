@@ -2,10 +2,7 @@
 //! our `User-Agent` and the message's headers, then the sink's own, then what punctual says about the
 //! message (`Punctual-*`, `webhook-*`). `Content-Type`: the sink's, else the message's, else octet-stream.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{
@@ -17,7 +14,7 @@ use reqwest::{Request, Url};
 
 use super::webhook::Signer;
 use crate::{
-    config::{HttpSinkConfig, Secret},
+    config::HttpSinkConfig,
     message::check_header_name,
     sink::Delivery,
     template::{Allow, UrlTemplate},
@@ -30,9 +27,6 @@ const DUE: HeaderName = HeaderName::from_static("punctual-due");
 
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
-
-/// Headers that a message may not set, but the configuration of its sink may.
-const CONFIGURABLE: [&str; 3] = ["authorization", "content-type", "host"];
 
 /// What all requests of one sink have in common.
 pub struct RequestFactory {
@@ -56,8 +50,10 @@ impl RequestFactory {
         if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
         }
-        configure(&mut headers, &config.headers)?;
-        let signer = Signer::new(&config.signing_secrets)?;
+        for (name, value) in &config.headers {
+            headers.insert(name, value.clone());
+        }
+        let signer = Signer::new(&config.signing_secrets);
         Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, signer })
     }
 
@@ -121,19 +117,6 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-fn configure(headers: &mut HeaderMap, configured: &BTreeMap<String, Secret>) -> Result<(), String> {
-    for (name, text) in configured {
-        if !CONFIGURABLE.contains(&name.to_ascii_lowercase().as_str()) {
-            check_header_name(name)?;
-        }
-        let mut value = header_value(name, text.expose())?;
-        // Kept out of debug output, and out of the compression state that HTTP/2 shares between requests.
-        value.set_sensitive(true);
-        headers.insert(header_name(name)?, value);
-    }
-    Ok(())
-}
-
 fn header_name(name: &str) -> Result<HeaderName, String> {
     name.parse().map_err(|_| format!("`{}` is not a header name", name.escape_debug()))
 }
@@ -148,6 +131,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        config::SigningSecret,
         message::{MessageId, Metadata, Properties},
         time::UnixMillis,
     };
@@ -157,21 +141,17 @@ mod tests {
             url: "http://example.org/due?a=b".into(),
             allow: Allow::default(),
             timeout: Duration::from_secs(1),
-            signing_secrets: vec!["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".into()],
-            headers: owned(headers),
+            signing_secrets: vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()],
+            headers: headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
             ca_file: None,
             cert_file: None,
             key_file: None,
         }
     }
 
-    fn owned<V: From<String>>(headers: &[(&str, &str)]) -> BTreeMap<String, V> {
-        headers.iter().map(|(name, value)| ((*name).to_owned(), V::from((*value).to_owned()))).collect()
-    }
-
     fn delivery(headers: &[(&str, &str)], content_type: Option<&str>) -> Delivery {
         let metadata = Metadata {
-            headers: owned(headers),
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             content_type: content_type.map(ToOwned::to_owned),
             ..Metadata::default()
         };
@@ -239,6 +219,7 @@ mod tests {
     #[test]
     fn what_would_touch_the_framing_or_our_own_headers_is_refused() {
         for (name, value) in [
+            ("host", "x"),
             ("Transfer-Encoding", "chunked"),
             ("content-length", "1"),
             ("punctual-id", "x"),
@@ -247,10 +228,8 @@ mod tests {
             ("x", "a\r\nb: c"),
             ("x", "\0"),
         ] {
-            assert!(request(&[], &[(name, value)]).is_err(), "message header {name:?}");
-            assert!(request(&[(name, value)], &[]).is_err(), "configured header {name:?}");
+            assert!(request(&[], &[(name, value)]).is_err(), "{name:?}");
         }
-        assert!(request(&[], &[("host", "x")]).is_err());
     }
 
     #[test]

@@ -1,28 +1,16 @@
 //! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): an HMAC-SHA256 over
 //! `{id}.{timestamp}.{payload}`, one for each secret so that a receiver can change over.
 
-use base64::{
-    Engine,
-    engine::{
-        DecodePaddingMode,
-        general_purpose::{GeneralPurposeConfig, STANDARD},
-    },
-};
+use base64::{Engine, prelude::BASE64_STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::Sha256;
 
-use crate::{config::Secret, message::MessageId};
+use crate::{config::SigningSecret, message::MessageId};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-
-/// Secrets are written with and without padding.
-const BASE64: base64::engine::GeneralPurpose = base64::engine::GeneralPurpose::new(
-    &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// The secrets of one sink; signs nothing when there are none.
 pub struct Signer {
@@ -30,19 +18,9 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// Each secret is base64 after `whsec_`.
-    ///
-    /// # Errors
-    /// Which secret is wrong, by its place, counting from 1: the text does not show it.
-    pub fn new(secrets: &[Secret]) -> Result<Self, String> {
-        let key = |(index, secret): (usize, &Secret)| {
-            let bytes = secret.expose().strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok());
-            match bytes {
-                Some(bytes) if !bytes.is_empty() => Ok(Hmac::new_from_slice(&bytes).expect("any length is a key")),
-                _ => Err(format!("signing secret {} is not base64 after `whsec_`", index + 1)),
-            }
-        };
-        Ok(Self { keys: secrets.iter().enumerate().map(key).collect::<Result<_, _>>()? })
+    pub fn new(secrets: &[SigningSecret]) -> Self {
+        let key = |secret: &SigningSecret| Hmac::new_from_slice(secret.expose()).expect("any length is a key");
+        Self { keys: secrets.iter().map(key).collect() }
     }
 
     /// Adds the three headers. `timestamp` in seconds since the epoch.
@@ -62,7 +40,7 @@ fn signature(key: &Hmac<Sha256>, id: &MessageId, timestamp: u64, payload: &[u8])
     let mut mac = key.clone();
     mac.update(format!("{id}.{timestamp}.").as_bytes());
     mac.update(payload);
-    format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))
+    format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()))
 }
 
 #[cfg(test)]
@@ -74,10 +52,10 @@ mod tests {
     const EXPECTED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     fn signed(secrets: &[&str]) -> HeaderMap {
-        let secrets: Vec<Secret> = secrets.iter().map(|secret| (*secret).into()).collect();
+        let secrets: Vec<_> = secrets.iter().map(|secret| SigningSecret::parse(secret).unwrap()).collect();
         let id = MessageId::parse("msg_p5jXN8AQM9LWM0D4loKWxJek").unwrap();
         let mut headers = HeaderMap::new();
-        Signer::new(&secrets).unwrap().sign(&mut headers, &id, 1_614_265_330, br#"{"test": 2432232314}"#);
+        Signer::new(&secrets).sign(&mut headers, &id, 1_614_265_330, br#"{"test": 2432232314}"#);
         headers
     }
 
@@ -97,13 +75,5 @@ mod tests {
         assert_eq!(signatures[1], EXPECTED);
         assert_ne!(signatures[0], EXPECTED);
         assert!(signed(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_wrong_secret_is_named_by_its_place_and_not_shown() {
-        for wrong in ["", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_%hidden%"] {
-            let error = Signer::new(&[SECRET.into(), wrong.into()]).err().unwrap();
-            assert!(error.contains("secret 2") && !error.contains("hidden"), "{error}");
-        }
     }
 }

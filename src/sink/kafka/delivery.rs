@@ -1,5 +1,7 @@
 //! Some messages of a batch through one producer: all are handed over, then their results awaited.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use futures::future::join;
 use rdkafka::{
@@ -21,11 +23,12 @@ use super::{
 /// Until a full queue is looked at again. librdkafka does not tell when there is room.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Calls `conclude` once for each of `indices` whose result came before the deadline; returns the others.
+/// Sends those of `batch` that `indices` name, each to its topic of `topics`. Calls `conclude` once for each whose
+/// result came before the deadline; returns the others.
 /// What waits in librdkafka is bounded by its queue (`queue.buffering.max.*`): while it is full, this waits.
 pub async fn deliver(
     live: &Live,
-    topic: &str,
+    topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
     deadline: Instant,
@@ -36,7 +39,7 @@ pub async fn deliver(
     for index in &indices {
         open[*index] = true;
     }
-    let producing = produce(live, topic, batch, indices, results);
+    let producing = produce(live, topics, batch, indices, results);
     let concluding = async {
         // It ends when every ticket is back.
         while let Some((index, result)) = reported.recv().await {
@@ -51,13 +54,13 @@ pub async fn deliver(
 
 async fn produce(
     live: &Live,
-    topic: &str,
+    topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
     results: UnboundedSender<(usize, Result<(), Failure>)>,
 ) {
     for index in indices {
-        let mut record = record(topic, &batch[index], Ticket { index, results: results.clone() });
+        let mut record = record(&topics[index], &batch[index], Ticket { index, results: results.clone() });
         while let Err((error, refused)) = live.producer().send(record) {
             let code = match error {
                 KafkaError::MessageProduction(code) => code,

@@ -119,6 +119,11 @@ pub fn outcome(code: Code, error: String) -> Outcome {
     }
 }
 
+/// Whether it says something about the topic, and nothing about the cluster.
+pub fn concerns_topic(code: Code) -> bool {
+    NO_TOPIC.contains(&code) || code == Code::TopicAuthorizationFailed
+}
+
 /// Whether another record of the same batch may be the reason: brokers judge a batch as a whole.
 pub fn may_be_another_record(code: Code) -> bool {
     REJECTED.contains(&code)

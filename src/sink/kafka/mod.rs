@@ -6,6 +6,8 @@
 //!
 //! librdkafka puts records into batches, and a broker takes or refuses a batch as a whole, for one bad record or for
 //! the sum of them. So what a broker rejects is sent once more, each record alone; only that answer is final.
+//!
+//! Where each message names its topic, a topic that is not there is the failure of its messages; the others go on.
 
 mod context;
 mod delivery;
@@ -14,10 +16,7 @@ mod polled;
 mod producer;
 mod settings;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{borrow::Cow, sync::OnceLock, time::Duration};
 
 use async_trait::async_trait;
 use rdkafka::{
@@ -54,7 +53,7 @@ impl KafkaSink {
         Ok(Self { config: config.clone(), shared, solo: OnceLock::new() })
     }
 
-    fn solo(&self) -> Result<Arc<Live>, String> {
+    fn solo(&self) -> Result<&Producer, String> {
         let made = self.solo.get_or_init(|| {
             let kafka = name(&self.config);
             tracing::warn!(
@@ -64,18 +63,40 @@ impl KafkaSink {
             );
             Producer::new(settings::solo_producer(&self.config), kafka)
         });
-        made.as_ref().map_err(Clone::clone)?.get()
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    /// The topic of each, and the indices of those that may go there; the others are reported.
+    fn topics(&self, batch: &[Delivery], report: &Report) -> (Vec<Cow<'_, str>>, Vec<usize>) {
+        let mut indices = Vec::with_capacity(batch.len());
+        let topics = batch.iter().enumerate().map(|(index, delivery)| {
+            match self.config.topic.render_allowed(&self.config.allow, &delivery.route, &delivery.metadata) {
+                Ok(topic) => {
+                    indices.push(index);
+                    topic
+                }
+                Err(error) => {
+                    report.outcome(index, Outcome::Rejected { error });
+                    Cow::default()
+                }
+            }
+        });
+        (topics.collect(), indices)
     }
 
     /// Returns what a broker rejected, which is to be sent again alone, unless `last`.
     async fn pass(
         &self,
-        live: Result<Arc<Live>, String>,
-        batch: &[Delivery],
+        producer: Result<&Producer, String>,
+        (batch, topics): (&[Delivery], &[Cow<'_, str>]),
         indices: Vec<usize>,
         last: bool,
         (deadline, report): (Instant, &Report),
     ) -> Vec<usize> {
+        let live = producer.and_then(|producer| match self.config.topic.as_constant() {
+            Some(_) => producer.get(),
+            None => producer.get_for(indices.iter().map(|index| &*topics[*index])),
+        });
         let live = match live {
             Ok(live) => live,
             Err(error) => {
@@ -86,17 +107,25 @@ impl KafkaSink {
             }
         };
         let mut doubtful = Vec::new();
-        let topic = &self.config.topic;
-        let late = delivery::deliver(&live, topic, batch, indices, deadline, |index, result| match result {
+        let failed = |index: usize, code| report.outcome(index, self.outcome(code, &topics[index], &live));
+        let late = delivery::deliver(&live, topics, batch, indices, deadline, |index, result| match result {
             Ok(()) => report.outcome(index, Outcome::Confirmed),
             Err(Failure { code, local: false }) if !last && errors::may_be_another_record(code) => doubtful.push(index),
-            Err(Failure { code, .. }) => report.outcome(index, outcome(code, topic, &live)),
+            Err(Failure { code, .. }) => failed(index, code),
         })
         .await;
         for index in late {
-            report.outcome(index, outcome(RDKafkaErrorCode::OperationTimedOut, topic, &live));
+            failed(index, RDKafkaErrorCode::OperationTimedOut);
         }
         doubtful
+    }
+
+    fn outcome(&self, code: RDKafkaErrorCode, topic: &str, live: &Live) -> Outcome {
+        let error = text(code, topic, live);
+        if self.config.topic.as_constant().is_none() && errors::concerns_topic(code) {
+            return Outcome::Failed { error, retry_after: None };
+        }
+        errors::outcome(code, error)
     }
 }
 
@@ -108,18 +137,21 @@ impl Sink for KafkaSink {
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
         let until = (Instant::now() + self.config.timeout, &report);
-        let doubtful = self.pass(self.shared.get(), &batch, (0..batch.len()).collect(), false, until).await;
+        let (topics, indices) = self.topics(&batch, &report);
+        let all = (&*batch, &*topics);
+        let doubtful = self.pass(Ok(&self.shared), all, indices, false, until).await;
         if !doubtful.is_empty() {
-            self.pass(self.solo(), &batch, doubtful, true, until).await;
+            self.pass(self.solo(), all, doubtful, true, until).await;
         }
     }
 
     /// Asks a broker for the topic. Where brokers create topics by themselves, that creates it, as sending would.
+    /// Where the messages name it, any answer will do.
     async fn check(&self) -> Result<(), String> {
         let live = self.shared.get()?;
-        let topic = self.config.topic.clone();
+        let topic = self.config.topic.as_constant().map(str::to_owned);
         let limit = self.config.timeout.min(CHECK_TIMEOUT);
-        let asked = tokio::task::spawn_blocking(move || ask(&live, &topic, limit));
+        let asked = tokio::task::spawn_blocking(move || ask(&live, topic.as_deref(), limit));
         asked.await.unwrap_or_else(|panic| Err(panic.to_string()))
     }
 
@@ -132,8 +164,10 @@ impl Sink for KafkaSink {
 }
 
 /// Blocks for `limit` at most.
-fn ask(live: &Live, topic: &str, limit: Duration) -> Result<(), String> {
-    let error = match live.producer().client().fetch_metadata(Some(topic), limit) {
+fn ask(live: &Live, topic: Option<&str>, limit: Duration) -> Result<(), String> {
+    let error = match live.producer().client().fetch_metadata(topic, limit) {
+        // Of all topics, some may well be in trouble.
+        Ok(_) if topic.is_none() => return Ok(()),
         Ok(metadata) => match metadata.topics().iter().find_map(MetadataTopic::error) {
             Some(error) => RDKafkaErrorCode::from(error),
             None => return Ok(()),
@@ -141,11 +175,7 @@ fn ask(live: &Live, topic: &str, limit: Duration) -> Result<(), String> {
         Err(KafkaError::MetadataFetch(code)) => code,
         Err(other) => return Err(other.to_string()),
     };
-    Err(text(error, topic, live))
-}
-
-fn outcome(code: RDKafkaErrorCode, topic: &str, live: &Live) -> Outcome {
-    errors::outcome(code, text(code, topic, live))
+    Err(text(error, topic.unwrap_or("of the message"), live))
 }
 
 /// Names the likely cause when the code itself says no more than that nobody answered.
@@ -158,5 +188,5 @@ fn text(code: RDKafkaErrorCode, topic: &str, live: &Live) -> String {
 }
 
 fn name(config: &KafkaSinkConfig) -> String {
-    format!("{}/{}", config.server.brokers.join(","), config.topic)
+    format!("{}/{}", config.server.brokers.join(","), config.topic.as_constant().unwrap_or("*"))
 }

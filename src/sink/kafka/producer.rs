@@ -2,8 +2,13 @@
 //!
 //! An idempotent producer ends with a "fatal error" when it can no longer tell what the broker has (its state there
 //! was lost) or may not be idempotent. What it still held was reported as failed.
+//!
+//! librdkafka never forgets a topic that it has once sent to: it keeps the topic and each of its partitions in memory,
+//! and asks for all of them again every few minutes. So where messages name their topics, a producer that has seen many
+//! of them is made anew, too; what is on its way in the old one ends there.
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -19,6 +24,9 @@ use super::{context::Context, polled::PolledProducer};
 
 /// Least time between two producers: where none can work, each would fail at once.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
+/// Topics of one producer: each takes some KiB beside its partitions', and no cluster minds being asked for as many. It
+/// may be exceeded by what is sent within `REBUILD_INTERVAL`.
+const MAX_TOPICS: usize = 1000;
 /// Longest wait for the threads of a producer to end. What was sent has been reported before.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -33,6 +41,8 @@ struct Current {
     /// `None` once closed.
     live: Option<Arc<Live>>,
     made: Instant,
+    /// Those that messages have named since.
+    topics: HashSet<Box<str>>,
 }
 
 /// Dropping a producer blocks, so another thread does that.
@@ -62,22 +72,41 @@ impl Producer {
     /// # Errors
     /// Which settings librdkafka does not take.
     pub fn new(settings: ClientConfig, name: String) -> Result<Self, String> {
-        let current = Mutex::new(Current { live: Some(make(&settings, &name)?), made: Instant::now() });
+        let current = Mutex::new(Current::new(make(&settings, &name)?));
         Ok(Self { settings, name, current })
     }
 
     /// # Errors
     /// Why there is none that could work.
     pub fn get(&self) -> Result<Arc<Live>, String> {
+        self.get_for([])
+    }
+
+    /// One for records to `topics`, of which there may be many over time.
+    ///
+    /// # Errors
+    /// Why there is none that could work.
+    pub fn get_for<'a>(&self, topics: impl IntoIterator<Item = &'a str>) -> Result<Arc<Live>, String> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = current.live.clone().ok_or("the sink is closed")?;
-        let Some((_, error)) = live.producer().client().fatal_error() else { return Ok(live) };
-        if current.made.elapsed() < REBUILD_INTERVAL {
-            return Err(error);
+        let mut live = current.live.clone().ok_or("the sink is closed")?;
+        let may_rebuild = current.made.elapsed() >= REBUILD_INTERVAL;
+        if let Some((_, error)) = live.producer().client().fatal_error() {
+            if !may_rebuild {
+                return Err(error);
+            }
+            tracing::warn!(kafka = self.name, "the producer failed and is made anew: {error}");
+            live = make(&self.settings, &self.name)?;
+            *current = Current::new(live.clone());
+        } else if may_rebuild && current.topics.len() >= MAX_TOPICS {
+            tracing::debug!(kafka = self.name, "the producer is made anew: it knows {} topics", current.topics.len());
+            live = make(&self.settings, &self.name)?;
+            *current = Current::new(live.clone());
         }
-        tracing::warn!(kafka = self.name, "the producer failed and is made anew: {error}");
-        let live = make(&self.settings, &self.name)?;
-        *current = Current { live: Some(live.clone()), made: Instant::now() };
+        for topic in topics {
+            if !current.topics.contains(topic) {
+                current.topics.insert(topic.into());
+            }
+        }
         Ok(live)
     }
 
@@ -92,6 +121,12 @@ impl Producer {
     }
 }
 
+impl Current {
+    fn new(live: Arc<Live>) -> Self {
+        Self { live: Some(live), made: Instant::now(), topics: HashSet::new() }
+    }
+}
+
 fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
     match settings.create_with_context(Context::new(name.to_owned())) {
         Ok(producer) => {
@@ -101,5 +136,28 @@ fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
         // Their own `Display` shows the value too, which may be a secret.
         Err(KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text)) => Err(text),
         Err(other) => Err(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_producer_that_has_seen_many_topics_is_made_anew_but_not_more_than_once_a_second() {
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", "127.0.0.1:1");
+        let producer = Producer::new(settings, "test".into()).unwrap();
+        let names: Vec<String> = (0..MAX_TOPICS).map(|n| format!("t{n}")).collect();
+        let names = || names.iter().map(String::as_str);
+        let first = producer.get_for(names().skip(1)).unwrap();
+        tokio::time::advance(REBUILD_INTERVAL).await;
+        assert!(Arc::ptr_eq(&first, &producer.get_for(names()).unwrap()), "one topic was new, and the last to fit");
+        let second = producer.get_for(["more"]).unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &producer.get_for(names()).unwrap()), "it starts with none");
+        assert!(Arc::ptr_eq(&second, &producer.get_for(["another"]).unwrap()), "a second has not gone by");
+        tokio::time::advance(REBUILD_INTERVAL).await;
+        assert!(!Arc::ptr_eq(&second, &producer.get().unwrap()));
     }
 }

@@ -86,6 +86,7 @@ fn message_timeout(timeout: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::template::{Allow, Place, Template};
 
     #[test]
     fn a_message_is_given_up_while_its_report_still_counts() {
@@ -108,7 +109,9 @@ mod tests {
             cert_file: None,
             key_file: None,
         };
-        let settings = producer(&KafkaSinkConfig { server, topic: "t".into(), timeout: Duration::from_secs(10) });
+        let topic = Template::parse("t", Place::Topic).unwrap();
+        let config = KafkaSinkConfig { server, topic, allow: Allow::default(), timeout: Duration::from_secs(10) };
+        let settings = producer(&config);
         for (name, value) in [
             ("bootstrap.servers", "one:1,two:2"),
             ("linger.ms", "3"),

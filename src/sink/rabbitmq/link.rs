@@ -2,7 +2,8 @@
 //!
 //! A channel serves one batch for one exchange at a time, because a missing exchange closes the channel and fails
 //! all that is pending on it, and because lapin credits returned messages wrongly when two share a channel
-//! (`publish`). It goes back to the others only after every confirm has come.
+//! (`publish`). It goes back to the others only after every confirm has come. Where messages name their exchange,
+//! the same few channels serve all of them, one after the other.
 
 use std::{
     sync::{Mutex, PoisonError},

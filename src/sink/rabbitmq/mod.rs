@@ -11,6 +11,7 @@ mod supervisor;
 mod transport;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
@@ -26,7 +27,11 @@ use self::{
     supervisor::{Supervisor, connect_limit},
 };
 use super::{Delivery, Report, Sink};
-use crate::{config::RabbitMqConfig, outcome::Outcome};
+use crate::{
+    config::RabbitMqConfig,
+    outcome::Outcome,
+    template::{Address, Allow},
+};
 
 /// Messages that are published before their confirms are awaited. More would not be faster, and all of them are
 /// in doubt when the connection is lost.
@@ -35,10 +40,13 @@ const MAX_BATCH_MESSAGES: usize = 500;
 pub struct RabbitMqSink {
     broker: Broker,
     supervisor: Supervisor,
-    exchange: String,
-    routing_key: Option<String>,
+    address: Address,
+    allow: Allow,
     timeout: Duration,
 }
+
+/// Messages by their exchange.
+type ByExchange<'a> = BTreeMap<Cow<'a, str>, VecDeque<Prepared>>;
 
 impl RabbitMqSink {
     /// # Errors
@@ -48,40 +56,36 @@ impl RabbitMqSink {
         Ok(Self {
             supervisor: Supervisor::new(broker.clone(), connect_limit(config.timeout)),
             broker,
-            exchange: config.exchange.clone(),
-            routing_key: config.routing_key.clone(),
+            address: config.address.clone(),
+            allow: config.allow.clone(),
             timeout: config.timeout,
         })
     }
 
-    /// Where this message goes.
-    fn exchange(&self, _delivery: &Delivery) -> String {
-        self.exchange.clone()
-    }
-
-    fn routing_key(&self, delivery: &Delivery) -> String {
-        self.routing_key.clone().or_else(|| delivery.metadata.key.clone()).unwrap_or_default()
-    }
-
-    /// By exchange; what AMQP cannot carry is reported.
-    fn prepare(&self, batch: Vec<Delivery>, report: &Report) -> BTreeMap<String, VecDeque<Prepared>> {
-        let mut prepared: BTreeMap<String, VecDeque<Prepared>> = BTreeMap::new();
+    /// What may not go where it names, or AMQP cannot carry, is reported.
+    fn prepare(&self, batch: Vec<Delivery>, report: &Report) -> ByExchange<'_> {
+        let mut prepared = ByExchange::new();
         for (index, delivery) in batch.into_iter().enumerate() {
-            let (exchange, routing_key) = (self.exchange(&delivery), self.routing_key(&delivery));
-            match Prepared::new(index, delivery, &routing_key) {
-                Ok(message) => prepared.entry(exchange).or_default().push_back(message),
+            match self.prepare_one(index, delivery) {
+                Ok((exchange, message)) => prepared.entry(exchange).or_default().push_back(message),
                 Err(error) => report.outcome(index, Outcome::Rejected { error }),
             }
         }
         prepared
     }
 
+    fn prepare_one(&self, index: usize, delivery: Delivery) -> Result<(Cow<'_, str>, Prepared), String> {
+        let address = self.address.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
+        let (exchange, routing_key) = (address.0, address.1.into_owned());
+        Ok((exchange, Prepared::new(index, delivery, &routing_key)?))
+    }
+
     async fn look(&self, limit: Duration) -> Result<(), String> {
         let connected = self.broker.connect(limit).await?;
         let looking = async {
             let channel = connected.connection.create_channel().await?;
-            if !self.exchange.is_empty() {
-                link::see_exchange(&channel, &self.exchange).await?;
+            if let Some(exchange) = self.address.constant_exchange().filter(|name| !name.is_empty()) {
+                link::see_exchange(&channel, exchange).await?;
             }
             connected.connection.close(200, "checked".into()).await
         };
@@ -110,7 +114,7 @@ impl Sink for RabbitMqSink {
                 return (0..batch.len()).for_each(|index| report.outcome(index, unavailable.clone()));
             }
         };
-        let (link, report) = (&*link, &report);
+        let (link, report, fixed) = (&*link, &report, self.address.constant_exchange().is_some());
         let parts = self.prepare(batch, report).into_iter().flat_map(|(exchange, mut messages)| {
             std::iter::from_fn(move || {
                 let part: Vec<_> = messages.drain(..messages.len().min(MAX_BATCH_MESSAGES)).collect();
@@ -119,12 +123,12 @@ impl Sink for RabbitMqSink {
         });
         stream::iter(parts)
             .for_each_concurrent(link::MAX_CHANNELS, |(exchange, messages)| async move {
-                Batch { link, exchange: &exchange, deadline, report }.publish(messages).await;
+                Batch { link, exchange: &exchange, fixed, deadline, report }.publish(messages).await;
             })
             .await;
     }
 
-    /// Connects, and asks whether the exchange exists.
+    /// Connects, and asks whether the exchange exists. Where the messages name it, only the broker is asked.
     async fn check(&self) -> Result<(), String> {
         self.look(connect_limit(self.timeout)).await
     }

@@ -7,7 +7,11 @@
 
 use std::collections::HashSet;
 
-use lapin::{Confirmation, Error, ErrorKind, options::BasicPublishOptions, protocol::AMQPSoftError};
+use lapin::{
+    Confirmation, Error, ErrorKind,
+    options::BasicPublishOptions,
+    protocol::{AMQPErrorKind, AMQPSoftError},
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -21,6 +25,8 @@ use crate::{outcome::Outcome, sink::Report};
 pub struct Batch<'a> {
     pub link: &'a Link,
     pub exchange: &'a str,
+    /// Whether all messages of the sink go to this exchange: then what is wrong with it is the sink's trouble.
+    pub fixed: bool,
     pub deadline: Instant,
     pub report: &'a Report,
 }
@@ -49,7 +55,7 @@ impl Batch<'_> {
         }
         let lease = match timeout_at(self.deadline, self.link.channel(self.exchange)).await {
             Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => return self.report_all(&messages, &self.unavailable(&text(&error))),
+            Ok(Err(error)) => return self.report_all(&messages, &self.broken(&error)),
             Err(_) => {
                 let waited = self.link.blocked().map_or_else(|| "no channel in time".into(), |reason| blocked(&reason));
                 return self.report_all(&messages, &self.unavailable(&waited));
@@ -69,7 +75,7 @@ impl Batch<'_> {
                 drop(lease);
                 self.isolate(messages, &text(&error)).await;
             }
-            End::Broken(error) => self.report_all(&messages, &self.unavailable(&text(&error))),
+            End::Broken(error) => self.report_all(&messages, &self.broken(&error)),
             End::Late { published } => {
                 let (published, unsent) = messages.split_at(published);
                 if let Some(reason) = self.link.blocked() {
@@ -161,6 +167,16 @@ impl Batch<'_> {
         }
     }
 
+    /// What an error of the channel or the connection means for messages of which nothing else is known.
+    fn broken(&self, error: &Error) -> Outcome {
+        match self.unavailable(&text(error)) {
+            Outcome::Unavailable { error: text } if !self.fixed && concerns_exchange(error) => {
+                Outcome::Failed { error: text, retry_after: None }
+            }
+            outcome => outcome,
+        }
+    }
+
     fn unavailable(&self, error: &str) -> Outcome {
         Outcome::Unavailable { error: format!("exchange `{}`: {error}", self.exchange) }
     }
@@ -176,9 +192,19 @@ fn blocked(reason: &str) -> String {
     format!("the broker takes nothing: {reason}")
 }
 
+/// Whether the broker closed the channel because of the exchange: it is not there, or not for us.
+fn concerns_exchange(error: &Error) -> bool {
+    matches!(soft(error), Some(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED))
+}
+
 /// Whether the broker closed the channel because of what a message is, not of who sends it or where to.
 fn is_precondition(error: &Error) -> bool {
-    use lapin::protocol::AMQPErrorKind::Soft;
-    let ErrorKind::ProtocolError(error) = error.kind() else { return false };
-    matches!(error.kind(), Soft(AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE))
+    matches!(soft(error), Some(AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE))
+}
+
+/// Why the broker closed the channel, and only that.
+fn soft(error: &Error) -> Option<&AMQPSoftError> {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return None };
+    let AMQPErrorKind::Soft(error) = error.kind() else { return None };
+    Some(error)
 }

@@ -5,6 +5,7 @@ use redis::Value;
 use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
 use crate::{
     message::MessageId,
+    metrics,
     port::{Partition, StoreError},
 };
 
@@ -31,7 +32,10 @@ impl RedisStore {
             }
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
-            total += reply.integer()?;
+            let redriven = reply.integer()?;
+            // Now: the rest may fail, or its caller give up.
+            metrics::redriven(&partition.route, redriven);
+            total += redriven;
             before = reply.integer()?.to_string();
             let remaining = usize::try_from(reply.integer()?).unwrap_or(0);
             match &mut rest {
@@ -63,7 +67,9 @@ impl RedisStore {
             }
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
-            total += reply.integer()?;
+            let purged = reply.integer()?;
+            metrics::purged(&partition.route, purged);
+            total += purged;
             before = reply.integer()?.to_string();
             if parts.is_none() && !reply.flag()? {
                 return Ok(total);

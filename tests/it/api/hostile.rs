@@ -54,7 +54,7 @@ async fn hostile_names_and_ids_are_refused_and_leave_no_key() {
             ("POST", format!("/v1/routes/a/raw?id={name}"), "x"),
         ] {
             let request = format!(
-                "{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
             );
             let reply = talk(&server, request.as_bytes()).await;
@@ -130,7 +130,7 @@ async fn hostile_raw_requests_are_refused() {
     }
     let header = |name: &str, value: &str| {
         format!(
-            "POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\n{name}: {value}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
+            "POST /v1/routes/a/raw HTTP/1.1\r\nHost: localhost\r\n{name}: {value}\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
         )
     };
     for (name, value) in [
@@ -151,7 +151,7 @@ async fn hostile_raw_requests_are_refused() {
 async fn an_endless_chunked_body_is_cut() {
     let server = ApiServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let head = b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head).await.unwrap();
     let chunk = format!("{:x}\r\n{}\r\n", 65536, "x".repeat(65536));
     let (mut reader, mut writer) = stream.into_split();
@@ -172,17 +172,39 @@ async fn an_endless_chunked_body_is_cut() {
 async fn a_body_that_trickles_is_given_up_within_the_request_timeout() {
     let server = ApiServer::start().await;
     let began = Instant::now();
-    let head = b"POST /v1/routes/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{";
+    let head = b"POST /v1/routes/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
     let reply = talk(&server, head).await;
     assert_eq!(status_of(&reply), 408, "{reply}");
     assert!(began.elapsed() < REQUEST_TIMEOUT + Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
+async fn bodies_that_are_announced_and_do_not_come_keep_nobody_waiting() {
+    let server = ApiServer::start().await;
+    let head =
+        format!("POST /v1/routes/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n[", 16 << 20);
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // Answered after the heads above were sent: by then they are being served.
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+    let began = Instant::now();
+    let scheduled = server.call("POST", "/v1/routes/a/messages", r#"{"payload":1}"#).await;
+    assert_eq!(scheduled.status, 201, "{}", scheduled.text);
+    assert!(began.elapsed() < REQUEST_TIMEOUT / 2, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn a_body_that_breaks_off_schedules_nothing() {
     let server = ApiServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    stream.write_all(b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await.unwrap();
+    stream
+        .write_all(b"POST /v1/routes/a/raw HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc")
+        .await
+        .unwrap();
     stream.shutdown().await.unwrap();
     let mut reply = String::new();
     let _ = timeout(Duration::from_secs(10), stream.read_to_string(&mut reply)).await.expect("the server ends it");
@@ -193,7 +215,7 @@ async fn a_body_that_breaks_off_schedules_nothing() {
 #[tokio::test]
 async fn a_head_without_end_is_refused() {
     let server = ApiServer::start().await;
-    let mut request = b"GET /livez HTTP/1.1\r\nHost: h\r\nX: ".to_vec();
+    let mut request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
     request.resize(request.len() + (1 << 20), b'x');
     let reply = talk(&server, &request).await;
     // The rest of the head may still be on its way when the connection is closed: then no answer is read.

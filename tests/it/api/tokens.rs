@@ -111,3 +111,24 @@ async fn without_tokens_a_page_of_another_origin_changes_nothing() {
     let own = answer(post(format!("http://{}", server.address))).await;
     assert_eq!((own.status, &own.json["status"]), (201, &json!("scheduled")));
 }
+
+#[tokio::test]
+async fn without_tokens_only_names_of_this_machine_are_answered() {
+    let server = ApiServer::start().await;
+    let call = async |method: &str, path: &str, host: &str| {
+        answer(server.request(method, path).header("Host", host).body(r#"{"payload":1}"#)).await
+    };
+    for (method, path) in [("GET", "/v1/routes"), ("GET", "/metrics"), ("POST", "/v1/routes/a/messages"), ("GET", "/")]
+    {
+        let refused = call(method, path, &format!("rebound.example:{}", server.address.port())).await;
+        assert_eq!(refused.problem(421), "unknown-host", "{method} {path}");
+    }
+    assert!(server.ids_in("a", "pending").await.is_empty());
+    assert_eq!(call("POST", "/v1/routes/a/messages", "localhost:1").await.status, 201, "a forwarded port is another");
+    for probe in ["/livez", "/readyz"] {
+        assert_eq!(call("GET", probe, "punctual.internal").await.status, 200, "{probe}");
+    }
+    let guarded = guarded(false).await;
+    let named = guarded.request("GET", "/v1/routes").header("Host", "punctual.internal").bearer_auth("t-read");
+    assert_eq!(answer(named).await.status, 200, "whoever has the token is no web page");
+}

@@ -106,7 +106,9 @@ async fn stopping_finishes_what_is_under_way_and_closes_what_is_idle() {
     let mut server = ApiServer::start().await;
     let mut idle = TcpStream::connect(server.address).await.unwrap();
     let mut busy = TcpStream::connect(server.address).await.unwrap();
-    busy.write_all(b"POST /v1/routes/a/raw?id=x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nab").await.unwrap();
+    busy.write_all(b"POST /v1/routes/a/raw?id=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nab")
+        .await
+        .unwrap();
     // Answered after the head above was sent: by then the server has accepted both connections.
     assert_eq!(server.call("GET", "/livez", "").await.status, 200);
 
@@ -129,7 +131,7 @@ async fn stopping_finishes_what_is_under_way_and_closes_what_is_idle() {
 /// Not `connect` alone: a child that another test forks just now may hold the closed listener open until its exec.
 async fn livez(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await?;
+    stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await?;
     Ok(reply)

@@ -18,6 +18,7 @@ mod refusals;
 mod secrets;
 mod sharing;
 mod stop;
+mod watching;
 mod without_file;
 
 use std::time::Duration;

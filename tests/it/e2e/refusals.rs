@@ -67,6 +67,34 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
+async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let workplace = Workplace::with(&format!(
+        "redis: {{ url: '{}' }}\nserver: {{ listen: '127.0.0.1:0' }}\nsinks:\n\
+         \x20 hook: {{ type: http, url: 'https://localhost', ca_file: punctual.yaml }}\n\
+         \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, ca_file: punctual.yaml }}\n\
+         \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, ca_file: punctual.yaml }}\n\
+         \x20 topic: {{ type: kafka, brokers: ['localhost:9092'], topic: x, ca_file: punctual.yaml }}\n\
+         routes: {{ a: {{ sink: hook }} }}\n",
+        redis.url()
+    ));
+    let each = ["the configuration is invalid", "sinks.hook: ", "sinks.rabbit: ", "sinks.list: ", "sinks.topic: "];
+    for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
+        assert_refused(&workplace.run(command).await, 2, &each);
+    }
+    let own = Workplace::with("redis: { url: 'rediss://localhost', ca_file: punctual.yaml }\n");
+    for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
+        assert_refused(
+            &own.run(command).await,
+            2,
+            &["the configuration is invalid", "redis: punctual.yaml: no certificate in it"],
+        );
+    }
+    assert!(content(&redis).await.is_empty(), "nothing was written");
+}
+
+#[tokio::test]
 async fn an_unknown_command_or_option_is_a_usage_error() {
     let _alone = alone().await;
     let workplace = Workplace::with("");

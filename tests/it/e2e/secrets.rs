@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{alone, eventually};
+use super::{alone, eventually, metrics_page::MetricsPage};
 use crate::support::{
     RedisServer, answer, http,
     punctual::Punctual,
@@ -14,9 +14,9 @@ const SINK_PASSWORD: &str = "sink-password-2b7d";
 const HEADER: &str = "header-secret-0f3a";
 const PAYLOAD: &str = "payload-secret-66e1";
 
-/// At the most talkative level, through success, failure and outage.
+/// At the most talkative level, through success, failure and outage; the endpoint echoes what it refuses.
 #[tokio::test]
-async fn no_token_password_or_payload_is_in_log_or_metrics() {
+async fn no_token_password_or_payload_is_in_log_metrics_or_errors() {
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     let mut user = redis::cmd("ACL");
@@ -46,14 +46,22 @@ async fn no_token_password_or_payload_is_in_log_or_metrics() {
         page().await.contains("punctual_messages_delivered_total{route=\"list\",sink=\"far\"} 1").then_some(())
     })
     .await;
-    receiver.behave(Behaviour::Status(400));
+    receiver.behave(Behaviour::Echo(400));
     assert_eq!(schedule("web", TOKEN).await, 201);
     receiver.wait_for(2, Duration::from_secs(5)).await;
+    let get = async |path: &str| answer(http.get(punctual.url(path)).bearer_auth(TOKEN)).await.json;
+    let error = eventually("it is dead", Duration::from_secs(5), async || {
+        get("/v1/routes/web/messages?state=dead").await["messages"][0]["last_error"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert_eq!(error, "rejected: HTTP 400");
+    let sinks = get("/v1/sinks").await.to_string();
+    assert!(sinks.contains("\"HTTP 400\""), "{sinks}");
     assert_eq!(schedule("web", &TOKEN[..10]).await, 401);
     // It comes back without the user: authentication fails.
     redis.restart().await;
     eventually("the refusal is counted", Duration::from_secs(10), async || {
-        let counted = page().await.contains("punctual_redis_errors_total{kind=\"auth\"}");
+        let counted = MetricsPage::parse(&page().await).sum("punctual_redis_errors_total", &["kind=\"auth\""]) > 0;
         if !counted {
             schedule("web", TOKEN).await;
         }
@@ -64,7 +72,7 @@ async fn no_token_password_or_payload_is_in_log_or_metrics() {
     let (log, page) = (punctual.log(), page().await);
     assert!(log.contains("TRACE") || log.contains("DEBUG"), "it is talkative: {log}");
     for secret in [TOKEN, PASSWORD, SIGNING, SINK_PASSWORD, HEADER, PAYLOAD, "c2lnbmluZy1zZWNyZXQ"] {
-        let found = log.lines().chain(page.lines()).find(|line| line.contains(secret));
+        let found = log.lines().chain(page.lines()).chain([&*sinks]).find(|line| line.contains(secret));
         assert_eq!(found, None, "{secret}");
     }
 }

@@ -1,11 +1,13 @@
 //! The Kafka sink against real brokers, and against a mock of one for the errors that a real one does not give.
 
+mod destinations;
 mod errors;
 mod faults;
 mod load;
 mod pipeline;
 mod records;
 mod refusals;
+mod security;
 
 use std::time::Duration;
 

@@ -2,14 +2,17 @@
 
 use lapin::types::{AMQPValue, LongString};
 use punctual::{
-    config::RabbitMqConfig,
     message::{Metadata, Properties},
     outcome::Outcome,
     sink::{Delivery, Sink},
 };
 
 use super::{id, ids, message, messages, sink};
-use crate::support::{RabbitMq, rabbitmq::durable, send};
+use crate::support::{
+    RabbitMq,
+    rabbitmq::{address, durable},
+    send,
+};
 
 #[tokio::test]
 async fn a_message_arrives_byte_for_byte_with_headers_and_properties() {
@@ -72,7 +75,7 @@ async fn the_routing_key_is_the_sinks_else_the_messages_key() {
     server.declare("keys", "of-the-message").await;
     server.declare_queue("keys-fixed", "keys", "of-the-sink", durable()).await;
     let mut fixed = server.config("keys");
-    fixed.routing_key = Some("of-the-sink".into());
+    fixed.address = address("keys", Some("of-the-sink"));
     assert_eq!(send(&sink(&fixed), messages("fixed", 1, "of-the-message")).await, [Outcome::Confirmed]);
     assert_eq!(send(&sink(&server.config("keys")), messages("own", 1, "of-the-message")).await, [Outcome::Confirmed]);
     assert_eq!(ids(&server.drain("keys-fixed").await), ["fixed0"]);
@@ -133,7 +136,7 @@ async fn two_sinks_share_a_broker() {
     let server = RabbitMq::shared().await;
     server.declare("left", "k").await;
     server.declare("right", "k").await;
-    let missing = sink(&RabbitMqConfig { exchange: "no-such".into(), ..server.config("") });
+    let missing = sink(&server.config("no-such"));
     let (left, right) = (sink(&server.config("left")), sink(&server.config("right")));
     let (a, b, c) = tokio::join!(
         send(&left, messages("l", 1000, "k")),

@@ -1,6 +1,7 @@
 //! The RabbitMQ sink against real brokers.
 
 mod delivery;
+mod destinations;
 mod exchanges;
 mod outages;
 mod program;

@@ -2,13 +2,16 @@
 
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use punctual::{
-    config::RabbitMqConfig,
     outcome::Outcome,
     sink::{Delivery, Sink},
 };
 
 use super::{ids, kinds, message, messages, sink};
-use crate::support::{RabbitMq, rabbitmq::durable, send, send_one};
+use crate::support::{
+    RabbitMq,
+    rabbitmq::{address, durable},
+    send, send_one,
+};
 
 /// `CC` must be a list to RabbitMQ, which closes the channel over a text.
 fn poison(id: &str) -> Delivery {
@@ -66,11 +69,10 @@ async fn a_queue_that_is_full_refuses_by_nack_which_counts_as_failed() {
 #[tokio::test]
 async fn a_wrong_password_user_or_virtual_host_is_unavailable_and_says_so() {
     let server = RabbitMq::shared().await;
-    let wrong_password = RabbitMqConfig { exchange: "amq.direct".into(), ..server.config("") };
-    let mut config = wrong_password.clone();
+    let mut config = server.config("amq.direct");
     config.server.username = Some("guest".into());
     config.server.password = Some("hunter2".into());
-    let mut wrong_host = wrong_password;
+    let mut wrong_host = server.config("amq.direct");
     wrong_host.server.url = format!("amqp://127.0.0.1:{}/no-such", server.port()).into();
     for (config, expected) in [(config, "ACCESS_REFUSED"), (wrong_host, "no-such")] {
         let sink = sink(&config);
@@ -92,10 +94,11 @@ async fn user_and_password_beside_the_url_are_used() {
     config.server.password = Some("p@ss/wörd:%".into());
     assert_eq!(send_one(&sink(&config)).await.failure_kind(), Some("failed"));
     // Its rights end here: the broker refuses, and nothing counts.
-    let outcome = send_one(&sink(&RabbitMqConfig { exchange: "foreign".into(), ..config.clone() })).await;
+    config.address = address("foreign", None);
+    let outcome = send_one(&sink(&config)).await;
     assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
     server.declare_exchange("foreign").await;
-    let outcome = send_one(&sink(&RabbitMqConfig { exchange: "foreign".into(), ..config })).await;
+    let outcome = send_one(&sink(&config)).await;
     assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
     assert!(outcome.error().unwrap().contains("ACCESS_REFUSED"), "{outcome:?}");
 }

@@ -1,5 +1,4 @@
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -73,7 +72,7 @@ impl Destination for Endpoint {
             allow: Allow::default(),
             timeout,
             signing_secrets: vec![],
-            headers: BTreeMap::new(),
+            headers: HeaderMap::new(),
             ca_file: None,
             cert_file: None,
             key_file: None,

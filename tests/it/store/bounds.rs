@@ -227,6 +227,23 @@ async fn a_delay_that_no_clock_can_hold_is_refused_and_the_longest_one_can_be_re
     assert_eq!(found.message.expect("readable").due, answers[0].due);
 }
 
+#[tokio::test]
+async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
+    let bench = Bench::start().await;
+    let message = batch(1, 1, OnConflict::Keep).remove(0);
+    bench.queue.schedule(ROUTE, "api", vec![message.clone()]).await.expect("scheduled");
+    let last_error = async || bench.live(ROUTE, message.id.as_str()).await.expect("it is there").last_error;
+    // 3 bytes each: 500 lies within one.
+    let error = "€".repeat(400);
+    let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };
+    let retry = Retry { lease: lease().await, delay: Duration::ZERO, error: error.clone() };
+    bench.store.retry(&partition(), &[retry]).await.expect("repeated later");
+    assert_eq!(last_error().await, Some("€".repeat(166)));
+    let burial = Burial { lease: lease().await, reason: DeadReason::Rejected, error };
+    bench.store.bury(&partition(), &[burial]).await.expect("buried");
+    assert_eq!(last_error().await, Some(format!("rejected: {}", "€".repeat(166))));
+}
+
 async fn claim(store: &RedisStore) -> Claim {
     store.claim(&partition(), everything()).await.expect("a claim")
 }

@@ -16,7 +16,10 @@ pub use self::{
     client::{Record, consume, create_topic, delete_topic},
     mock::{MockBroker, mock_broker},
 };
-use punctual::config::{KafkaServer, KafkaSinkConfig};
+use punctual::{
+    config::{KafkaServer, KafkaSinkConfig},
+    template::{Allow, Place, Template},
+};
 
 /// `host:port` of the broker that all tests share: that of `PUNCTUAL_TEST_KAFKA`, or one that ends with this process.
 /// `None`: the test cannot run.
@@ -42,7 +45,8 @@ pub fn sink_config(brokers: &str, topic: &str, timeout: Duration, options: &[(&s
         cert_file: None,
         key_file: None,
     };
-    KafkaSinkConfig { server, topic: topic.to_owned(), timeout }
+    let topic = Template::parse(topic, Place::Topic).expect("a valid topic");
+    KafkaSinkConfig { server, topic, allow: Allow::default(), timeout }
 }
 
 /// A name that no other test has, nor any run before on a broker that keeps running.

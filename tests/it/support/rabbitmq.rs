@@ -13,7 +13,10 @@ use lapin::{
     options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
-use punctual::config::{RabbitMqConfig, RabbitMqServer};
+use punctual::{
+    config::{RabbitMqConfig, RabbitMqServer},
+    template::{Address, Allow, Place, Template},
+};
 use tokio::{
     sync::{Mutex, MutexGuard, OnceCell},
     time::{Instant, sleep},
@@ -129,12 +132,13 @@ impl RabbitMq {
         all
     }
 
-    /// `rabbitmqctl` with these words; fails when it does.
-    pub async fn ctl(&self, words: &[&str]) {
+    /// `rabbitmqctl` with these words: what it printed. Fails when it does.
+    pub async fn ctl(&self, words: &[&str]) -> String {
         let mut command = self.command("rabbitmqctl");
         command.args(["-q", "-n", "punctual@localhost"]).args(words);
         let output = tokio::process::Command::from(command).output().await.expect("rabbitmqctl is installed");
         assert!(output.status.success(), "rabbitmqctl {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// As `kill -9` does it.
@@ -235,10 +239,17 @@ pub fn config(port: u16, exchange: &str) -> RabbitMqConfig {
             cert_file: None,
             key_file: None,
         },
-        exchange: exchange.to_owned(),
-        routing_key: None,
+        address: address(exchange, None),
+        allow: Allow::default(),
         timeout: Duration::from_secs(10),
     }
+}
+
+/// As the settings of these names; without a routing key that of the message.
+pub fn address(exchange: &str, routing_key: Option<&str>) -> Address {
+    let exchange = Template::parse(exchange, Place::Exchange).expect("a valid exchange");
+    let routing_key = routing_key.map(|key| Template::parse(key, Place::RoutingKey).expect("a valid routing key"));
+    Address::new(exchange, routing_key).expect("a valid address")
 }
 
 pub fn durable() -> QueueDeclareOptions {

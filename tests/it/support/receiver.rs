@@ -23,6 +23,8 @@ use super::port::Port;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     Status(u16),
+    /// With this status, and the request's headers and body as its own body.
+    Echo(u16),
     /// 503 with `Retry-After`, in seconds.
     RetryAfter(u32),
     /// 200, so much later.
@@ -160,6 +162,7 @@ impl Drop for Receiver {
 }
 
 async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let echo = format!("{headers:?} {}", String::from_utf8_lossy(&body));
     let request = Request { path: uri.to_string(), headers, body, arrived: wall_clock() };
     shared.requests.lock().expect("no panic under this lock").push(request);
     shared.arrived.notify_waiters();
@@ -167,6 +170,7 @@ async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap
     let settled = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|behaviour| *behaviour);
     match settled.expect("the sender is in `shared`") {
         Behaviour::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
+        Behaviour::Echo(status) => (StatusCode::from_u16(status).expect("a status"), echo).into_response(),
         Behaviour::RetryAfter(seconds) => {
             (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds.to_string())]).into_response()
         }

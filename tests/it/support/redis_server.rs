@@ -89,12 +89,12 @@ impl RedisServer {
         self.restart().await;
     }
 
-    /// A plain connection for looking at what is stored. Its commands have no timeout of their own: by default a machine
-    /// that is busy for half a second would fail the test.
+    /// A plain connection for looking at what is stored.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("a valid URL");
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-        client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers")
+        // Its own default, 500 ms, is short for a machine that is busy with other tests.
+        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
+        client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server answers")
     }
 
     async fn ping(&self) -> redis::RedisResult<()> {

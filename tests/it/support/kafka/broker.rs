@@ -33,13 +33,20 @@ pub struct Broker {
 impl Broker {
     /// `None`: the test cannot run.
     pub async fn start() -> Option<Self> {
+        Self::start_with(|_| (Vec::new(), String::new())).await
+    }
+
+    /// With listeners beside the plain one, `(protocol, port)`, and more properties: `settings` gives them for the
+    /// broker's directory. `None`: the test cannot run.
+    pub async fn start_with(settings: impl FnOnce(&Path) -> (Vec<(&'static str, u16)>, String)) -> Option<Self> {
         if !super::installed() {
             return None;
         }
         let turn = TURN.lock().await;
         let (directory, port, controller) =
             (tempfile::tempdir().expect("a temporary directory"), Port::reserve(), Port::reserve());
-        format(directory.path(), &port, &controller);
+        let (listeners, more) = settings(directory.path());
+        format(directory.path(), &port, &controller, &listeners, &more);
         let mut broker = Self { directory, port, _controller: controller, child: None, _turn: turn };
         broker.restart().await;
         Some(broker)
@@ -96,7 +103,7 @@ impl Drop for Broker {
 pub async fn start_shared() -> String {
     let directory = tempfile::tempdir().expect("a temporary directory").keep();
     let (port, controller) = (Port::reserve(), Port::reserve());
-    format(&directory, &port, &controller);
+    format(&directory, &port, &controller, &[], "");
     let watcher = Command::new("sh")
         .args(["-c", r#""$@" </dev/null & read -r _; kill -9 $!; rm -rf "$DIRECTORY""#, "sh"])
         .args(command(&directory))
@@ -133,17 +140,22 @@ fn log(directory: &Path) -> File {
     File::options().create(true).append(true).open(directory.join("kafka.log")).expect("a log file")
 }
 
-fn format(directory: &Path, port: &Port, controller: &Port) {
+fn format(directory: &Path, port: &Port, controller: &Port, others: &[(&str, u16)], more: &str) {
     let (port, controller) = (port.number(), controller.number());
+    let join = |one: &dyn Fn(&(&str, u16)) -> String| others.iter().map(one).collect::<Vec<_>>().concat();
+    let listening = join(&|(name, port)| format!(",{name}://127.0.0.1:{port}"));
+    // A certificate is for a name.
+    let advertised = join(&|(name, port)| format!(",{name}://localhost:{port}"));
+    let protocols = join(&|(name, _)| format!(",{name}:{name}"));
     let data = directory.join("data");
     let properties = format!(
         "process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listening}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}
 log.dirs={}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -155,7 +167,7 @@ auto.create.topics.enable=false
 # After kill -9 its own old session must end before it is let in again.
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
-",
+{more}",
         data.display()
     );
     let file = directory.join("server.properties");

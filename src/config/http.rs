@@ -1,0 +1,150 @@
+//! Checks of what leads to an HTTP endpoint.
+
+use std::{collections::BTreeMap, fmt};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+use base64::{
+    Engine,
+    engine::{
+        DecodePaddingMode,
+        general_purpose::{GeneralPurpose, GeneralPurposeConfig},
+    },
+};
+
+use super::{
+    HttpSinkConfig, Secret, SecretUrl,
+    check::check_tls,
+    problem::{Path, Problems},
+    raw::RawHttp,
+    sinks::{check_allow, check_timeout},
+};
+use crate::{message::is_reserved_header, template::UrlTemplate};
+
+/// Headers that a message may not set, but the configuration of its sink may.
+const CONFIGURABLE: [&str; 2] = ["authorization", "content-type"];
+
+/// Secrets are written with and without padding.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// A secret of Standard Webhooks: the bytes of a key. `Debug` does not show them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningSecret(Vec<u8>);
+
+impl SigningSecret {
+    /// # Errors
+    /// What it should be; the text does not show what it is.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let key = text.strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok()).filter(|key| !key.is_empty());
+        key.map(Self).ok_or_else(|| "is not `whsec_` followed by base64, as Standard Webhooks has it".into())
+    }
+
+    /// The key itself: for signing only.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConfig> {
+    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
+    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
+        let template = problems.check(&at.key("url"), template(url.expose()))?;
+        check_tls(at, &tls, template.base().scheme() == "https", problems);
+        Some((SecretUrl::from(url.expose()), template.shape()))
+    });
+    let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
+    let timeout = check_timeout(at, raw.timeout, problems);
+    let mut signing_secrets = Vec::new();
+    for (place, secret) in raw.signing_secrets.items() {
+        let at = at.key("signing_secrets").key(place.to_string());
+        signing_secrets.extend(problems.check(&at, SigningSecret::parse(secret.expose())));
+    }
+    let headers = headers(&at.key("headers"), &raw.headers, problems);
+    let [ca_file, cert_file, key_file] = tls;
+    Some(HttpSinkConfig {
+        url: url?.0,
+        allow: allow?,
+        timeout: timeout?,
+        signing_secrets,
+        headers,
+        ca_file,
+        cert_file,
+        key_file,
+    })
+}
+
+fn template(text: &str) -> Result<UrlTemplate, String> {
+    let url = UrlTemplate::parse(text)?;
+    match url.base().scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("has the scheme `{other}`; known: http, https")),
+    }
+}
+
+fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in raw {
+        let at = at.key(name);
+        let (Some(name), Some(value)) =
+            (problems.check(&at, header_name(name)), problems.check(&at, header_value(value)))
+        else {
+            continue;
+        };
+        if headers.insert(name, value).is_some() {
+            problems.add(&at, "comes twice: header names have no case");
+        }
+    }
+    headers
+}
+
+fn header_name(text: &str) -> Result<HeaderName, String> {
+    let name = HeaderName::try_from(text).map_err(|_| format!("`{}` is not a header name", text.escape_debug()))?;
+    if is_reserved_header(name.as_str()) && !CONFIGURABLE.contains(&name.as_str()) {
+        return Err("is a header that punctual or HTTP itself sets".into());
+    }
+    Ok(name)
+}
+
+fn header_value(text: &Secret) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_bytes(text.expose().as_bytes());
+    let mut value = value.map_err(|_| "has a value with control characters")?;
+    // Kept out of debug output, and out of the compression state that HTTP/2 shares between requests.
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signing_secret_may_lack_its_padding_and_is_not_shown() {
+        let padded = SigningSecret::parse("whsec_c2VjcmV0cw==").unwrap();
+        assert_eq!(padded, SigningSecret::parse("whsec_c2VjcmV0cw").unwrap());
+        assert_eq!((padded.expose(), &*format!("{padded:?}")), (&b"secrets"[..], "***"));
+        for wrong in ["", "whsec_", "c2VjcmV0", "whsec_%hidden%"] {
+            assert!(!SigningSecret::parse(wrong).unwrap_err().contains("hidden"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_sink_may_set_two_headers_that_a_message_may_not() {
+        for allowed in ["X-Tenant", "Authorization", "content-type"] {
+            assert!(header_name(allowed).is_ok(), "{allowed}");
+        }
+        for refused in ["Host", "Transfer-Encoding", "content-length", "Punctual-Id", "webhook-signature", "a b", ""] {
+            assert!(header_name(refused).is_err(), "{refused}");
+        }
+        for refused in ["a\r\nb: c", "\0"] {
+            assert!(header_value(&refused.into()).is_err(), "{refused:?}");
+        }
+    }
+}
