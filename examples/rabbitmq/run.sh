@@ -103,7 +103,8 @@ for n in $(seq "$messages"); do
 done
 tail -n +2 -f "$work/consumer.out" &
 tail=$!
-arrived() { grep -c '^rabbitmq ' "$work/consumer.out" || true; }
+# By id: a message that came twice must not hide one that did not come.
+arrived() { awk '/^rabbitmq / { print $2 }' "$work/consumer.out" | sort -u | wc -l; }
 deadline=$((SECONDS + patience))
 while [ "$(arrived)" -lt "$messages" ] && [ "$SECONDS" -lt "$deadline" ]; do sleep 0.1; done
 echo "$(arrived) of $messages arrived in $EXCHANGE"

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
+use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::Api;
 
-/// Tells the present state of every sink; called once per request, so it must not block.
-pub type SinkStatuses = Arc<dyn Fn() -> Vec<SinkStatus> + Send + Sync>;
+/// Tells the present state of every sink; called once per request, so it must end well within `request_timeout`.
+pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -16,6 +17,8 @@ pub struct SinkStatus {
     pub name: String,
     /// As in the configuration: `http`, `redis_list`...
     pub r#type: &'static str,
+    /// Whether it can be reached and used: `ok`, or what is wrong; `None` while nobody knows.
+    pub check: Option<String>,
     pub breaker: BreakerState,
     pub last_error: Option<String>,
     /// Messages being sent by this instance.
@@ -36,5 +39,5 @@ pub struct Listing {
 }
 
 pub async fn list(State(api): State<Arc<Api>>) -> Json<Listing> {
-    Json(Listing { sinks: (api.sinks)() })
+    Json(Listing { sinks: (api.sinks)().await })
 }

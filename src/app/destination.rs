@@ -10,12 +10,14 @@ use crate::{
 };
 
 /// Where the messages of some routes go.
+#[derive(Clone)]
 pub struct Destination {
     kind: &'static str,
     breaker: Arc<Breaker>,
     way: Way,
 }
 
+#[derive(Clone)]
 enum Way {
     Sink(Arc<dyn Sink>),
     /// A list on the queue's own Redis, filled by the store itself.

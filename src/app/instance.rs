@@ -1,8 +1,10 @@
 //! One instance: the configuration turned into live objects, and nothing started yet.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{backend::Backend, destination::Destination};
+use futures::{FutureExt, future::join_all};
+
+use super::{backend::Backend, checkup::Checkup, destination::Destination};
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, VIA},
     config::{Config, RouteConfig},
@@ -17,6 +19,9 @@ use crate::{
 /// Bytes of a stored message beside payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
 
+/// How long a sink may take at the start to say whether it can deliver, before that is nobody's concern.
+const FIRST_ANSWER: Duration = Duration::from_secs(15);
+
 /// The parts of an instance.
 pub struct Instance {
     pub queue: Arc<Queue>,
@@ -25,6 +30,7 @@ pub struct Instance {
     pub scheduler: Scheduler,
     pub wakes: WakeListener,
     pub destinations: BTreeMap<String, Destination>,
+    checkups: Vec<(String, Checkup)>,
 }
 
 impl Instance {
@@ -78,31 +84,45 @@ impl Instance {
             metrics::begin_queue(route, &[VIA]);
         }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
-        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations }
+        let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, checkups }
     }
 
-    /// What GET /v1/sinks tells.
-    pub fn statuses(&self) -> SinkStatuses {
-        let sinks: Vec<_> =
-            self.destinations.iter().map(|(name, one)| (name.clone(), one.kind(), one.breaker().clone())).collect();
+    /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called
+    /// within a tokio runtime.
+    pub fn look_at_sinks(&self) {
+        for (name, checkup) in self.checkups.clone() {
+            tokio::spawn(async move {
+                if let Some(Err(error)) = checkup.answer(FIRST_ANSWER).await {
+                    tracing::warn!(sink = name, error, "cannot deliver at present");
+                }
+            });
+        }
+    }
+
+    /// What GET /v1/sinks tells, which waits for `patience` at most.
+    pub fn statuses(&self, patience: Duration) -> SinkStatuses {
+        let sinks: Arc<[_]> = self.checkups.clone().into();
         Arc::new(move || {
-            sinks
-                .iter()
-                .map(|(name, kind, breaker)| {
-                    let status = breaker.status();
-                    SinkStatus {
-                        name: name.clone(),
-                        r#type: kind,
-                        breaker: match status.state {
-                            scheduler::BreakerState::Closed => BreakerState::Closed,
-                            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
-                            scheduler::BreakerState::Open => BreakerState::Open,
-                        },
-                        last_error: status.last_error,
-                        in_flight: status.in_flight,
-                    }
-                })
-                .collect()
+            let sinks = sinks.clone();
+            async move { join_all(sinks.iter().map(|(name, checkup)| status(name, checkup, patience))).await }.boxed()
         })
+    }
+}
+
+async fn status(name: &str, checkup: &Checkup, patience: Duration) -> SinkStatus {
+    let check = checkup.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+    let status = checkup.destination().breaker().status();
+    SinkStatus {
+        name: name.to_owned(),
+        r#type: checkup.destination().kind(),
+        check,
+        breaker: match status.state {
+            scheduler::BreakerState::Closed => BreakerState::Closed,
+            scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
+            scheduler::BreakerState::Open => BreakerState::Open,
+        },
+        last_error: status.last_error,
+        in_flight: status.in_flight,
     }
 }

@@ -1,6 +1,7 @@
 //! Turns a configuration into live objects, and runs them.
 
 pub mod backend;
+pub mod checkup;
 pub mod destination;
 pub mod embedded;
 pub mod instance;

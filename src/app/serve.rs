@@ -34,6 +34,9 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// What the embedded Redis is left of `shutdown_timeout` to end in.
 const REDIS_SHARE: f64 = 0.3;
 
+/// What of `request_timeout` GET /v1/sinks waits for sinks that do not answer.
+const SINKS_SHARE: f64 = 0.5;
+
 /// What ended an instance that nobody had asked to stop.
 #[derive(Debug)]
 pub enum ServeError {
@@ -69,11 +72,13 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
 
     let (stopping, stopped) = watch::channel(false);
     let page = MetricsPage::new(instance.queue.clone(), recorder);
-    let api = Api::new(instance.queue.clone(), &config.server, instance.statuses(), page, api::ulids());
+    let patience = config.server.request_timeout.mul_f64(SINKS_SHARE);
+    let api = Api::new(instance.queue.clone(), &config.server, instance.statuses(patience), page, api::ulids());
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     let mut server = tokio::spawn(api::serve(listener, api::router(api), asked(stopped.clone())));
     tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
+    instance.look_at_sinks();
     let mut embedded = None;
     let started = match home {
         None => Ok(true),

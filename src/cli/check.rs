@@ -14,7 +14,7 @@ use crate::{
         destination::{self, Destination},
         embedded,
     },
-    config::{Config, RedisUrl},
+    config::{Config, RedisUrl, SinkConfig},
     store::redis::RedisStore,
 };
 
@@ -48,9 +48,14 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
         println!("{}", json!({ "valid": true, "answers": shown }));
     } else {
+        let good = |name: &str| {
+            let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
+            let varying = sink.and_then(SinkConfig::varying);
+            varying.map_or_else(|| "ok".to_owned(), |setting| format!("ok, `{setting}` depends on the message"))
+        };
         let rows: Vec<_> = answers
             .iter()
-            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| "ok".into())])
+            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| good(name))])
             .collect();
         table::print(&["WHAT", "ANSWER"], &rows);
     }

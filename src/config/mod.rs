@@ -131,6 +131,20 @@ pub enum SinkConfig {
     RabbitMq(RabbitMqConfig),
 }
 
+impl SinkConfig {
+    /// The setting that says where a message goes, if that depends on the message: what is there then cannot be checked.
+    pub fn varying(&self) -> Option<&'static str> {
+        let (setting, varies) = match self {
+            // Only the server is ever looked at.
+            SinkConfig::Http(_) => return None,
+            SinkConfig::Kafka(kafka) => ("topic", kafka.topic.as_constant().is_none()),
+            SinkConfig::RedisList(list) => ("key", list.key.as_constant().is_none()),
+            SinkConfig::RabbitMq(rabbitmq) => ("exchange", rabbitmq.address.constant_exchange().is_none()),
+        };
+        varies.then_some(setting)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct HttpSinkConfig {
     /// Path and query may have placeholders (`UrlTemplate`).

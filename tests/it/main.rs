@@ -1,8 +1,10 @@
 //! All tests that need servers, in one binary: it links once.
 
 mod api;
+mod brokers;
 mod connection;
 mod destinations;
+mod documents;
 mod e2e;
 mod embedded;
 mod http_zoo;

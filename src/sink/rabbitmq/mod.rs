@@ -18,7 +18,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use self::{
     broker::{Broker, text},
@@ -38,7 +38,6 @@ use crate::{
 const MAX_BATCH_MESSAGES: usize = 500;
 
 pub struct RabbitMqSink {
-    broker: Broker,
     supervisor: Supervisor,
     address: Address,
     allow: Allow,
@@ -54,8 +53,7 @@ impl RabbitMqSink {
     pub fn new(config: &RabbitMqConfig) -> Result<Self, String> {
         let broker = Broker::new(&config.server)?;
         Ok(Self {
-            supervisor: Supervisor::new(broker.clone(), connect_limit(config.timeout)),
-            broker,
+            supervisor: Supervisor::new(broker, connect_limit(config.timeout)),
             address: config.address.clone(),
             allow: config.allow.clone(),
             timeout: config.timeout,
@@ -80,21 +78,24 @@ impl RabbitMqSink {
         Ok((exchange, Prepared::new(index, delivery, &routing_key)?))
     }
 
-    async fn look(&self, limit: Duration) -> Result<(), String> {
-        let connected = self.broker.connect(limit).await?;
+    async fn look(&self, deadline: Instant) -> Result<(), String> {
+        let link = self.supervisor.link(deadline).await?;
+        if let Some(reason) = link.blocked() {
+            return Err(publish::blocked(&reason));
+        }
+        let exchange = self.address.constant_exchange().unwrap_or_default();
         let looking = async {
-            let channel = connected.connection.create_channel().await?;
-            if let Some(exchange) = self.address.constant_exchange().filter(|name| !name.is_empty()) {
-                link::see_exchange(&channel, exchange).await?;
+            let lease = link.channel("").await?;
+            if !exchange.is_empty() {
+                link::see_exchange(lease.channel(), exchange).await?;
             }
-            connected.connection.close(200, "checked".into()).await
+            lease.give_back();
+            Ok(())
         };
-        let looked = timeout(limit, looking).await;
-        connected.switch.cut();
-        match looked {
+        match timeout_at(deadline, looking).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {}", self.broker.address(), text(&error))),
-            Err(_) => Err(format!("{}: no answer within {limit:?}", self.broker.address())),
+            Ok(Err(error)) => Err(text(&error)),
+            Err(_) => Err("the broker does not answer".into()),
         }
     }
 }
@@ -128,9 +129,9 @@ impl Sink for RabbitMqSink {
             .await;
     }
 
-    /// Connects, and asks whether the exchange exists. Where the messages name it, only the broker is asked.
+    /// Connects (and stays connected), and asks whether the exchange exists. Where the messages name it, only the broker is asked.
     async fn check(&self) -> Result<(), String> {
-        self.look(connect_limit(self.timeout)).await
+        self.look(Instant::now() + self.timeout).await
     }
 
     async fn close(&self) {

@@ -188,7 +188,8 @@ impl Batch<'_> {
     }
 }
 
-fn blocked(reason: &str) -> String {
+/// To be shown.
+pub fn blocked(reason: &str) -> String {
     format!("the broker takes nothing: {reason}")
 }
 

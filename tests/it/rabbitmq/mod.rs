@@ -4,6 +4,7 @@ mod delivery;
 mod destinations;
 mod exchanges;
 mod outages;
+mod pipeline;
 mod program;
 mod refusals;
 mod tls;

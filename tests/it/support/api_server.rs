@@ -101,12 +101,19 @@ impl ApiServer {
         let sink = SinkStatus {
             name: "out".into(),
             r#type: "http",
+            check: Some("ok".into()),
             breaker: BreakerState::HalfOpen,
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
         };
         let page = MetricsPage::new(queue.clone(), recorder());
-        let api = Api::new(queue, &config, Arc::new(move || vec![sink.clone()]), page, api::ulids());
+        let api = Api::new(
+            queue,
+            &config,
+            Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()]))),
+            page,
+            api::ulids(),
+        );
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
             let _ = stopped.await;

@@ -12,8 +12,8 @@ use std::{env, time::Duration};
 use tokio::sync::OnceCell;
 
 pub use self::{
-    broker::Broker,
-    client::{Record, consume, create_topic, delete_topic},
+    broker::{Broker, tool},
+    client::{Record, consume, count, create_topic, delete_topic},
     mock::{MockBroker, mock_broker},
 };
 use punctual::{

@@ -5,6 +5,7 @@ mod authority;
 pub mod command;
 pub mod http;
 pub mod kafka;
+pub mod pipeline;
 pub mod port;
 pub mod proxy;
 pub mod punctual;

@@ -17,9 +17,10 @@ use punctual::{
     config::{RabbitMqConfig, RabbitMqServer},
     template::{Address, Allow, Place, Template},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     sync::{Mutex, MutexGuard, OnceCell},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{Authority, port::Port};
@@ -28,6 +29,8 @@ use super::{Authority, port::Port};
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 /// Longest start on a busy machine; an idle one takes 4 to 9 s.
 const START: Duration = Duration::from_secs(90);
+/// Longest wait for one answer.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Pause between two looks at a node that starts.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -132,6 +135,17 @@ impl RabbitMq {
         all
     }
 
+    /// How many messages are ready in a queue; `None` while the broker does not say.
+    pub async fn depth(&self, queue: &str) -> Option<u32> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let looking = async {
+            let connection = self.connect().await.ok()?;
+            let channel = connection.create_channel().await.ok()?;
+            Some(channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?.message_count())
+        };
+        timeout(ANSWER, looking).await.ok()?
+    }
+
     /// `rabbitmqctl` with these words: what it printed. Fails when it does.
     pub async fn ctl(&self, words: &[&str]) -> String {
         let mut command = self.command("rabbitmqctl");
@@ -139,6 +153,18 @@ impl RabbitMq {
         let output = tokio::process::Command::from(command).output().await.expect("rabbitmqctl is installed");
         assert!(output.status.success(), "rabbitmqctl {words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// SIGTERM, and waits for its end.
+    pub async fn stop(&mut self) {
+        let mut node = self.node.take().expect("it runs");
+        let pid = Pid::from_raw(i32::try_from(node.id()).expect("a process id")).expect("not zero");
+        kill_process(pid, Signal::TERM).expect("it runs and is ours");
+        let deadline = Instant::now() + START;
+        while node.try_wait().expect("it can be waited for").is_none() {
+            assert!(Instant::now() < deadline, "RabbitMQ did not stop within {START:?}");
+            sleep(LOOK).await;
+        }
     }
 
     /// As `kill -9` does it.
@@ -165,14 +191,16 @@ impl RabbitMq {
         fs::write(self.directory.join("node.pid"), node.id().to_string()).expect("written");
         self.node = Some(node);
         let deadline = Instant::now() + START;
-        while self.connect().await.is_err() {
+        // lapin itself waits for ever for a node that accepts and says nothing.
+        while !matches!(timeout(ANSWER, self.connect()).await, Ok(Ok(_))) {
             let log = || fs::read_to_string(self.directory.join("node.log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "RabbitMQ did not answer within {START:?}: {}", log());
             sleep(LOOK).await;
         }
     }
 
-    async fn start() -> Self {
+    /// One of a test's own, for as long as the tests run.
+    pub async fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory").keep();
         let authority = Authority::within(&directory);
         let epmd = Port::reserve();

@@ -15,7 +15,7 @@ use tokio::{
 use super::{super::port::Port, client};
 
 /// Longest start, on a machine with much else to do.
-const START: Duration = Duration::from_mins(1);
+const START: Duration = Duration::from_mins(2);
 /// Longest clean stop.
 const STOP: Duration = Duration::from_secs(30);
 /// Brokers of their own that run at once: each takes some 400 MB.
@@ -118,6 +118,14 @@ pub async fn start_shared() -> String {
     // Their sockets and pipes stay open until this process ends.
     std::mem::forget((watcher, port, controller));
     address
+}
+
+/// A program of Kafka's by the name of its class; needs the jars.
+pub fn tool(class: &str) -> Command {
+    let java = java();
+    let mut command = Command::new(&java[0]);
+    command.args(&java[1..]).arg(class).stdin(Stdio::null());
+    command
 }
 
 pub fn libs() -> PathBuf {

@@ -14,6 +14,9 @@ use tokio::time::{Instant, sleep};
 /// Longest wait for anything that a broker is asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Longest wait for what may not be there yet.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// As a consumer reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -86,6 +89,17 @@ pub async fn ping(brokers: &str) -> Result<(), KafkaError> {
 pub async fn consume(brokers: &str, topic: &str) -> Vec<Record> {
     let (consumer, topic) = (consumer(brokers), topic.to_owned());
     blocking(move || read(&consumer, &topic)).await
+}
+
+/// How many records there are in a topic from which none was ever deleted; `None` while the broker does not say.
+pub async fn count(brokers: &str, topic: &str) -> Option<i64> {
+    let (consumer, topic) = (consumer(brokers), topic.to_owned());
+    let look = move || -> Result<i64, KafkaError> {
+        let metadata = consumer.fetch_metadata(Some(&topic), LOOK)?;
+        let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
+        partitions.map(|partition| Ok(consumer.fetch_watermarks(&topic, partition.id(), LOOK)?.1)).sum()
+    };
+    blocking(look).await.ok()
 }
 
 fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
