@@ -1,12 +1,13 @@
 -- Confirmed: the message is gone.
 --
--- KEYS   unack messages attempts errors
--- ARGV   for each lease: id, token
+-- KEYS   unack messages attempts errors remembered
+-- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token
 -- reply  for each lease: 1 done | 0 stale
-local unack, messages, attempts, errors = unpack(KEYS)
+local unack, messages, attempts, errors, remembered = unpack(KEYS)
+local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local ids, tokens = {}, {}
-for i = 1, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
   tokens[#tokens + 1] = ARGV[i + 1]
 end
@@ -22,5 +23,6 @@ end
 
 local steps = {}
 add(steps, 'ZREM', unack, gone, { back })
+remember(steps, remembered, gone, false, keep, max)
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

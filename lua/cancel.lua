@@ -1,10 +1,10 @@
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead
--- ARGV   id
+-- KEYS   pending unack messages attempts errors dead remembered
+-- ARGV   id, how long to remember it (ms; not a purged one), how many at most
 -- reply  cancelled | purged | in_flight | not_found
-local pending, unack, messages, attempts, errors, dead = unpack(KEYS)
-local id = ARGV[1]
+local pending, unack, messages, attempts, errors, dead, remembered = unpack(KEYS)
+local id, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 if redis.call('ZSCORE', unack, id) then return 'in_flight' end
 local set, status = pending, 'cancelled'
@@ -17,5 +17,6 @@ if not score then return 'not_found' end
 
 local steps = {}
 add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
+if status == 'cancelled' then remember(steps, remembered, { id }, true, keep, max) end
 forget(steps, attempts, errors, messages, { id })
 return commit(steps) or status

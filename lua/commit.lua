@@ -98,6 +98,53 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Remembers how ids ended, for `keep` ms, at most `max` of them: the score is the time in ms, of a cancelled one half a
+-- millisecond more. Lets go of what was kept long enough or is too much, MAX_LET_GO at once at most.
+local MAX_LET_GO = 1000
+local function remember(steps, remembered, ids, cancelled, keep, max)
+  local known = redis.call('ZCARD', remembered)
+  if #ids == 0 or known + keep == 0 then return end
+  local now = math.floor(clock() / 1000)
+  local fresh = keep > 0 and math.min(#ids, max) or 0
+  local old = redis.call('ZCOUNT', remembered, '-inf', '(' .. whole(now - keep))
+  if keep == 0 then old = known end
+  old = math.min(math.max(old, known + fresh - max), known, MAX_LET_GO)
+  if old > 0 then
+    local found = redis.call('ZRANGE', remembered, 0, old - 1, 'WITHSCORES')
+    local gone, back = {}, { 'ZADD', remembered }
+    for i = 1, #found, 2 do
+      gone[#gone + 1] = found[i]
+      back[#back + 1], back[#back + 2] = found[i + 1], found[i]
+    end
+    add(steps, 'ZREM', remembered, gone, { back })
+  end
+  if fresh > 0 then
+    local latest = { unpack(ids, #ids - fresh + 1) }
+    local at = string.format('%.1f', now + (cancelled and 0.5 or 0))
+    local scores, set, del = {}, { 'ZADD', remembered }, { 'ZREM', remembered }
+    local before = redis.call('ZMSCORE', remembered, unpack(latest))
+    for i, id in ipairs(latest) do
+      scores[#scores + 1], scores[#scores + 2] = at, id
+      if before[i] then
+        set[#set + 1], set[#set + 2] = before[i], id
+      else
+        del[#del + 1] = id
+      end
+    end
+    local undo = {}
+    if #set > 2 then undo[#undo + 1] = set end
+    if #del > 2 then undo[#undo + 1] = del end
+    add(steps, 'ZADD', remembered, scores, undo)
+  end
+end
+
+-- How an id ended, and when in ms, by its score in `remembered`; nothing once `keep` ms have passed.
+local function ending(score, keep, now)
+  if not score or tonumber(score) < now - keep then return end
+  local at = math.floor(tonumber(score))
+  return at < tonumber(score) and 'cancelled' or 'delivered', at
+end
+
 -- The score of a set's head, or nil.
 local function head(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])

@@ -1,10 +1,11 @@
--- One live message.
+-- One live message, or how it ended where that is remembered.
 --
--- KEYS   pending unack messages attempts errors dead
--- ARGV   id
--- reply  nothing, or: pending | unack | dead, score, failures, error or "", body or ""
-local pending, unack, messages, attempts, errors, dead = unpack(KEYS)
-local id = ARGV[1]
+-- KEYS   pending unack messages attempts errors dead remembered
+-- ARGV   id, how long an ended one is remembered (ms)
+-- reply  nothing, or: pending | unack | dead, score, failures, error or "", body or "";
+--        or: delivered | cancelled, when (ms)
+local pending, unack, messages, attempts, errors, dead, remembered = unpack(KEYS)
+local id, keep = ARGV[1], tonumber(ARGV[2])
 
 for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dead } }) do
   local score = redis.call('ZSCORE', set[2], id)
@@ -18,4 +19,6 @@ for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dea
     }
   end
 end
-return false
+local how, at
+if keep > 0 then how, at = ending(redis.call('ZSCORE', remembered, id), keep, math.floor(clock() / 1000)) end
+return how and { how, at } or false

@@ -8,7 +8,8 @@
 --          HGET P:routes <route> tells
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
 -- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
--- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced)
+-- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
+--          delivered | cancelled (the route remembers the id: nothing changed; the time is that of its end)
 -- errors   PUNCTUAL <slug> <text>, nothing written; slug: version, unknown-route, wrong-partition, invalid-id,
 --          invalid-due, invalid-options, too-large
 local MAX_ID_BYTES = 128
@@ -33,7 +34,7 @@ local _, id, when, payload, options = unpack(ARGV)
 -- Partition and limits, as the running punctual wrote them.
 local settings = redis.call('GET', tag .. ':route')
 if not settings then return refuse('unknown-route', 'no punctual serves ' .. tag) end
-local partitions, number, max_payload = string.match(settings, '^1 (%d+) (%d+) (%d+)$')
+local partitions, number, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
 if not partitions then return refuse('version', 'the queue belongs to another release') end
 
 if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') then
@@ -204,6 +205,15 @@ local function due_inside() return old and #old >= 17 and struct.unpack('>I8', o
 if in_flight and replace then return { 'in_flight', id, (due_inside()) } end
 if pending_score and not replace then return { 'exists', id, tonumber(pending_score) } end
 if (in_flight or dead_score) and not replace then return { 'exists', id, (due_inside()) } end
+
+keep = tonumber(keep) or 0
+local live = pending_score or in_flight or dead_score
+local ended = not live and keep > 0 and redis.call('ZSCORE', tag .. ':remembered', id)
+if ended and tonumber(ended) >= now - keep then
+  -- That of a cancelled one is half a millisecond more.
+  local at = math.floor(tonumber(ended))
+  return { at < tonumber(ended) and 'cancelled' or 'delivered', id, at }
+end
 
 -- Redis keeps what a failed script wrote: undo what was done, in reverse. The growing write comes first, so
 -- that at maxmemory nothing is written at all.

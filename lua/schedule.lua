@@ -1,17 +1,18 @@
 -- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
 --
--- KEYS   pending unack messages attempts errors dead route
+-- KEYS   pending unack messages attempts errors dead route remembered
 -- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
---        then for each message: id, "+<delay ms>" | "<due ms>", "keep" | "replace", body from the metadata's length
---        on (checked by the caller)
+--        how long an ended one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
+--        "keep" | "replace", body from the metadata's length on (checked by the caller)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
---        in_flight (not replaced); error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
+--        in_flight (not replaced) | delivered, cancelled (remembered: nothing changed; the time is that of its end);
+--        error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
 --        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
 --        not open: the caller registers the route first
-local pending, unack, messages, attempts, errors, dead, route = unpack(KEYS)
-local channel, max_bytes, layout = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local FIRST = 4
+local pending, unack, messages, attempts, errors, dead, route, remembered = unpack(KEYS)
+local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local FIRST = 5
 
 local settings = redis.call('GET', route)
 if not settings or string.sub(settings, 1, #layout) ~= layout then
@@ -58,6 +59,13 @@ local function due_inside(id)
   return inside[id]
 end
 
+-- The score of those that ended.
+local ended = {}
+if keep > 0 then
+  local scores = redis.call('ZMSCORE', remembered, unpack(ids))
+  for i, id in ipairs(ids) do ended[id] = scores[i] end
+end
+
 local reply = {}
 local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
 local old_score = {}
@@ -66,7 +74,10 @@ for i = FIRST, #ARGV, 4 do
   local id, when, conflict, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local is = state[id]
   local status, due
-  if is and conflict == 'keep' then
+  if not is then status, due = ending(ended[id], keep, now) end
+  if status then
+    -- Neither kept nor replaced: it is over.
+  elseif is and conflict == 'keep' then
     status = is
     due = is == 'pending' and due_of[id] or due_inside(id)
   elseif is == 'unack' then

@@ -1,13 +1,15 @@
 -- Into lists on this Redis, exactly once: pushed and gone in one step.
 --
--- KEYS   unack messages attempts errors list...
--- ARGV   for each lease: id, token, which of the lists (from 1), value
+-- KEYS   unack messages attempts errors remembered list...
+-- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token, which of the lists (from 1),
+--        value
 -- reply  for each lease: 1 done | 0 stale | the type of what its list's key holds instead: still claimed
-local unack, messages, attempts, errors = unpack(KEYS, 1, 4)
-local BEFORE_LISTS = 4
+local BEFORE_LISTS = 5
+local unack, messages, attempts, errors, remembered = unpack(KEYS, 1, BEFORE_LISTS)
+local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local ids, tokens = {}, {}
-for i = 1, #ARGV, 4 do
+for i = 3, #ARGV, 4 do
   ids[#ids + 1] = ARGV[i]
   tokens[#tokens + 1] = ARGV[i + 1]
 end
@@ -19,12 +21,12 @@ end
 local gone, back = {}, { 'ZADD', unack }
 for i, id in ipairs(ids) do
   if reply[i] == 1 then
-    local n = BEFORE_LISTS + tonumber(ARGV[4 * i - 1])
+    local n = BEFORE_LISTS + tonumber(ARGV[4 * i + 1])
     if kinds[n] == 'none' or kinds[n] == 'list' then
       gone[#gone + 1] = id
       back[#back + 1] = tokens[i]
       back[#back + 1] = id
-      values[n][#values[n] + 1] = ARGV[4 * i]
+      values[n][#values[n] + 1] = ARGV[4 * i + 2]
     else
       reply[i] = kinds[n]
     end
@@ -36,5 +38,6 @@ add(steps, 'ZREM', unack, gone, { back })
 for n = BEFORE_LISTS + 1, #KEYS do
   add(steps, 'RPUSH', KEYS[n], values[n], { { 'LTRIM', KEYS[n], 0, -(#values[n] + 1) } })
 end
+remember(steps, remembered, gone, false, keep, max)
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

@@ -6,11 +6,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    ended::{Ended, Ending, Remember},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
 };
 use crate::time::{Due, UnixMillis};
 
+mod ended;
 mod origin;
 mod properties;
 

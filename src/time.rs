@@ -1,7 +1,5 @@
 //! Points in time as Redis tells them, and the forms in which callers write them.
 
-use std::time::Duration;
-
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
@@ -23,11 +21,6 @@ impl UnixMillis {
 
     pub fn get(self) -> u64 {
         self.0
-    }
-
-    /// Milliseconds from `earlier` to here; zero when `earlier` is later.
-    pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
     /// RFC 3339 in UTC with milliseconds, as answers show it.

@@ -10,11 +10,12 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{Api, body, message_body, problem::Problem, scheduled::Answer};
 use crate::{
-    message::{MessageId, Properties, State},
-    queue::{Cancelled, Rescheduled, Snapshot},
+    message::{Ended, MessageId, Properties, State},
+    queue::{Cancelled, Found, Rescheduled, Snapshot},
 };
 
 /// Messages of a page when the caller does not say.
@@ -85,7 +86,10 @@ pub async fn look_at(
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
     match api.queue.get(&route, &id).await? {
-        Some(snapshot) => Ok(Json(Shown::new(&route, &snapshot)).into_response()),
+        Some(Found::Live(snapshot)) => Ok(Json(Shown::new(&route, &snapshot)).into_response()),
+        Some(Found::Ended(Ended { ending, at })) => {
+            Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
+        }
         None => Err(Problem::unknown_message(id.as_str())),
     }
 }
@@ -155,7 +159,6 @@ fn parse_id(text: &str) -> Result<MessageId, Problem> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use serde_json::json;
 
     use super::*;
     use crate::{

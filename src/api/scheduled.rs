@@ -19,7 +19,11 @@ use crate::{
 pub struct Answer<'a> {
     id: &'a str,
     route: &'a str,
-    deliver_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deliver_at: Option<String>,
+    /// Of one that is remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<String>,
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<State>,
@@ -32,20 +36,25 @@ impl<'a> Answer<'a> {
             Status::Exists(state) => ("exists", Some(state)),
             Status::Replaced | Status::Revived => ("replaced", None),
             Status::InFlight => ("in_flight", None),
+            Status::Ended(ending) => (ending.as_str(), None),
         };
-        Self { id: scheduled.id.as_str(), route, deliver_at: scheduled.due.to_rfc3339(), status, state }
+        let time = Some(scheduled.due.to_rfc3339());
+        let (deliver_at, ended_at) =
+            if matches!(scheduled.status, Status::Ended(_)) { (None, time) } else { (time, None) };
+        Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status, state }
     }
 
     pub fn rescheduled(route: &'a str, id: &'a MessageId, due: UnixMillis) -> Self {
-        Self { id: id.as_str(), route, deliver_at: due.to_rfc3339(), status: "rescheduled", state: None }
+        let deliver_at = Some(due.to_rfc3339());
+        Self { id: id.as_str(), route, deliver_at, ended_at: None, status: "rescheduled", state: None }
     }
 }
 
-/// 201 for a new message, 200 for a kept or replaced one, 409 for one in flight that should be replaced.
+/// 201 for a new message, 200 for a kept, replaced or remembered one, 409 for one in flight that should be replaced.
 pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     let status = match scheduled.status {
         Status::Scheduled => StatusCode::CREATED,
-        Status::Exists(_) | Status::Replaced | Status::Revived => StatusCode::OK,
+        Status::Exists(_) | Status::Replaced | Status::Revived | Status::Ended(_) => StatusCode::OK,
         Status::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
     };
     (status, Json(Answer::scheduled(route, scheduled))).into_response()

@@ -52,6 +52,7 @@ impl Instance {
                 name: name.clone(),
                 partitions: route.partitions,
                 max_payload: config.server.max_payload,
+                remember: route.remember,
             });
             Arc::new(RedisStore::new(connection, prefix, settings))
         };

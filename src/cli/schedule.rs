@@ -58,15 +58,20 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         Status::Scheduled => "scheduled",
         Status::Exists(_) => "exists",
         Status::Replaced | Status::Revived => "replaced",
+        Status::Ended(ending) => ending.as_str(),
         Status::InFlight => {
             return Err(Failure::Failed(format!("`{}` is in flight and cannot be replaced", answer.id)));
         }
     };
-    let due = answer.due.to_rfc3339();
+    let time = answer.due.to_rfc3339();
+    let (field, word) = match answer.status {
+        Status::Ended(_) => ("ended_at", "at"),
+        _ => ("deliver_at", "for"),
+    };
     if global.json {
-        println!("{}", json!({ "id": answer.id.as_str(), "route": route, "deliver_at": due, "status": status }));
+        println!("{}", json!({ "id": answer.id.as_str(), "route": route, field: time, "status": status }));
     } else {
-        println!("{status} {} for {due}", answer.id);
+        println!("{status} {} {word} {time}", answer.id);
     }
     Ok(())
 }

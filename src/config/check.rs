@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fs::File, net::SocketAddr, path::PathBuf, time:
 use url::Url;
 
 use super::{
-    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, TokenConfig,
+    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, SourceConfig,
+    TokenConfig,
     entries::{Names, is_name},
     problem::{Path, Problems},
     raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
@@ -13,10 +14,15 @@ use super::{
     routes, sinks, sources,
     value::{Period, Size},
 };
+use crate::message::Remember;
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.
 const MAX_PAYLOAD: u64 = 3 << 20;
+
+/// `remember` of a route with a Kafka source, unless it says something: after a crash a topic is read again from the last
+/// commit, and nothing of it should come twice.
+const REMEMBER_OF_KAFKA: Remember = Remember { period: Duration::from_mins(10), max: 100_000 };
 
 pub const fn millis(millis: u64) -> Period {
     Period(Duration::from_millis(millis))
@@ -49,6 +55,13 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
     for (name, source) in raw.sources {
         let at = Path::of("sources").key(&name);
         sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
+    }
+    for source in sources.values() {
+        if let SourceConfig::Kafka(source) = source
+            && let Some(route) = routes.get_mut(&*source.route)
+        {
+            route.remember.get_or_insert(REMEMBER_OF_KAFKA);
+        }
     }
     Some(Config {
         redis: redis?,

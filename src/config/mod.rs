@@ -19,6 +19,7 @@ pub use self::{
 };
 use crate::{
     backoff::Backoff,
+    message::Remember,
     outcome::RetryPolicy,
     template::{Address, Allow, Template},
 };
@@ -246,6 +247,8 @@ pub struct RouteConfig {
     /// Bytes.
     pub max_in_flight_bytes: u64,
     pub retry: RetryPolicy,
+    /// `None`: not said, which means no. A `period` of zero: no.
+    pub remember: Option<Remember>,
 }
 
 #[derive(Clone, Debug)]

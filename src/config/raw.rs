@@ -272,6 +272,17 @@ pub struct RawRoute {
     /// Most bytes under way on one instance: at least `server.max_payload` and 128KiB.
     pub max_in_flight_bytes: Option<Size>,
     pub retry: RawRetry,
+    pub remember: RawRemember,
+}
+
+/// Which ids are remembered after delivery or cancellation: scheduling one again changes nothing.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawRemember {
+    /// How long: up to 30days; without it, and with 0s, none is.
+    pub r#for: Option<Period>,
+    /// How many, the latest ones: 1 to 10000000.
+    pub max: Option<Whole>,
 }
 
 /// What follows a failed attempt.

@@ -9,14 +9,21 @@ use super::{
     RouteConfig,
     check::millis,
     problem::{Path, Problems},
-    raw::{RawBackoff, RawRetry, RawRoute},
+    raw::{RawBackoff, RawRemember, RawRetry, RawRoute},
     read::unknown,
     value::{Period, Size, Whole},
 };
-use crate::{backoff::Backoff, message::MAX_PARTITIONS, outcome::RetryPolicy};
+use crate::{
+    backoff::Backoff,
+    message::{MAX_PARTITIONS, Remember},
+    outcome::RetryPolicy,
+};
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
 const LEASE_MARGIN: Duration = Duration::from_millis(500);
+
+/// Longest time for which an ended id is remembered: what repeats later is no repetition any more.
+const LONGEST_MEMORY: Duration = Duration::from_hours(30 * 24);
 
 /// What a message may take beside its payload, in bytes: metadata (64 KiB) and encoding, with room.
 const LARGEST_OVERHEAD: u64 = 128 << 10;
@@ -55,6 +62,7 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
         problems.add(&bytes_at, text);
     }
     let retry = retry(&raw.retry, &at.key("retry"), problems);
+    let remember = remember(&raw.remember, &at.key("remember"), problems);
     Some(RouteConfig {
         sink: sink?.into(),
         partitions: u16::try_from(partitions?.0).expect("at most 256"),
@@ -62,7 +70,15 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
         max_in_flight: usize::try_from(max_in_flight?.0).expect("at most 100000"),
         max_in_flight_bytes: max_in_flight_bytes?.0,
         retry: retry?,
+        remember,
     })
+}
+
+fn remember(raw: &RawRemember, at: &Path, problems: &mut Problems) -> Option<Remember> {
+    let max = problems.within(&at.key("max"), raw.max, Whole(1)..=Whole(10_000_000));
+    let period = raw.r#for?;
+    let period = problems.within(&at.key("for"), Some(period), millis(0)..=Period(LONGEST_MEMORY));
+    Some(Remember { period: period?.0, max: u32::try_from(max?.0).expect("at most 10000000") })
 }
 
 fn retry(raw: &RawRetry, at: &Path, problems: &mut Problems) -> Option<RetryPolicy> {

@@ -75,10 +75,13 @@ sources:
   set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, route: a }
   go: { type: delayqueue, name: order-close, hash_tag: true, route: a, poll: 100ms }
   rabbit: { type: rabbitmq, url: 'amqp://mq', queue: in, id_from: message_id, delay_from: x_death, backoff: { max: 1m }, route: b.c }
-  records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: a }
+  records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: r.k }
 routes:
   a: { sink: web }
-  b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 } }
+  r.k: { sink: web }
+  b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 }, remember: { for: 10m } }
+  off: { sink: jobs, remember: { for: 0s } }
+  few: { sink: jobs, remember: { for: 1s, max: 5 } }
 "],
         &[],
     );
@@ -117,6 +120,10 @@ routes:
     assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(3600 * SECOND)));
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
+    let memory = |seconds, max| Some(Remember { period: Duration::from_secs(seconds), max });
+    assert_eq!((a.remember, b.remember), (None, memory(600, 100_000)));
+    assert_eq!(config.routes["r.k"].remember, memory(600, 100_000), "as it has a Kafka source");
+    assert_eq!((config.routes["off"].remember, config.routes["few"].remember), (memory(0, 100_000), memory(1, 5)));
     assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
     assert_eq!(a.retry.backoff, crate::backoff::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap());
     assert_eq!((b.partitions, b.lease, b.max_in_flight_bytes), (4, Duration::from_secs(10), 2 << 20));

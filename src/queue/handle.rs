@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::{
-    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status,
+    Cancelled, Found, Page, QueueError, Rescheduled, RouteStats, Scheduled, Status,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
@@ -110,8 +110,8 @@ impl Queue {
         Ok(scheduled)
     }
 
-    /// `None` when delivered, cancelled or unknown.
-    pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Snapshot>, QueueError> {
+    /// `None` when unknown, or delivered or cancelled and not remembered.
+    pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Found>, QueueError> {
         Ok(self.store.get(self.partition(route, id)?, id).await?)
     }
 

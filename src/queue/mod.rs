@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::{
-    message::{MessageId, State, StoredMessage},
+    message::{Ended, Ending, MessageId, State, StoredMessage},
     port::StoreError,
     time::UnixMillis,
 };
@@ -33,15 +33,25 @@ pub enum Status {
     Revived,
     /// It should be replaced but is in flight: nothing changed.
     InFlight,
+    /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced.
+    Ended(Ending),
 }
 
 /// The answer for one scheduled message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     pub id: MessageId,
-    /// Its due time; for a kept message, the one it has.
+    /// Its due time; for a kept message, the one it has; for one that ended, when it did.
     pub due: UnixMillis,
     pub status: Status,
+}
+
+/// What is known of an id.
+#[derive(Clone, Debug)]
+pub enum Found {
+    Live(Snapshot),
+    /// The route remembers it.
+    Ended(Ended),
 }
 
 /// A live message as it can be looked at.

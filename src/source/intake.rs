@@ -167,6 +167,14 @@ impl Intake {
             match answer.status {
                 queue::Status::Scheduled | queue::Status::Replaced | queue::Status::Revived => taken += 1,
                 queue::Status::Exists(_) => again.extend(self.other_content(message).await?),
+                // A schedule whose key is used anew is another one, though the key was remembered.
+                queue::Status::Ended(_) if message.on_conflict == OnConflict::Replace => {
+                    let due = format!("{:?}", message.due);
+                    let id = digest(&[message.id.as_str().as_bytes(), due.as_bytes()]);
+                    again.push(under_digest(NewMessage { id, ..message }));
+                }
+                // It was taken before.
+                queue::Status::Ended(_) => {}
                 queue::Status::InFlight => {
                     in_flight = true;
                     again.push(message);
@@ -184,11 +192,14 @@ impl Intake {
     async fn other_content(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let is_same = |stored: &StoredMessage| stored.payload == message.payload && stored.metadata == message.metadata;
-        match live.map(|live| live.message) {
-            // Delivered or cancelled meanwhile: nothing is known of it any more.
-            None => Ok(Some(message)),
-            Some(Ok(stored)) if is_same(&stored) => Ok(None),
-            Some(_) => {
+        let live = match live {
+            Some(queue::Found::Live(live)) => live,
+            // Delivered or cancelled meanwhile: remembered or not, scheduling it again will tell.
+            Some(queue::Found::Ended(_)) | None => return Ok(Some(message)),
+        };
+        match live.message {
+            Ok(stored) if is_same(&stored) => Ok(None),
+            _ => {
                 self.metrics.conflicts.increment(1);
                 Ok(Some(under_digest(message)))
             }

@@ -308,6 +308,8 @@ const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("retry: {max: 1ms}", "retry.max: must not be shorter than `initial`"),
     ("retry: {jitter: 2}", "retry.jitter: 2 is not within 0 .. 1"),
     ("retry: {jitter: []}", "retry.jitter: must be a number, not a list"),
+    ("remember: {for: 721h}", "remember.for: `30days 1h` is not within 0s .. 30days"),
+    ("remember: {max: 0}", "remember.max: `0` is not within 1 .. 10000000"),
     ("retry: 3", "retry: must be a mapping, not a number"),
     ("sinks: s", "sinks: `sinks` is unknown: did you mean `sink`?"),
 ];
@@ -330,7 +332,7 @@ fn every_mistake_is_reported_where_it_was_made_and_alone() {
     }
     for (setting, expected) in ROUTE_MISTAKES {
         let yaml = format!("sinks: {{s: {{type: redis_list, key: k}}}}\nroutes:\n  a-b:\n    sink: s\n    {setting}");
-        let column = if setting.starts_with("retry: {") { 13 } else { 5 };
+        let column = if setting.ends_with('}') { setting.find('{').map_or(0, |at| at + 6) } else { 5 };
         compare(&yaml, &format!("1.yaml:5:{column}: routes.a-b.{expected}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

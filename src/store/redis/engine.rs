@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, Route, reply::Reply, script};
 use crate::{
     outcome::DeadReason,
     port::{
@@ -33,7 +33,16 @@ impl Store for RedisStore {
         };
         let taken = Instant::now();
         let reply: Vec<Value> = script::CLAIM
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.paused])
+            .keys(&[
+                &keys.pending,
+                &keys.unack,
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.dead,
+                &keys.paused,
+                &keys.remembered,
+            ])
             .arg(mode)
             .arg(request.limit)
             .arg(request.max_bytes.min(MAX_BODIES_BYTES))
@@ -78,7 +87,11 @@ impl Store for RedisStore {
 
     async fn ack(&self, partition: &Partition, leases: &[Lease]) -> Result<Vec<Settled>, StoreError> {
         let keys = self.keys(partition)?;
-        let mut call = script::ACK.keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors]);
+        let Route { settings, .. } = self.route(&partition.route)?;
+        let mut call = script::ACK
+            .keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.remembered])
+            .arg(settings.keep_millis())
+            .arg(settings.kept_by_partition());
         for lease in leases {
             call = call.arg(lease.id.as_str()).arg(lease.token.0);
         }
@@ -119,9 +132,10 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
         let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
-        let mut all = vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors];
+        let mut all = vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors, &keys.remembered];
         all.extend(&lists);
-        let mut call = script::TRANSFER.keys(&all);
+        let Route { settings, .. } = self.route(&partition.route)?;
+        let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
         for Transfer { lease, list, value } in transfers {
             call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(places[&**list]).arg(&value[..]);
         }

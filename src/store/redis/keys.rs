@@ -65,9 +65,12 @@ pub struct PartitionKeys {
     pub errors: String,
     /// Sorted set: id -> time of death, ms.
     pub dead: String,
+    /// Sorted set: id -> time at which it was delivered, ms, or half a millisecond after it was cancelled; of those
+    /// that the route remembers.
+    pub remembered: String,
     /// Exists while the route is paused.
     pub paused: String,
-    /// String: `<version> <partitions> <number> <largest payload>`, for `lua/produce.lua`.
+    /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, for `lua/produce.lua`.
     pub route: String,
     /// Channel: the head became earlier.
     pub wake: String,
@@ -83,6 +86,7 @@ impl PartitionKeys {
             attempts: key("attempts"),
             errors: key("errors"),
             dead: key("dead"),
+            remembered: key("remembered"),
             paused: key("paused"),
             route: key("route"),
             wake: key("wake"),

@@ -6,9 +6,9 @@ use redis::Value;
 use super::{MAX_BODIES_BYTES, RedisStore, keys::PartitionKeys, reply::Reply, script};
 use crate::{
     codec,
-    message::{MessageId, State},
+    message::{Ended, Ending, MessageId, State},
     port::{Partition, StoreError},
-    queue::Snapshot,
+    queue::{Found, Snapshot},
     time::UnixMillis,
 };
 
@@ -34,23 +34,36 @@ pub struct Listed {
 }
 
 impl RedisStore {
-    pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Snapshot>, StoreError> {
+    pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Option<Vec<Value>> = script::GET
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+            .keys(&[
+                &keys.pending,
+                &keys.unack,
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.dead,
+                &keys.remembered,
+            ])
             .arg(id.as_str())
+            .arg(self.route(&partition.route)?.settings.keep_millis())
             .run(&self.connection)
             .await?;
         let Some(reply) = reply else { return Ok(None) };
         let mut reply = Reply::from(reply);
-        let state = match reply.text()?.as_str() {
+        let text = reply.text()?;
+        let state = match text.as_str() {
             "pending" => State::Pending,
             "unack" => State::Unack,
-            _ => State::Dead,
+            other => match Ending::parse(other) {
+                Some(ending) => return Ok(Some(Found::Ended(Ended { ending, at: reply.millis()? }))),
+                None => State::Dead,
+            },
         };
         let score = reply.integer()?;
         let (attempts, error, body) = (reply.count()?, reply.text()?, reply.bytes()?);
-        Ok(Some(snapshot(id.clone(), state, score, attempts, error, &body)))
+        Ok(Some(Found::Live(snapshot(id.clone(), state, score, attempts, error, &body))))
     }
 
     /// Up to `limit` (1 to 1000) messages behind `after`, fewer when they take more than `max_bytes` (at most

@@ -1,6 +1,6 @@
 //! Routes as Redis knows them: registered with their partitions, paused and resumed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,9 @@ use super::{
     script,
 };
 use crate::{
-    message::MAX_PARTITIONS,
+    message::{MAX_PARTITIONS, Remember},
     port::{Partition, StoreError},
+    time::MAX_DELAY_MILLIS,
 };
 
 /// What registering a route found.
@@ -42,6 +43,7 @@ pub struct RouteSettings {
     pub partitions: u16,
     /// Bytes, at most 3 MiB.
     pub max_payload: usize,
+    pub remember: Option<Remember>,
 }
 
 /// Its JSON in `P:routes`.
@@ -50,20 +52,42 @@ struct StoredRoute {
     version: u32,
     partitions: u16,
     max_payload: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    remember: Option<StoredRemember>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRemember {
+    /// Milliseconds.
+    r#for: u64,
+    max: u32,
 }
 
 impl RouteSettings {
     fn to_json(&self) -> String {
-        let Self { name: _, partitions, max_payload } = *self;
-        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload };
+        let Self { name: _, partitions, max_payload, .. } = *self;
+        let remember = self.remember.filter(|_| self.keep_millis() > 0);
+        let remember = remember.map(|one| StoredRemember { r#for: self.keep_millis(), max: one.max });
+        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, remember };
         serde_json::to_string(&stored).expect("numbers always serialize")
     }
 
     /// `None`: another release's, or somebody else's.
     fn from_json(name: &str, json: &str) -> Option<Self> {
-        let StoredRoute { version, partitions, max_payload } = serde_json::from_str(json).ok()?;
+        let StoredRoute { version, partitions, max_payload, remember } = serde_json::from_str(json).ok()?;
         let ours = version == DATA_VERSION && (1..=MAX_PARTITIONS).contains(&partitions);
-        ours.then(|| Self { name: name.into(), partitions, max_payload })
+        let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
+        ours.then(|| Self { name: name.into(), partitions, max_payload, remember })
+    }
+
+    /// How long an ended message is remembered, in milliseconds; 0: not at all.
+    pub(super) fn keep_millis(&self) -> u64 {
+        self.remember.map_or(0, |remember| u64::try_from(remember.period.as_millis()).unwrap_or(MAX_DELAY_MILLIS))
+    }
+
+    /// How many of them a partition remembers.
+    pub(super) fn kept_by_partition(&self) -> u32 {
+        self.remember.map_or(0, |remember| remember.max.div_ceil(u32::from(self.partitions)))
     }
 }
 
@@ -109,7 +133,7 @@ impl RedisStore {
             .arg(DATA_VERSION)
             .arg(settings.partitions)
             .arg(settings.to_json())
-            .arg(settings.max_payload)
+            .arg(format!("{} {}", settings.max_payload, settings.keep_millis()))
             .run(&self.connection)
             .await?;
         Ok(match reply.as_str() {
@@ -129,7 +153,7 @@ impl RedisStore {
             .collect();
         let mut all = vec![routes_key.as_str()];
         for keys in &partitions {
-            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
+            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route, &keys.remembered]);
         }
         script::REPARTITION
             .keys(&all)

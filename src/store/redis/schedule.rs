@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-use super::{DATA_VERSION, MAX_CALL_BYTES, RedisStore, UNREGISTERED, reply::Reply, script};
+use super::{DATA_VERSION, MAX_CALL_BYTES, RedisStore, Route, UNREGISTERED, reply::Reply, script};
 use crate::{
     codec,
-    message::{MessageId, NewMessage, OnConflict, State},
+    message::{Ending, MessageId, NewMessage, OnConflict, State},
     port::{Partition, StoreError},
     queue::{Cancelled, Rescheduled, Scheduled, Status},
     time::Due,
@@ -41,11 +41,22 @@ impl RedisStore {
         batch: &[NewMessage],
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
+        let Route { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SCHEDULE
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.route])
+            .keys(&[
+                &keys.pending,
+                &keys.unack,
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.dead,
+                &keys.route,
+                &keys.remembered,
+            ])
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
-            .arg(format!("{DATA_VERSION} {} {} ", self.route(&partition.route)?.keys.len(), partition.number));
+            .arg(format!("{DATA_VERSION} {} {} ", settings.partitions, partition.number))
+            .arg(settings.keep_millis());
         for message in batch {
             let conflict = match message.on_conflict {
                 OnConflict::Keep => "keep",
@@ -59,14 +70,15 @@ impl RedisStore {
         batch
             .iter()
             .map(|message| {
-                let status = match reply.text()?.as_str() {
+                let text = reply.text()?;
+                let status = match text.as_str() {
                     "scheduled" => Status::Scheduled,
                     "replaced" => Status::Replaced,
                     "revived" => Status::Revived,
                     "in_flight" => Status::InFlight,
                     "unack" => Status::Exists(State::Unack),
                     "dead" => Status::Exists(State::Dead),
-                    _ => Status::Exists(State::Pending),
+                    other => Ending::parse(other).map_or(Status::Exists(State::Pending), Status::Ended),
                 };
                 Ok(Scheduled { id: message.id.clone(), due: reply.millis()?, status })
             })
@@ -93,9 +105,20 @@ impl RedisStore {
 
     pub async fn cancel(&self, partition: &Partition, id: &MessageId) -> Result<Cancelled, StoreError> {
         let keys = self.keys(partition)?;
+        let Route { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+            .keys(&[
+                &keys.pending,
+                &keys.unack,
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.dead,
+                &keys.remembered,
+            ])
             .arg(id.as_str())
+            .arg(settings.keep_millis())
+            .arg(settings.kept_by_partition())
             .run(&self.connection)
             .await?;
         Ok(match reply.as_str() {

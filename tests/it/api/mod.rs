@@ -3,6 +3,7 @@
 mod hostile;
 mod messages;
 mod operations;
+mod remember;
 mod schedule;
 mod tokens;
 mod trouble;

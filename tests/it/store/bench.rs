@@ -9,7 +9,7 @@ use punctual::{
     connection::{Connection, client},
     message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
     port::Partition,
-    queue::{Queue, Snapshot},
+    queue::{Found, Queue, Snapshot},
     store::redis::{RedisStore, RouteSettings},
     time::{Due, UnixMillis},
 };
@@ -17,7 +17,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Duration;
 
 use super::{
-    operation::{ROUTES, ids},
+    operation::{ROUTES, ids, memory, remember},
     rows::{PREFIX, Rows, key},
 };
 use crate::support::RedisServer;
@@ -105,13 +105,30 @@ impl Bench {
         Ok((status, due))
     }
 
+    pub async fn live(&self, route: &str, text: &str) -> Option<Snapshot> {
+        match self.queue.get(route, &id(text)).await.expect("the server answers")? {
+            Found::Live(snapshot) => Some(snapshot),
+            Found::Ended(ended) => panic!("`{text}` has ended: {ended:?}"),
+        }
+    }
+
     /// Get, list and stats say what `model` holds.
     pub async fn check_looks(&mut self, partition: &Partition, model: &BTreeMap<Partition, Rows>, limit: usize) {
         let route = &*partition.route;
         let rows = &model[partition];
         for id in ids(partition) {
+            let before = self.micros().await / 1000;
             let found = self.queue.get(route, &id).await.expect("the server answers");
-            assert_eq!(found.map(Seen::from), rows.state(id.as_str()).map(|state| Seen::of(rows, state, id.as_str())));
+            let after = self.micros().await / 1000;
+            let ended = |now| rows.ended(id.as_str(), now, memory(partition).keep);
+            match found {
+                Some(Found::Live(found)) => {
+                    let state = rows.state(id.as_str()).expect("it is live");
+                    assert_eq!(Seen::from(found), Seen::of(rows, state, id.as_str()));
+                }
+                Some(Found::Ended(found)) => assert_eq!(Some((found.ending, found.at.get())), ended(before)),
+                None => assert_eq!((rows.state(id.as_str()), ended(after)), (None, None)),
+            }
         }
         for state in [State::Pending, State::Unack, State::Dead] {
             let mut expected: Vec<(u64, Seen)> = Vec::new();
@@ -151,7 +168,12 @@ pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload
     let server =
         RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
     let client = client(&server).expect("a valid URL");
-    let settings = |(name, partitions): (&str, u16)| RouteSettings { name: name.into(), partitions, max_payload };
+    let settings = |(name, partitions): (&str, u16)| RouteSettings {
+        name: name.into(),
+        partitions,
+        max_payload,
+        remember: Some(remember(name)),
+    };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }
 

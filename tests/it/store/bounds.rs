@@ -1,18 +1,18 @@
 //! The largest calls and replies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
     connection::classify,
-    message::{MessageId, Metadata, NewMessage, OnConflict, State},
+    message::{Ending, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
     outcome::DeadReason,
     port::{
         Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, StoreError, Transfer,
         Transferred,
     },
-    queue::{Queue, Status},
-    store::redis::{MAX_BATCH, RedisStore},
+    queue::{Found, Queue, Status},
+    store::redis::{MAX_BATCH, RedisStore, RouteSettings},
     time::{Due, UnixMillis},
 };
 use redis::Value;
@@ -20,7 +20,7 @@ use redis::Value;
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
     record::scripts,
-    rows::key,
+    rows::{PREFIX, key},
     scene::{ROUTE, partition},
 };
 
@@ -29,8 +29,22 @@ const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 #[tokio::test]
 async fn every_script_takes_a_thousand_ids() {
     let mut bench = Bench::start().await;
+    // Each settlement remembers as many as it forgets.
+    let settings = RouteSettings {
+        name: ROUTE.into(),
+        partitions: 1,
+        max_payload: MAX_PAYLOAD,
+        remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
+    };
+    bench.store = Arc::new(RedisStore::new(bench.store.connection().clone(), PREFIX, [settings]));
+    let forget = async |bench: &mut Bench| {
+        let memory = key(ROUTE, 0, "remembered");
+        let script = "redis.call('DEL', KEYS[1]) for n = 1, 1000 do redis.call('ZADD', KEYS[1], n, 'old-' .. n) end";
+        let mut call = redis::cmd("EVAL");
+        call.arg(script).arg(1).arg(memory).exec_async(&mut bench.raw).await.expect("forgotten");
+    };
     let (store, partition) = (bench.store.clone(), partition());
-    let claim_all = async || {
+    let claim_all = async |bench: &Bench| {
         let claim = claim(&bench.store).await;
         assert_eq!(claim.messages.len(), MAX_BATCH);
         claim
@@ -51,15 +65,18 @@ async fn every_script_takes_a_thousand_ids() {
 
     let retry = |lease| Retry { lease, delay: Duration::ZERO, error: "x".repeat(1000) };
     all_done(
-        store.retry(&partition, &leases(&claim_all().await).into_iter().map(retry).collect::<Vec<_>>()).await.unwrap(),
+        store
+            .retry(&partition, &leases(&claim_all(&bench).await).into_iter().map(retry).collect::<Vec<_>>())
+            .await
+            .unwrap(),
     );
     let release = |lease| Release { lease, not_before: UnixMillis::default() };
-    let claim_to_release = leases(&claim_all().await);
+    let claim_to_release = leases(&claim_all(&bench).await);
     all_done(store.release(&partition, &claim_to_release.into_iter().map(release).collect::<Vec<_>>()).await.unwrap());
 
     let bury = async || {
         let burial = |lease| Burial { lease, reason: DeadReason::Rejected, error: "x".repeat(1000) };
-        let burials: Vec<_> = leases(&claim_all().await).into_iter().map(burial).collect();
+        let burials: Vec<_> = leases(&claim_all(&bench).await).into_iter().map(burial).collect();
         all_done(store.bury(&partition, &burials).await.unwrap());
     };
     bury().await;
@@ -76,7 +93,10 @@ async fn every_script_takes_a_thousand_ids() {
     assert_eq!(store.purge(&partition, None).await, Ok(1000));
 
     schedule(OnConflict::Keep, Status::Scheduled).await;
-    all_done(store.ack(&partition, &leases(&claim_all().await)).await.unwrap());
+    forget(&mut bench).await;
+    all_done(store.ack(&partition, &leases(&claim_all(&bench).await)).await.unwrap());
+    schedule(OnConflict::Keep, Status::Ended(Ending::Delivered)).await;
+    forget(&mut bench).await;
     schedule(OnConflict::Keep, Status::Scheduled).await;
     for lists in [1, MAX_BATCH] {
         let transfer = |(n, lease)| Transfer {
@@ -84,10 +104,11 @@ async fn every_script_takes_a_thousand_ids() {
             list: format!("list-{}", n % lists).into(),
             value: Bytes::from_static(b"value"),
         };
-        let claimed = leases(&claim_all().await);
+        let claimed = leases(&claim_all(&bench).await);
         let transfers: Vec<_> = claimed.into_iter().enumerate().map(transfer).collect();
         let done = store.transfer(&partition, &transfers).await.unwrap();
         assert!(done.len() == MAX_BATCH && done.iter().all(|one| *one == Transferred::Done));
+        forget(&mut bench).await;
         schedule(OnConflict::Keep, Status::Scheduled).await;
     }
 
@@ -178,7 +199,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
     let call = |count: usize, max_bytes: &str| {
         let mut call = redis::cmd("EVAL");
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
-        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2]);
+        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..4]);
         for message in batch(count, 1, OnConflict::Replace) {
             call.arg(message.id.as_str()).arg("+0").arg("replace").arg("tail");
         }
@@ -202,7 +223,7 @@ async fn a_delay_that_no_clock_can_hold_is_refused_and_the_longest_one_can_be_re
     }
     assert_eq!(bench.store.stats(&partition()).await.unwrap().pending, 0);
     let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(1 << 52))]).await.expect("scheduled");
-    let found = queue.get(ROUTE, &answers[0].id).await.unwrap().expect("it is there");
+    let Some(Found::Live(found)) = queue.get(ROUTE, &answers[0].id).await.unwrap() else { panic!("it is not there") };
     assert_eq!(found.message.expect("readable").due, answers[0].due);
 }
 
@@ -211,7 +232,7 @@ async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
     let bench = Bench::start().await;
     let message = batch(1, 1, OnConflict::Keep).remove(0);
     bench.queue.schedule(ROUTE, "api", vec![message.clone()]).await.expect("scheduled");
-    let last_error = async || bench.queue.get(ROUTE, &message.id).await.unwrap().expect("it is there").last_error;
+    let last_error = async || bench.live(ROUTE, message.id.as_str()).await.expect("it is there").last_error;
     // 3 bytes each: 500 lies within one.
     let error = "€".repeat(400);
     let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };

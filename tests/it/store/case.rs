@@ -21,7 +21,7 @@ use tokio::time::{Duration, sleep};
 use super::{
     bench::Bench,
     model::Taken,
-    operation::{Operation, Pick, Step, partitions},
+    operation::{FAR, Memory, Operation, Pick, Step, memory, partitions},
     rows::{PREFIX, Rows},
 };
 
@@ -62,7 +62,7 @@ impl<'a> Case<'a> {
             let once = self.step(&step.partition, &step.operation).await;
             if step.twice {
                 let again = self.step(&step.partition, &step.operation).await;
-                if step.operation.is_idempotent() {
+                if step.operation.is_idempotent(memory(&step.partition)) {
                     assert_eq!(once, again, "twice is not once: {step:?}");
                 }
             }
@@ -84,7 +84,7 @@ impl<'a> Case<'a> {
         for now in before.micros / 1000..=after.micros / 1000 {
             let mut model = self.model[partition].clone();
             let mut lists = self.lists.clone();
-            let expected = expect(&mut model, &mut lists, &call, &reply, now, before.micros);
+            let expected = expect(&mut model, &mut lists, (&call, memory(partition)), &reply, now, before.micros);
             let differs = explained.insert((model, lists, expected));
             if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {
                 break;
@@ -95,6 +95,7 @@ impl<'a> Case<'a> {
         assert_eq!(reply.rows, model, "stored after {operation:?}");
         assert_eq!(reply.lists, lists, "pushed by {operation:?}");
         model.check_invariants();
+        assert!(model.remembered.len() <= memory(partition).max, "more is remembered than asked for: {model:?}");
         self.check_claim(partition, &reply, &model, &before, &after);
         let earlier = model.head().is_some_and(|head| self.model[partition].head().is_none_or(|was| head < was));
         let published = after.publishes - before.publishes;
@@ -307,9 +308,22 @@ fn shown<T: Debug>(result: Result<T, punctual::port::StoreError>) -> String {
 }
 
 /// Does `call` to the model; what it should answer.
-fn expect(model: &mut Rows, lists: &mut Lists, call: &Call, reply: &Reply, now: u64, micros: u64) -> String {
+fn expect(
+    model: &mut Rows,
+    lists: &mut Lists,
+    (call, memory): (&Call, Memory),
+    reply: &Reply,
+    now: u64,
+    micros: u64,
+) -> String {
     match call {
-        Call::Ack(leases) => format!("{:?}", leases.iter().map(|lease| model.ack(lease)).collect::<Vec<_>>()),
+        Call::Ack(leases) => {
+            let settled: Vec<_> = leases.iter().map(|lease| model.ack(lease)).collect();
+            let done = leases.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
+            let gone: Vec<&str> = done.map(|(lease, _)| lease.id.as_str()).collect();
+            model.remember(&gone, false, now, memory);
+            format!("{settled:?}")
+        }
         Call::Retry(retries) => format!("{:?}", retries.iter().map(|one| model.retry(one, now)).collect::<Vec<_>>()),
         Call::Bury(burials) => {
             let counts = |burial: &Burial| matches!(burial.reason, DeadReason::Rejected | DeadReason::Attempts);
@@ -334,13 +348,17 @@ fn expect(model: &mut Rows, lists: &mut Lists, call: &Call, reply: &Reply, now: 
                 lists.entry(list).or_default().push(one.value.clone());
                 Transferred::Done
             };
-            format!("{:?}", transfers.iter().map(&mut transfer).collect::<Vec<_>>())
+            let transferred: Vec<_> = transfers.iter().map(&mut transfer).collect();
+            let done = transfers.iter().zip(&transferred).filter(|(_, one)| **one == Transferred::Done);
+            let gone: Vec<&str> = done.map(|(transfer, _)| transfer.lease.id.as_str()).collect();
+            model.remember(&gone, false, now, memory);
+            format!("{transferred:?}")
         }
         Call::Plain(operation) => match operation {
-            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now)),
+            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now, memory.keep)),
             Operation::Inter(batch) => format!("{:?}", model.inter(batch, now)),
             Operation::Produce(message) => {
-                let (status, due) = model.schedule(std::slice::from_ref(message), now)[0];
+                let (status, due) = model.schedule(std::slice::from_ref(message), now, memory.keep)[0];
                 format!("{:?}", (produced(status), due))
             }
             Operation::Claim(request) => {
@@ -348,7 +366,7 @@ fn expect(model: &mut Rows, lists: &mut Lists, call: &Call, reply: &Reply, now: 
                 format!("{:?}", model.claim(request, claim.clock.micros, claim.token.0))
             }
             Operation::Recover => format!("{:?}", model.recover(micros, now)),
-            Operation::Cancel(id) => format!("{:?}", model.cancel(id.as_str())),
+            Operation::Cancel(id) => format!("{:?}", model.cancel(id.as_str(), now, memory)),
             Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now)),
             Operation::Redrive(ids) => model.redrive(ids.as_deref(), now).to_string(),
             Operation::Purge(ids) => model.purge(ids.as_deref()).to_string(),
@@ -368,13 +386,16 @@ fn produced(status: Status) -> &'static str {
         Status::Exists(_) => "exists",
         Status::Replaced | Status::Revived => "replaced",
         Status::InFlight => "in_flight",
+        Status::Ended(ending) => ending.as_str(),
     }
 }
 
 impl Operation {
     /// Whether doing it again at once leaves everything as it is, times included.
-    fn is_idempotent(&self) -> bool {
-        let fixed = |message: &NewMessage| message.on_conflict == OnConflict::Keep;
+    fn is_idempotent(&self, memory: Memory) -> bool {
+        // What was remembered a moment ago may be forgotten now.
+        let stays = memory.keep > FAR / 2;
+        let fixed = |message: &NewMessage| stays && message.on_conflict == OnConflict::Keep;
         match self {
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),

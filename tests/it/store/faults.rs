@@ -32,7 +32,15 @@ const GROWING: [&str; 10] = [
     "schedule",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 3] = [("cancel pending", "dead"), ("produce", "attempts"), ("produce", "errors")];
+const UNTOUCHED: [(&str, &str); 7] = [
+    ("cancel dead", "remembered"),
+    ("cancel pending", "dead"),
+    ("get", "remembered"),
+    ("produce", "attempts"),
+    ("produce", "errors"),
+    ("produce in place of a dead one", "remembered"),
+    ("produce in place of a pending one", "remembered"),
+];
 /// `P:routes`.
 const ROUTES_KEY: &str = "p:routes";
 /// A refusal is no timeout.
@@ -72,7 +80,7 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
         let keys = if script == "produce" {
-            ["pending", "unack", "dead", "messages", "attempts", "errors", "route"]
+            ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered"]
                 .map(|name| key(ROUTE, 0, name))
                 .to_vec()
         } else {
@@ -150,8 +158,7 @@ async fn a_message_whose_body_was_lost_becomes_dead_with_its_reason_and_can_be_r
     let mut bench = Bench::start().await;
     bench.set("claim").await;
     bench.act("claim").await.expect("claimed");
-    let found =
-        bench.queue.get(ROUTE, &id("orphan")).await.expect("the server answers").expect("not dropped in silence");
+    let found = bench.live(ROUTE, "orphan").await.expect("not dropped in silence");
     assert_eq!(found.state, State::Dead);
     assert!(found.last_error.expect("a reason").starts_with("orphan: "));
     assert!(found.message.is_err());

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use punctual::{
     codec,
-    message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
+    message::{Ending, MessageId, NewMessage, OnConflict, State, StoredMessage},
     port::{Burial, ClaimMode, ClaimRequest, Lease, Recovered, Release, Retry, Settled},
     queue::{Cancelled, Rescheduled, Status},
     time::{Due, UnixMillis},
 };
 
-use super::rows::Rows;
+use super::{operation::Memory, rows::Rows};
 
 /// Crashes that make a message a suspect, and those that make it dead.
 const SUSPECT_CRASHES: u32 = 2;
@@ -62,12 +62,40 @@ impl Rows {
         codec::decode(&self.bodies[id]).map_or(0, |message| message.due.get())
     }
 
-    pub fn schedule(&mut self, batch: &[NewMessage], now: u64) -> Vec<(Status, u64)> {
-        batch.iter().map(|message| self.schedule_one(message, now)).collect()
+    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, keep: u64) -> Vec<(Status, u64)> {
+        batch.iter().map(|message| self.schedule_one(message, now, keep)).collect()
     }
 
-    fn schedule_one(&mut self, message: &NewMessage, now: u64) -> (Status, u64) {
+    /// How an id that is not live ended, as far as that is remembered.
+    pub fn ended(&self, id: &str, now: u64, keep: u64) -> Option<(Ending, u64)> {
+        let (at, cancelled) =
+            *self.remembered.get(id).filter(|(at, _)| self.state(id).is_none() && at + keep >= now)?;
+        Some((if cancelled { Ending::Cancelled } else { Ending::Delivered }, at))
+    }
+
+    /// Lets go of the oldest to keep to both bounds.
+    pub fn remember(&mut self, ids: &[&str], cancelled: bool, now: u64, memory: Memory) {
+        if ids.is_empty() {
+            return;
+        }
+        let mut ordered: Vec<_> = self.remembered.iter().map(|(id, ended)| (*ended, id.clone())).collect();
+        ordered.sort();
+        let fresh = ids.len().min(memory.max);
+        let too_old = ordered.iter().filter(|((at, _), _)| at + memory.keep < now).count();
+        let too_many = (ordered.len() + fresh).saturating_sub(memory.max);
+        for (_, id) in ordered.iter().take(too_old.max(too_many)) {
+            self.remembered.remove(id);
+        }
+        for id in &ids[ids.len() - fresh..] {
+            self.remembered.insert((*id).to_owned(), (now, cancelled));
+        }
+    }
+
+    fn schedule_one(&mut self, message: &NewMessage, now: u64, keep: u64) -> (Status, u64) {
         let id = message.id.as_str();
+        if let Some((ending, at)) = self.ended(id, now, keep) {
+            return (Status::Ended(ending), at);
+        }
         let state = self.state(id);
         let status = match (state, message.on_conflict) {
             (None, _) => Status::Scheduled,
@@ -208,11 +236,14 @@ impl Rows {
         settled
     }
 
-    pub fn cancel(&mut self, id: &str) -> Cancelled {
+    pub fn cancel(&mut self, id: &str, now: u64, memory: Memory) -> Cancelled {
         let cancelled = match self.state(id) {
             None => return Cancelled::NotFound,
             Some(State::Unack) => return Cancelled::InFlight,
-            Some(State::Pending) => Cancelled::Cancelled,
+            Some(State::Pending) => {
+                self.remember(&[id], true, now, memory);
+                Cancelled::Cancelled
+            }
             Some(State::Dead) => Cancelled::Purged,
         };
         self.forget(id);

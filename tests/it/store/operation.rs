@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
-    message::{MessageId, Metadata, NewMessage, OnConflict},
+    message::{MessageId, Metadata, NewMessage, OnConflict, Remember},
     outcome::DeadReason,
     port::{ClaimMode, ClaimRequest, Partition},
     time::{Due, UnixMillis},
@@ -12,6 +12,22 @@ use punctual::{
 
 /// Routes of the model, and their partitions.
 pub const ROUTES: [(&str, u16); 2] = [("one", 1), ("three", 3)];
+/// What a partition remembers of the ended.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// Milliseconds.
+    pub keep: u64,
+    pub max: usize,
+}
+
+/// One route remembers long but few, the other hardly at all.
+pub fn remember(route: &str) -> Remember {
+    match route {
+        "one" => Remember { period: Duration::from_hours(1), max: 3 },
+        _ => Remember { period: Duration::from_millis(5), max: 5 },
+    }
+}
+
 /// Few ids, so that they meet again and again.
 const IDS_PER_PARTITION: usize = 6;
 /// Far enough that nothing of it comes due while a test runs.
@@ -68,6 +84,12 @@ pub fn partitions() -> Vec<Partition> {
         (0..count).map(move |number| Partition { route: route.clone(), number })
     };
     ROUTES.into_iter().flat_map(numbered).collect()
+}
+
+pub fn memory(partition: &Partition) -> Memory {
+    let Remember { period, max } = remember(&partition.route);
+    let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
+    Memory { keep: u64::try_from(period.as_millis()).expect("short"), max: max.div_ceil(u32::from(count)) as usize }
 }
 
 /// Ids that live in `partition`.

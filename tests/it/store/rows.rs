@@ -17,13 +17,15 @@ pub struct Rows {
     /// Failures and crashes.
     pub attempts: BTreeMap<String, (u32, u32)>,
     pub errors: BTreeMap<String, String>,
+    /// When each ended, in milliseconds, and whether it was cancelled.
+    pub remembered: BTreeMap<String, (u64, bool)>,
     pub paused: bool,
 }
 
 type Set = Vec<(String, f64)>;
 type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
-type Reply = (Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, bool);
+type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, bool);
 
 pub fn key(route: &str, number: u16, name: &str) -> String {
     format!("{{{PREFIX}:{route}:{number}}}:{name}")
@@ -32,14 +34,14 @@ pub fn key(route: &str, number: u16, name: &str) -> String {
 impl Rows {
     pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u16) -> Self {
         let mut pipe = redis::pipe();
-        for set in ["pending", "unack", "dead"] {
+        for set in ["pending", "unack", "dead", "remembered"] {
             pipe.cmd("ZRANGE").arg(key(route, number, set)).arg(0).arg(-1).arg("WITHSCORES");
         }
         for hash in ["messages", "attempts", "errors"] {
             pipe.hgetall(key(route, number, hash));
         }
         pipe.exists(key(route, number, "paused"));
-        let (pending, unack, dead, bodies, attempts, errors, paused): Reply =
+        let (pending, unack, dead, remembered, bodies, attempts, errors, paused): Reply =
             pipe.query_async(connection).await.expect("our keys hold our types");
         Self {
             pending: whole_scores(pending),
@@ -48,6 +50,7 @@ impl Rows {
             bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
             attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
             errors,
+            remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
             paused,
         }
     }
@@ -68,6 +71,10 @@ impl Rows {
         }
         for (id, error) in &self.errors {
             pipe.hset(key(route, number, "errors"), id, error).ignore();
+        }
+        for (id, (at, cancelled)) in &self.remembered {
+            let half = if *cancelled { ".5" } else { "" };
+            pipe.zadd(key(route, number, "remembered"), id, format!("{at}{half}")).ignore();
         }
         if self.paused {
             pipe.set(key(route, number, "paused"), 1).ignore();
@@ -103,6 +110,12 @@ fn whole_scores(set: Vec<(String, f64)>) -> BTreeMap<String, u64> {
             (id, score as u64)
         })
         .collect()
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn ended(score: f64) -> (u64, bool) {
+    assert!([0.0, 0.5].contains(&score.fract()), "{score}");
+    (score as u64, score.fract() > 0.0)
 }
 
 fn counts(text: &str) -> (u32, u32) {

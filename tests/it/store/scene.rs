@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use punctual::{
     codec,
-    message::{MessageId, Metadata, NewMessage, OnConflict, State, StoredMessage},
+    message::{MessageId, Metadata, NewMessage, OnConflict, Remember, State, StoredMessage},
     outcome::DeadReason,
     port::{Burial, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Store, StoreError, Token, Transfer},
     store::redis::RegistrationError,
@@ -15,7 +15,7 @@ use punctual::{
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
     foreign,
-    operation::FAR,
+    operation::{FAR, remember},
     rows::{PREFIX, Rows, key},
 };
 
@@ -26,6 +26,8 @@ pub const LISTS: [&str; 2] = ["list", "list-2"];
 pub const SOURCE: &str = "source";
 /// No lease of the scenes ends before it, in microseconds: the year 2242.
 const HELD_UNTIL: u64 = 1 << 53;
+/// Later than any clock of the tests, in milliseconds: the year 2096.
+const FAR_AHEAD: u64 = 4_000_000_000_000;
 /// Dead and pending since then, in milliseconds: long ago.
 const LONG_AGO: u64 = 1000;
 
@@ -115,6 +117,9 @@ pub fn rows() -> Rows {
         ("expired", 2_000_000),
         ("expired-often", 3_000_000),
     ]);
+    rows.remembered = [("long-gone", 1000, false), ("long-gone-too", 1000, true), ("ended", FAR_AHEAD, true)]
+        .map(|(id, at, cancelled)| (id.to_owned(), (at, cancelled)))
+        .into();
     rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
     rows
 }
@@ -126,10 +131,14 @@ impl Bench {
         pipe.cmd("FLUSHALL");
         let routes = format!("{PREFIX}:routes");
         for (route, partitions) in super::operation::ROUTES {
-            let text = format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}}}"#);
+            let Remember { period, max } = remember(route);
+            let keep = period.as_millis();
+            let text = format!(
+                r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD},"remember":{{"for":{keep},"max":{max}}}}}"#
+            );
             pipe.hset(&routes, route, text);
             for number in 0..partitions {
-                pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD}"));
+                pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}"));
             }
         }
         if scene != "transfer to a new list" {
@@ -283,6 +292,8 @@ fn message(text: &str, due: Due, replace: bool) -> NewMessage {
 fn batch() -> Vec<NewMessage> {
     vec![
         message("fresh", Due::After(FAR), false),
+        message("ended", Due::NOW, true),
+        message("long-gone", Due::At(UnixMillis::default()), false),
         message("early", Due::At(UnixMillis::default()), false),
         message("fresh", Due::After(FAR + 1), true),
         message("due", Due::NOW, false),

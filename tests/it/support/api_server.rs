@@ -8,6 +8,7 @@ use punctual::{
     api::{self, Api, BreakerState, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, ServerConfig},
     connection::Connection,
+    message::Remember,
     outcome::DeadReason,
     port::{Burial, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Store},
     queue::Queue,
@@ -30,11 +31,12 @@ pub struct Setup {
     pub redis_arguments: Vec<&'static str>,
     /// With their number of partitions.
     pub routes: Vec<(&'static str, u16)>,
+    pub remember: Option<Remember>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { auth: None, redis_arguments: Vec::new(), routes: vec![("a", 1), ("b", 2)] }
+        Self { auth: None, redis_arguments: Vec::new(), routes: vec![("a", 1), ("b", 2)], remember: None }
     }
 }
 
@@ -82,6 +84,7 @@ impl ApiServer {
             name: (*name).into(),
             partitions: *partitions,
             max_payload: MAX_PAYLOAD,
+            remember: setup.remember,
         };
         let store = Arc::new(RedisStore::new(connection, "punctual", setup.routes.iter().map(settings)));
         let sinks = setup.routes.iter().map(|(name, _)| ((*name).into(), "out".into())).collect();
