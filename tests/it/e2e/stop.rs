@@ -10,9 +10,10 @@ use std::{
 use redis::AsyncCommands;
 use tokio::time::sleep;
 
-use super::{alone, client::Client};
+use super::{alone, client::Client, eventually};
 use crate::support::{
     RedisServer,
+    proxy::{Mode, Proxy},
     punctual::Punctual,
     receiver::{Behaviour, Receiver, Request},
 };
@@ -103,6 +104,24 @@ async fn what_a_slow_endpoint_holds_is_finished_and_the_rest_is_left_to_others()
     punctual.restart().await;
     Client::of(&punctual).drained("web", Duration::from_secs(20)).await;
     assert_eq!(receiver.count(), 500, "each once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_claimed_but_not_sent_is_released() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let proxy = Proxy::start(redis.port());
+    let configuration = configuration(&redis, &receiver).replace(&redis.url(), &proxy.redis_url());
+    let mut punctual = Punctual::start(&configuration).await;
+    // The answer to a claim is on its way when the signal comes.
+    proxy.set(Mode::Delay(Duration::from_millis(400))).await;
+    Client::of(&punctual).schedule("web", &array("m", 50)).await;
+    eventually("all are claimed", Duration::from_secs(5), async || (count(&redis, "unack").await == 50).then_some(()))
+        .await;
+    let exit = punctual.terminate().await;
+    println!("stop: claimed, not sent: {:?} after {:?}", exit.code, exit.took);
+    assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    assert_eq!((count(&redis, "unack").await, count(&redis, "pending").await, receiver.count()), (0, 50, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
