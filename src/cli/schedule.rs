@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Read, path::PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, failure::Failure, open};
+use super::{Global, failure::Failure, open, output};
 use crate::{
     api::ulids,
     message::{MessageId, Metadata, NewMessage, OnConflict},
@@ -64,11 +64,10 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     };
     let due = answer.due.to_rfc3339();
     if global.json {
-        println!("{}", json!({ "id": answer.id.as_str(), "route": route, "deliver_at": due, "status": status }));
+        output::line(json!({ "id": answer.id.as_str(), "route": route, "deliver_at": due, "status": status }))
     } else {
-        println!("{status} {} for {due}", answer.id);
+        output::line(format_args!("{status} {} for {due}", answer.id))
     }
-    Ok(())
 }
 
 fn message(arguments: Arguments) -> Result<NewMessage, Failure> {
