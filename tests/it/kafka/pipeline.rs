@@ -4,11 +4,11 @@
 use std::{process::Stdio, time::Duration};
 
 use serde_json::json;
-use tokio::{process::Command, sync::Mutex, time::sleep};
+use tokio::{process::Command, time::sleep};
 
 use super::Topic;
 use crate::{
-    e2e::eventually,
+    e2e::{alone, eventually},
     support::{
         RedisServer,
         kafka::{self, Broker, Record},
@@ -20,8 +20,6 @@ use crate::{
 
 /// A debug build keeps this beside all the other tests; the printed number is the one to look at.
 const LATENESS_P99_MILLIS: u64 = 1000;
-/// One at a time: they would disturb each other's time.
-static ALONE: Mutex<()> = Mutex::const_new(());
 /// After the last is due.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -63,7 +61,7 @@ async fn all_arrived(broker: &str, topic: &str) -> Vec<Arrived> {
 async fn ten_thousand_messages_arrive_once_on_time_and_complete_and_kafkas_own_consumer_counts_them() {
     const COUNT: u64 = 10_000;
     const SPREAD: Duration = Duration::from_secs(10);
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     // The broker's time, when it has the record.
     let Some(topic) = Topic::create(3, &[("message.timestamp.type", "LogAppendTime")]).await else { return };
     let (redis, other) = (RedisServer::start().await, Receiver::start());
@@ -101,7 +99,6 @@ async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_a
     /// So many may be on their way when it goes: the route's `max_in_flight`.
     const IN_FLIGHT: usize = 1000;
     let Some(mut broker) = Broker::start().await else { return };
-    let _alone = ALONE.lock().await;
     kafka::create_topic(&broker.address(), "t", 3, &[]).await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
     let punctual = pipeline(&redis, &broker.address(), "t", &other.url()).await;

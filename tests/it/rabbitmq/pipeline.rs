@@ -11,13 +11,12 @@ use lapin::{
 };
 use serde_json::json;
 use tokio::{
-    sync::Mutex,
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
 use crate::{
-    e2e::eventually,
+    e2e::{alone, eventually},
     support::{
         RabbitMq, RedisServer,
         pipeline::{Arrived, drained, percentiles, schedule, served_all_the_while, verify},
@@ -29,8 +28,6 @@ use crate::{
 
 /// A debug build keeps this beside all the other tests; the printed number is the one to look at.
 const LATENESS_P99_MILLIS: u64 = 1000;
-/// One at a time: they would disturb each other's time.
-static ALONE: Mutex<()> = Mutex::const_new(());
 /// After the last is due.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Without another message the consumer takes it for the end.
@@ -113,7 +110,7 @@ fn arrived(at: u64, key: &str, properties: &BasicProperties, payload: Vec<u8>) -
 async fn ten_thousand_messages_arrive_once_on_time_and_complete() {
     const COUNT: u64 = 10_000;
     const SPREAD: Duration = Duration::from_secs(10);
-    let _alone = ALONE.lock().await;
+    let _alone = alone().await;
     let broker = RabbitMq::shared().await;
     declare(broker, "ten-thousand").await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
@@ -138,7 +135,6 @@ async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_a
     /// So many may be on their way when it goes: the route's `max_in_flight`.
     const IN_FLIGHT: usize = 1000;
     let mut broker = RabbitMq::start().await;
-    let _alone = ALONE.lock().await;
     declare(&broker, "outage").await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
     let punctual = pipeline(&redis, &broker, "outage", &other.url()).await;
