@@ -171,7 +171,7 @@ async fn a_batch_that_takes_several_transfers_is_counted_once_though_some_fail_a
         let _metrics = metrics::set_default_local_recorder(&recorder);
         let twin = Twin::new(seed);
         // Three to a call.
-        let value = Bytes::from_static(&[0; 1 << 20]);
+        let value = Bytes::from(vec![0; 1 << 20]);
         let render = Arc::new(move |delivery: &Delivery| {
             Ok(Element { list: delivery.id.as_str()[5..].into(), value: value.clone() })
         });
