@@ -8,7 +8,7 @@ use futures::future::join_all;
 use serde_json::json;
 use tokio::time::{Duration, timeout};
 
-use super::{Global, failure::Failure, open, table};
+use super::{Global, failure::Failure, open, output, table};
 use crate::{
     app::{
         destination::{self, Destination},
@@ -34,12 +34,12 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let destinations = destination::all(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
         close_all(&destinations).await;
-        if global.json {
-            println!("{}", json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }));
+        let text = if global.json {
+            json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }).to_string()
         } else {
-            println!("the configuration is valid: {} routes, {} sinks", config.routes.len(), config.sinks.len());
-        }
-        return Ok(());
+            format!("the configuration is valid: {} routes, {} sinks", config.routes.len(), config.sinks.len())
+        };
+        return output::line(text);
     }
     let answers = ask_all(&config, &destinations).await;
     close_all(&destinations).await;
@@ -47,7 +47,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     if global.json {
         let shown: BTreeMap<_, _> =
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
-        println!("{}", json!({ "valid": true, "answers": shown }));
+        output::line(json!({ "valid": true, "answers": shown }))?;
     } else {
         let good = |name: &str| {
             let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
@@ -58,7 +58,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
             .iter()
             .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| good(name))])
             .collect();
-        table::print(&["WHAT", "ANSWER"], &rows);
+        table::print(&["WHAT", "ANSWER"], &rows)?;
     }
     if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
 }

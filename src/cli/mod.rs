@@ -3,6 +3,7 @@
 mod check;
 mod failure;
 mod open;
+mod output;
 mod schedule;
 mod stats;
 mod table;
@@ -74,10 +75,7 @@ pub async fn run() -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<(), Failure> {
     let global = cli.global;
     match cli.command {
-        Command::Schema => {
-            println!("{:#}", config::schema());
-            Ok(())
-        }
+        Command::Schema => output::line(format_args!("{:#}", config::schema())),
         Command::Check(arguments) => check::run(&global, arguments).await,
         Command::Serve => {
             let config = global.load()?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Read, path::PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, failure::Failure, open};
+use super::{Global, failure::Failure, open, output};
 use crate::{
     api::ulids,
     message::{MessageId, Metadata, NewMessage, OnConflict},
@@ -69,11 +69,10 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         _ => ("deliver_at", "for"),
     };
     if global.json {
-        println!("{}", json!({ "id": answer.id.as_str(), "route": route, field: time, "status": status }));
+        output::line(json!({ "id": answer.id.as_str(), "route": route, field: time, "status": status }))
     } else {
-        println!("{status} {} {word} {time}", answer.id);
+        output::line(format_args!("{status} {} {word} {time}", answer.id))
     }
-    Ok(())
 }
 
 fn message(arguments: Arguments) -> Result<NewMessage, Failure> {

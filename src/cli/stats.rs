@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, failure::Failure, open, table};
+use super::{Global, failure::Failure, open, output, table};
 use crate::queue::RouteStats;
 
 #[derive(Args)]
@@ -23,12 +23,11 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         all.push(queue.stats(route).await?);
     }
     if global.json {
-        println!("{}", json!(all));
+        output::line(json!(all))
     } else {
         let header = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
-        table::print(&header, &all.iter().map(as_row).collect::<Vec<_>>());
+        table::print(&header, &all.iter().map(as_row).collect::<Vec<_>>())
     }
-    Ok(())
 }
 
 fn as_row(stats: &RouteStats) -> Vec<String> {

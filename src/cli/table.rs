@@ -1,7 +1,9 @@
 //! A table for people.
 
+use super::{failure::Failure, output};
+
 /// Columns as wide as their widest cell, two spaces apart.
-pub fn print(header: &[&str], rows: &[Vec<String>]) {
+pub fn print(header: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -9,10 +11,9 @@ pub fn print(header: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let line = |cells: &[String]| {
         let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        padded.join("  ").trim_end().to_owned()
     };
-    line(&header.iter().map(ToString::to_string).collect::<Vec<_>>());
-    for row in rows {
-        line(row);
-    }
+    let header: Vec<String> = header.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = std::iter::once(&header).chain(rows).map(|row| line(row)).collect();
+    output::line(lines.join("\n"))
 }

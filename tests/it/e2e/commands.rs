@@ -1,6 +1,10 @@
 //! `check`, `schema`, `schedule` and `stats`, beside a running instance and without one.
 
-use std::time::Duration;
+use std::{
+    fs::File,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -65,6 +69,20 @@ async fn schedule_keeps_to_the_largest_payload_that_its_own_route_was_registered
         assert_eq!(ended.code, Some(code), "{bytes} bytes on {route}: {ended:?}");
         assert!(code == 0 || ended.error.contains(&format!("takes {bytes} bytes, at most")), "{ended:?}");
     }
+}
+
+#[tokio::test]
+async fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is_one() {
+    let _alone = alone().await;
+    let run = |out: Stdio| {
+        let ended = Command::new(env!("CARGO_BIN_EXE_punctual")).arg("schema").stdout(out).output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(run(writer.into()), (Some(0), String::new()));
+    let (code, error) = run(File::options().write(true).open("/dev/full").unwrap().into());
+    assert!(code == Some(1) && error.starts_with("punctual: standard output: "), "{code:?} {error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,22 @@
+//! Standard output.
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
+
+use super::failure::Failure;
+
+/// Writes `text` and ends the line. A reader who has seen enough, such as `head`, is no failure.
+///
+/// # Errors
+/// When it cannot be written, such as to a full disk.
+pub fn line(text: impl Display) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
