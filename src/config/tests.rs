@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod mistakes;
+mod secrets;
 
 /// Files in a directory of their own, and an environment.
 pub struct Setup {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bounds;
+mod call;
 mod case;
 mod faults;
 mod foreign;

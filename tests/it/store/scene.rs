@@ -225,7 +225,7 @@ impl Bench {
         Ok(())
     }
 
-    /// All that is stored: type and content of each key, in an order of its own.
+    /// All that is stored: type and content of each key, in an order of its own, and whether it expires.
     pub async fn dump(&mut self) -> BTreeMap<String, (String, Vec<Vec<u8>>)> {
         let script = redis::Script::new(
             r"local all = {}
@@ -235,7 +235,8 @@ impl Bench {
                 or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
                 or kind == 'list' and redis.call('LRANGE', key, 0, -1)
                 or { redis.call('GET', key) }
-              all[#all + 1] = { key, kind, content }
+              local expires = redis.call('TTL', key) >= 0 and ', expiring' or ''
+              all[#all + 1] = { key, kind .. expires, content }
             end
             return all",
         );

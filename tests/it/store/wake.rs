@@ -19,7 +19,7 @@ use crate::support::proxy::{Mode, Proxy};
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
 const RINGING: [&str; 4] = ["release", "resume", "schedule", "produce"];
 /// Those that only do so where nothing earlier is pending.
-const RINGING_ALONE: [&str; 7] = [
+const RINGING_ALONE: [&str; 10] = [
     "recover",
     "retry",
     "redrive all",
@@ -27,6 +27,9 @@ const RINGING_ALONE: [&str; 7] = [
     "reschedule",
     "produce in place of a pending one",
     "produce in place of a dead one",
+    "take from a delayqueue",
+    "take hashes",
+    "take members",
 ];
 
 #[tokio::test]

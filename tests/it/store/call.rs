@@ -1,0 +1,124 @@
+//! What a call does to the model, and what it should answer.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use punctual::{
+    outcome::DeadReason,
+    port::{Burial, Claim, Lease, Release, Retry, Settled, Transfer, Transferred},
+    queue::Status,
+};
+
+use super::{
+    operation::{Memory, Operation},
+    rows::Rows,
+};
+
+/// Where transfers go.
+pub const LISTS: [&str; 3] = ["list", "list-2", TAKEN];
+/// A list's key at which there is something else.
+pub const TAKEN: &str = "taken";
+
+/// What each list holds.
+pub type Lists = BTreeMap<&'static str, Vec<Bytes>>;
+
+/// An operation whose leases are named.
+pub enum Call {
+    Plain(Operation),
+    Ack(Vec<Lease>),
+    Retry(Vec<Retry>),
+    Bury(Vec<Burial>),
+    Release(Vec<Release>),
+    Transfer(Vec<Transfer>),
+}
+
+/// What Redis answered, and what it holds now.
+pub struct Reply {
+    pub text: String,
+    pub claim: Option<Claim>,
+    pub rows: Rows,
+    pub lists: Lists,
+}
+
+/// Does `call` to the model; what it should answer.
+pub fn expect(
+    model: &mut Rows,
+    lists: &mut Lists,
+    (call, memory): (&Call, Memory),
+    reply: &Reply,
+    now: u64,
+    micros: u64,
+) -> String {
+    match call {
+        Call::Ack(leases) => {
+            let settled: Vec<_> = leases.iter().map(|lease| model.ack(lease)).collect();
+            let done = leases.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
+            let gone: Vec<&str> = done.map(|(lease, _)| lease.id.as_str()).collect();
+            model.remember(&gone, false, now, memory);
+            format!("{settled:?}")
+        }
+        Call::Retry(retries) => format!("{:?}", retries.iter().map(|one| model.retry(one, now)).collect::<Vec<_>>()),
+        Call::Bury(burials) => {
+            let counts = |burial: &Burial| matches!(burial.reason, DeadReason::Rejected | DeadReason::Attempts);
+            format!("{:?}", burials.iter().map(|one| model.bury(one, counts(one), now)).collect::<Vec<_>>())
+        }
+        Call::Release(releases) => format!("{:?}", releases.iter().map(|one| model.release(one)).collect::<Vec<_>>()),
+        Call::Transfer(transfers) => {
+            let mut refused = HashSet::new();
+            let mut transfer = |one: &Transfer| {
+                // Named again in one call, a lease is stale.
+                if refused.contains(&one.lease) {
+                    return Transferred::Stale;
+                }
+                if &*one.list == TAKEN && model.unack.get(one.lease.id.as_str()) == Some(&one.lease.token.0) {
+                    refused.insert(one.lease.clone());
+                    return Transferred::Refused("the key holds a string".into());
+                }
+                if model.ack(&one.lease) == Settled::Stale {
+                    return Transferred::Stale;
+                }
+                let list = LISTS.into_iter().find(|list| **list == *one.list).expect("one of ours");
+                lists.entry(list).or_default().push(one.value.clone());
+                Transferred::Done
+            };
+            let transferred: Vec<_> = transfers.iter().map(&mut transfer).collect();
+            let done = transfers.iter().zip(&transferred).filter(|(_, one)| **one == Transferred::Done);
+            let gone: Vec<&str> = done.map(|(transfer, _)| transfer.lease.id.as_str()).collect();
+            model.remember(&gone, false, now, memory);
+            format!("{transferred:?}")
+        }
+        Call::Plain(operation) => match operation {
+            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now, memory.keep)),
+            Operation::Inter(batch) => format!("{:?}", model.inter(batch, now)),
+            Operation::Produce(message) => {
+                let (status, due) = model.schedule(std::slice::from_ref(message), now, memory.keep)[0];
+                format!("{:?}", (produced(status), due))
+            }
+            Operation::Claim(request) => {
+                let claim = reply.claim.as_ref().expect("a claim answered");
+                format!("{:?}", model.claim(request, claim.clock.micros, claim.token.0))
+            }
+            Operation::Recover => format!("{:?}", model.recover(micros, now)),
+            Operation::Cancel(id) => format!("{:?}", model.cancel(id.as_str(), now, memory)),
+            Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now)),
+            Operation::Redrive(ids) => model.redrive(ids.as_deref(), now).to_string(),
+            Operation::Purge(ids) => model.purge(ids.as_deref()).to_string(),
+            Operation::Pause | Operation::Resume => {
+                model.paused = matches!(operation, Operation::Pause);
+                "()".to_owned()
+            }
+            _ => String::new(),
+        },
+    }
+}
+
+/// lua/produce.lua's word for it.
+fn produced(status: Status) -> &'static str {
+    match status {
+        Status::Scheduled => "scheduled",
+        Status::Exists(_) => "exists",
+        Status::Replaced | Status::Revived => "replaced",
+        Status::InFlight => "in_flight",
+        Status::Ended(ending) => ending.as_str(),
+    }
+}
