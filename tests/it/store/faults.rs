@@ -19,7 +19,7 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 10] = [
+const GROWING: [&str; 13] = [
     "inter",
     "produce",
     "produce in place of a pending one",
@@ -30,20 +30,24 @@ const GROWING: [&str; 10] = [
     "repartition",
     "reschedule",
     "schedule",
+    "take from a delayqueue",
+    "take hashes",
+    "take members",
 ];
 /// What changes nothing.
 const READING: [&str; 4] = ["due", "get", "list", "stats"];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 9] = [
+const UNTOUCHED: [(&str, &str); 10] = [
     ("cancel dead", "remembered"),
     ("cancel pending", "dead"),
     ("get", "remembered"),
-    ("persist", "due"),
-    ("persist", "fresh"),
     ("produce", "attempts"),
     ("produce", "errors"),
     ("produce in place of a dead one", "remembered"),
     ("produce in place of a pending one", "remembered"),
+    ("take from a delayqueue", "paused"),
+    ("take hashes", "paused"),
+    ("take members", "paused"),
 ];
 /// `P:routes`.
 const ROUTES_KEY: &str = "p:routes";
@@ -91,7 +95,7 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
             call.keys
         };
         // What is at a list's key is that list's trouble alone: see below.
-        for key in keys.into_iter().filter(|key| !LISTS.contains(&&**key)) {
+        for key in keys.into_iter().filter(|key| !LISTS.contains(&&**key) && !is_content(key)) {
             bench.set(scene).await;
             bench.put_foreign_value(&key).await;
             let before = bench.dump().await;
@@ -108,6 +112,12 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
             assert!(after == before || script == "register", "{scene}, foreign value at {key}: something was written");
         }
     }
+}
+
+/// Whether another program keeps one message's content there: what is not as it should be is that message's trouble
+/// alone, see `foreign_moves`.
+fn is_content(key: &str) -> bool {
+    key.starts_with("task:") || key.contains(":msg:")
 }
 
 #[tokio::test]
@@ -237,10 +247,14 @@ impl Bench {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");
     }
 
-    /// A list where we keep a hash, a set or a string.
+    /// A list where a hash, a set or a string belongs, and a string where a list does.
     async fn put_foreign_value(&mut self, key: &str) {
         let mut pipe = redis::pipe();
-        pipe.del(key).rpush(key, "foreign");
+        if [":ready", ":retry"].iter().any(|list| key.ends_with(list)) {
+            pipe.del(key).set(key, "foreign");
+        } else {
+            pipe.del(key).rpush(key, "foreign");
+        }
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
     }
 }
