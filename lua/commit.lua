@@ -145,6 +145,16 @@ local function ending(score, keep, now)
   return at < tonumber(score) and 'cancelled' or 'delivered', at
 end
 
+-- The error reply for the script to return, unless the partition is open as `layout` says, with which `route` begins:
+-- "<version> <partitions> <number> ". What is written into another one nobody reads.
+local function closed(route, layout)
+  local settings = redis.call('GET', route)
+  if not settings or string.sub(settings, 1, #layout) ~= layout then
+    local text = 'PUNCTUAL unregistered the partition is open as `%s`, not `%s`'
+    return redis.error_reply(string.format(text, settings or '', layout))
+  end
+end
+
 -- The score of a set's head, or nil.
 local function head(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])

@@ -1,7 +1,7 @@
 -- Looks at other programs' keys: what is due there, and when the next one will be.
 --
 -- KEYS   source...
--- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to 500), most bytes of them
+-- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to 250), most bytes of them
 -- reply  now us, next due ms or -1, then members, none twice
 --
 -- The first member comes whatever its size.

@@ -1,13 +1,17 @@
 -- Takes in messages that are dead from the start: what a source could not understand is kept, with the reason.
 --
--- KEYS   messages dead errors pending unack
--- ARGV   for each message: id, "<reason>: <error>", body from the metadata's length on
--- reply  for each message: 1 taken | 0 its id is live, nothing done
-local messages, dead, errors, pending, unack = unpack(KEYS)
+-- KEYS   messages dead errors pending unack route
+-- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body from the metadata's length on
+-- reply  for each message: 1 taken | 0 its id is live, nothing done; error `PUNCTUAL unregistered <text>` when the
+--        partition is not open: the caller registers the route first
+local messages, dead, errors, pending, unack, route = unpack(KEYS)
+
+local refusal = closed(route, ARGV[1])
+if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
 local ids, live = {}, {}
-for i = 1, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = 2, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 for _, set in ipairs({ pending, unack, dead }) do
   for i, score in ipairs(redis.call('ZMSCORE', set, unpack(ids))) do
     if score then live[ids[i]] = true end
@@ -22,9 +26,9 @@ for i, id in ipairs(ids) do
     reply[i], live[id] = 1, true
     local n = #taken + 1
     taken[n] = id
-    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i]
+    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i + 1]
     graves[2 * n - 1], graves[2 * n] = whole(now), id
-    texts[2 * n - 1], texts[2 * n] = id, ARGV[3 * i - 1]
+    texts[2 * n - 1], texts[2 * n] = id, ARGV[3 * i]
   end
 end
 

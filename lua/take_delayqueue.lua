@@ -1,26 +1,24 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
 -- or kept longer than they may.
 --
--- KEYS   pending unack messages dead errors paused their_pending ready retry their_unack counts body...
--- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies,
---        then for each of their ids: id, their id, metadata as JSON
--- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local OWN_KEYS = 11
+-- KEYS   pending unack messages dead errors paused route their_pending ready retry their_unack counts body...
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
+--        pending, largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
+--        JSON
+-- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
+--        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+--
+-- A body that is too large is not read: its id becomes a dead letter, and the body stays where it is.
+local theirs, ready, retry, held_by, counts = unpack(KEYS, OWN_KEYS + 1, OWN_KEYS + 5)
+local BEFORE_BODIES = OWN_KEYS + 5
 -- Their scores are seconds.
 local UNIT = 1000
 -- Ids at the end of a list, where its consumers take them, among which one is looked for.
 local WINDOW = 1000
 local MAX_ATTEMPTS = 4294967295
-local theirs, ready, retry, held_by, counts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
-local channel = ARGV[1]
-local limits = {
-  now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),
-}
 
 local entries, names = {}, {}
-for i = 5, #ARGV, 3 do
+for i = OWN_ARGUMENTS + 1, #ARGV, 3 do
   entries[#entries + 1] = { id = ARGV[i], metadata = ARGV[i + 2] }
   names[#names + 1] = ARGV[i + 1]
 end
@@ -41,12 +39,12 @@ local function attempts(i)
 end
 
 for i, entry in ipairs(entries) do
-  local score = scores[i] or deadlines[i]
-  local due = score and due_ms(tonumber(score), UNIT)
+  local due = scores[i] and due_ms(tonumber(scores[i]), UNIT)
+  local late = deadlines[i] and due_ms(tonumber(deadlines[i]), UNIT) <= limits.now
   if due and due <= limits.now then
+    entry.due = due
+  elseif late or listed[names[i]] then
     -- A passed deadline says nothing of when it was due.
-    entry.due = scores[i] and due or limits.now
-  elseif listed[names[i]] then
     entry.due = limits.now
   end
   if left[i] and string.find(left[i], '^%-?%d+$') then
@@ -55,17 +53,26 @@ for i, entry in ipairs(entries) do
   end
 end
 
+local function weigh(i)
+  local key = KEYS[BEFORE_BODIES + i]
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return 0, 'its body is missing: it has expired, or was deleted' end
+  if kind ~= 'string' then return 0, 'its body is no string, but a ' .. kind end
+  local size = redis.call('STRLEN', key)
+  if size > MAX_CONTENT then
+    return 0, 'its body takes ' .. size .. ' bytes, at most ' .. MAX_CONTENT .. ' can be kept: it stays where it is'
+  end
+  return size
+end
+
 local done_with = {}
 local function read(i)
-  local key = KEYS[OWN_KEYS + i]
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return '', 'its body is missing: it has expired, or was deleted' end
-  if kind ~= 'string' then return '', 'its body is no string, but a ' .. kind end
+  local key = KEYS[BEFORE_BODIES + i]
   done_with[#done_with + 1] = key
   return redis.call('GET', key)
 end
 
-local verdicts, steps, taken, wake_up = take(queue, limits, entries, read)
+local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, theirs, taken, names, scores)
 leave(steps, held_by, taken, names, deadlines)
 local gone, counted, old = {}, {}, {}

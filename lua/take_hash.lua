@@ -1,21 +1,22 @@
 -- Moves due members of another program's sorted set into the queue: each names a hash, whose fields become the
 -- payload, a JSON object.
 --
--- KEYS   pending unack messages dead errors paused source details...
--- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies, ms in 1 of
---        a score, then for each member: id, member, metadata as JSON, 1 when the hash is not to be touched else 0
--- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local OWN_KEYS = 7
-local source = KEYS[7]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
-local channel, unit = ARGV[1], tonumber(ARGV[5])
-local limits = {
-  now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),
-}
+-- KEYS   pending unack messages dead errors paused route source details...
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
+--        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
+--        metadata as JSON, 1 when the hash is not to be touched else 0
+-- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
+--        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+--
+-- A hash that is too large is not read: its member becomes a dead letter, and the hash stays where it is.
+local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
+-- Fields of a hash: each takes a microsecond or two.
+local MAX_FIELDS = 2000
+-- What a field counts for among the bytes of a call, beside its own.
+local FIELD_WEIGHT = 128
 
 local entries, members, barred = {}, {}, {}
-for i = 6, #ARGV, 4 do
+for i = OWN_ARGUMENTS + 2, #ARGV, 4 do
   entries[#entries + 1] = { id = ARGV[i], metadata = ARGV[i + 2] }
   members[#members + 1] = ARGV[i + 1]
   barred[#barred + 1] = ARGV[i + 3] == '1'
@@ -26,63 +27,88 @@ for i, entry in ipairs(entries) do
   if due and due <= limits.now then entry.due = due end
 end
 
--- UTF-8 as RFC 3629 has it.
+-- UTF-8 as RFC 3629 has it: nothing above ASCII is left once its sequences are out.
+local SEQUENCES = {
+  '[\194-\223][\128-\191]',
+  '[\225-\236\238\239][\128-\191][\128-\191]', '\224[\160-\191][\128-\191]', '\237[\128-\159][\128-\191]',
+  '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
+  '\244[\128-\143][\128-\191][\128-\191]',
+}
+local function is_ascii(text)
+  return string.match(text, '^[%z\1-\127]*()') > #text
+end
 local function is_utf8(text)
-  if not string.find(text, '[\128-\255]') then return true end
-  local i = 1
-  while i <= #text do
-    local a, b = string.byte(text, i, i + 1)
-    local length = a < 0x80 and 1 or a < 0xC2 and 0 or a < 0xE0 and 2 or a < 0xF0 and 3 or a < 0xF5 and 4 or 0
-    if length == 0 then return false end
-    if length > 1 then
-      local least = a == 0xE0 and 0xA0 or a == 0xF0 and 0x90 or 0x80
-      local most = a == 0xED and 0x9F or a == 0xF4 and 0x8F or 0xBF
-      if not b or b < least or b > most then return false end
-      for j = i + 2, i + length - 1 do
-        local c = string.byte(text, j)
-        if not c or c < 0x80 or c > 0xBF then return false end
-      end
-    end
-    i = i + length
+  for _, sequence in ipairs(SEQUENCES) do
+    if is_ascii(text) then return true end
+    text = string.gsub(text, sequence, ' ')
   end
-  return true
+  return is_ascii(text)
 end
 
 -- cjson escapes what must be, and the slash, which need not be.
-local function quote(text)
-  return (string.gsub(cjson.encode(text), '\\/', '/'))
+local function encode(value)
+  local json = cjson.encode(value)
+  return string.find(json, '\\/', 1, true) and string.gsub(json, '\\/', '/') or json
 end
 
 -- What is no text is kept all the same: its bytes as the characters U+0000 to U+00FF.
 local function quote_bytes(text)
-  return (string.gsub(quote(text), '[\128-\255]', function(byte)
+  return (string.gsub(encode(text), '[\128-\255]', function(byte)
     return string.format('\\u%04x', string.byte(byte))
   end))
 end
 
-local done_with = {}
-local function read(i)
-  if barred[i] then return members[i], "its details are one of punctual's own keys" end
-  local key = KEYS[OWN_KEYS + i]
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'none' then return members[i], 'its details are missing: there is no hash of this name' end
-  if kind ~= 'hash' then return members[i], 'its details are no hash, but a ' .. kind end
-  local values, pairs_of, broken = redis.call('HGETALL', key), {}, nil
-  for n = 1, #values, 2 do
-    local field, value = values[n], values[n + 1]
-    if is_utf8(field) and is_utf8(value) then
-      pairs_of[#pairs_of + 1] = quote(field) .. ':' .. quote(value)
-    else
-      broken = broken or quote_bytes(string.sub(field, 1, 64))
-      pairs_of[#pairs_of + 1] = quote_bytes(field) .. ':' .. quote_bytes(value)
-    end
-  end
-  done_with[#done_with + 1] = key
-  local problem = broken and 'field ' .. broken .. ' is not UTF-8: its bytes stand as U+0000 to U+00FF'
-  return '{' .. table.concat(pairs_of, ',') .. '}', problem
+local function too_large(size)
+  return 'its details take ' .. size .. ' bytes as JSON, at most ' .. limits.payload .. ': they stay where they are'
 end
 
-local verdicts, steps, taken, wake_up = take(queue, limits, entries, read)
+local fields_of = {}
+local function weigh(i)
+  if barred[i] then return 0, "its details are one of punctual's own keys", members[i] end
+  local key = KEYS[OWN_KEYS + 1 + i]
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'none' then return 0, 'its details are missing: there is no hash of this name', members[i] end
+  if kind ~= 'hash' then return 0, 'its details are no hash, but a ' .. kind, members[i] end
+  local count = redis.call('HLEN', key)
+  if count > MAX_FIELDS then
+    return 0, 'its details have ' .. count .. ' fields, at most ' .. MAX_FIELDS .. ': they stay where they are', members[i]
+  end
+  local fields, size = redis.call('HKEYS', key), 0
+  for _, field in ipairs(fields) do size = size + #field + redis.call('HSTRLEN', key, field) end
+  -- Braces; quotes, colon and comma.
+  local json = size + 6 * count + 1
+  if json > limits.payload then return 0, too_large(json), members[i] end
+  fields_of[i] = fields
+  return size + FIELD_WEIGHT * count
+end
+
+local done_with = {}
+local function read(i)
+  local key = KEYS[OWN_KEYS + 1 + i]
+  -- In the order of the fields, as long as nothing changes.
+  local fields, values, json, problem = fields_of[i], redis.call('HVALS', key), nil, nil
+  -- One call for all of them is several times cheaper than one for each.
+  if is_utf8(table.concat(fields, ' ')) and is_utf8(table.concat(values, ' ')) then
+    local object = {}
+    for n, field in ipairs(fields) do object[field] = values[n] end
+    json = encode(object)
+  else
+    local pairs_of = {}
+    for n, field in ipairs(fields) do
+      local quoted = is_utf8(field) and is_utf8(values[n]) and encode or quote_bytes
+      if quoted == quote_bytes and not problem then
+        problem = 'field ' .. quote_bytes(string.sub(field, 1, 64)) .. ' is not UTF-8: its bytes stand as U+0000 to U+00FF'
+      end
+      pairs_of[n] = quoted(field) .. ':' .. quoted(values[n])
+    end
+    json = '{' .. table.concat(pairs_of, ',') .. '}'
+  end
+  if #json > limits.payload then return members[i], too_large(#json) end
+  done_with[#done_with + 1] = key
+  return json, problem
+end
+
+local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, source, taken, members, scores)
 -- Last: what expires with the hash could not be brought back.
 if #done_with > 0 then steps[#steps + 1] = { { 'DEL', unpack(done_with) }, {} } end

@@ -1,19 +1,15 @@
 -- Moves due members of another program's sorted set into the queue: the member is the payload.
 --
--- KEYS   pending unack messages dead errors paused source
--- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies, ms in 1 of
---        a score, then for each member: id, member, metadata as JSON
--- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local source = KEYS[7]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
-local channel, unit = ARGV[1], tonumber(ARGV[5])
-local limits = {
-  now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),
-}
+-- KEYS   pending unack messages dead errors paused route source
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
+--        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
+--        metadata as JSON
+-- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
+--        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
 
 local entries, members = {}, {}
-for i = 6, #ARGV, 3 do
+for i = OWN_ARGUMENTS + 2, #ARGV, 3 do
   entries[#entries + 1] = { id = ARGV[i], metadata = ARGV[i + 2] }
   members[#members + 1] = ARGV[i + 1]
 end
@@ -23,7 +19,15 @@ for i, entry in ipairs(entries) do
   if due and due <= limits.now then entry.due = due end
 end
 
-local verdicts, steps, taken, wake_up = take(queue, limits, entries, function(i) return members[i] end)
+local function weigh(i)
+  local size = #members[i]
+  if size > MAX_CONTENT then
+    return 0, 'the member takes ' .. size .. ' bytes, at most ' .. MAX_CONTENT .. ' can be kept: it was dropped'
+  end
+  return size
+end
+
+local verdicts, steps, taken, wake_up = take(entries, weigh, function(i) return members[i] end)
 leave(steps, source, taken, members, scores)
 local failed = commit(steps)
 if failed then return failed end

@@ -1,13 +1,30 @@
 -- Put behind commit.lua in front of the scripts take_*.lua: decides what becomes of messages that wait in other
 -- programs' keys.
---
--- queue    pending, unack, messages, dead, errors, paused: keys of the partition
--- limits   now (ms), room (due messages that may wait in pending), payload (bytes), bytes (of all bodies)
+
+-- What stands first in KEYS and ARGV of each of them.
+local OWN_KEYS = 7
+local OWN_ARGUMENTS = 5
+local queue = {
+  pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
+}
+local channel = ARGV[1]
+-- now (ms), room (due messages that may wait in pending), payload (the largest, bytes), bytes (of all bodies)
+local limits = {
+  now = math.floor(clock() / 1000), room = tonumber(ARGV[3]), payload = tonumber(ARGV[4]), bytes = tonumber(ARGV[5]),
+}
+-- Largest content in bytes that is read or kept at all.
+local MAX_CONTENT = 16 * 1024 * 1024
+
+local refusal = closed(KEYS[7], ARGV[2])
+if refusal then return refusal end
+
 -- entries  { id, metadata as JSON, due (ms; nil: it is no longer there, or not due) }
+-- weigh    function(i): bytes that reading the i-th takes; or 0 and why it is not read, and what is kept in its place
 -- read     function(i): the payload of the i-th, and what is wrong with it, if anything is. Called for the taken only
 -- returns  a verdict for each, the steps that write the taken into the queue, their places, whether to wake
---          verdict: taken | invalid (a dead letter) | gone | conflict (its id is live) | left (no room)
-local function take(queue, limits, entries, read)
+--          verdict: taken | invalid (a dead letter) | gone | conflict (its id is live) | left (no room, or enough
+--          bytes; the first one is taken whatever its size)
+local function take(entries, weigh, read)
   local earliest = head(queue.pending)
   local ids, live = {}, {}
   for i, entry in ipairs(entries) do ids[i] = entry.id end
@@ -23,23 +40,40 @@ local function take(queue, limits, entries, read)
 
   local verdicts, taken, good, bad = {}, {}, {}, {}
   local bodies, scores, graves, texts = {}, {}, {}, {}
-  local bytes, wake_up = 0, false
+  local bytes, full, wake_up = 0, false, false
+
+  -- The payload of the i-th and what is wrong with it, or nothing once there is no room for it.
+  local function content(i)
+    if full or #taken >= room then return end
+    local size, problem, instead = weigh(i)
+    if problem then return instead or '', problem end
+    if bytes > 0 and bytes + size > limits.bytes then
+      full = true
+      return
+    end
+    local payload
+    payload, problem = read(i)
+    if not problem and #payload > limits.payload then
+      problem = 'the payload takes ' .. #payload .. ' bytes, at most ' .. limits.payload
+    end
+    bytes = bytes + size
+    return payload, problem
+  end
+
   for i, entry in ipairs(entries) do
+    local payload, problem
     if not entry.due then
       verdicts[i] = 'gone'
     elseif live[entry.id] then
       verdicts[i] = 'conflict'
-    elseif #taken >= room or bytes >= limits.bytes then
-      verdicts[i] = 'left'
     else
-      local payload, problem = read(i)
-      if not problem and #payload > limits.payload then
-        problem = 'the payload takes ' .. #payload .. ' bytes, at most ' .. limits.payload
-      end
-      local body = struct.pack('>BI8I8I4', 1, entry.due, entry.due, #entry.metadata) .. entry.metadata .. payload
+      payload, problem = content(i)
+      if not payload then verdicts[i] = 'left' end
+    end
+    if payload then
+      local body = struct.pack('>BI8I8I4', 1, entry.due, limits.now, #entry.metadata) .. entry.metadata .. payload
       live[entry.id] = true
       taken[#taken + 1] = i
-      bytes = bytes + #body
       bodies[#bodies + 1], bodies[#bodies + 2] = entry.id, body
       if problem then
         verdicts[i] = 'invalid'

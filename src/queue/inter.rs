@@ -4,8 +4,14 @@ use std::collections::HashMap;
 
 use futures::future::try_join_all;
 
-use super::{Queue, QueueError};
-use crate::{message::NewMessage, metrics, outcome::DeadReason, store::redis::MAX_CALL_BYTES};
+use super::{Queue, QueueError, StartError};
+use crate::{
+    message::NewMessage,
+    metrics,
+    outcome::DeadReason,
+    port::StoreError,
+    store::redis::{MAX_CALL_BYTES, UNREGISTERED},
+};
 
 /// Messages in one script call: they are rare, and may be larger than others.
 const BATCH: usize = 100;
@@ -30,7 +36,7 @@ impl Queue {
             let (partition, _) = &found.partitions[usize::from(number)];
             let mut left = Vec::new();
             for batch in batches(&part) {
-                let taken = self.store.inter(partition, batch).await?;
+                let taken = self.when_open(|| self.store.inter(partition, batch)).await?;
                 let of_batch = batch.iter().zip(taken).filter(|(_, taken)| !taken).map(|(one, _)| one.clone());
                 let before = left.len();
                 left.extend(of_batch);
@@ -40,6 +46,25 @@ impl Queue {
         }))
         .await?;
         Ok(left.into_iter().flatten().collect())
+    }
+}
+
+impl Queue {
+    /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
+    /// forgotten that.
+    pub(super) async fn when_open<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, StoreError> {
+        match call().await {
+            Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
+                let unusable =
+                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
+                self.prepare().await.map_err(unusable)?;
+                call().await
+            }
+            answer => answer,
+        }
     }
 }
 

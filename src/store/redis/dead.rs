@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script};
+use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script, unless_closed};
 use crate::{
     codec,
     message::{MessageId, NewMessage},
@@ -13,16 +13,18 @@ use crate::{
 
 impl RedisStore {
     /// Keeps `batch`, all of `partition`, dead from the start, each with an error; whether each was taken, in
-    /// order: one whose id is live is not.
+    /// order: one whose id is live is not. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
     pub async fn inter(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
-        let mut call = script::INTER.keys(&[&keys.messages, &keys.dead, &keys.errors, &keys.pending, &keys.unack]);
+        let mut call = script::INTER
+            .keys(&[&keys.messages, &keys.dead, &keys.errors, &keys.pending, &keys.unack, &keys.route])
+            .arg(self.layout(partition)?);
         for (message, error) in batch {
             let text = format!("{}: {error}", DeadReason::Invalid.as_str());
             let tail = codec::tail(&message.metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
         }
-        call.run(&self.connection).await
+        call.run(&self.connection).await.map_err(unless_closed)
     }
 
     /// The named ones of `partition`, or all that died before the call; how many.

@@ -3,17 +3,21 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_CALL_BYTES, RedisStore, keys, keys::DelayQueueKeys, reply::Reply, script};
+use super::{RedisStore, keys, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
 use crate::{
     message::{MessageId, Metadata},
     port::{Partition, StoreError},
     time::UnixMillis,
 };
 
-/// Most members of one look: with their moves, Redis stands still for a millisecond or two.
-const MAX_MEMBERS: usize = 500;
-/// Most bytes of them: they come and go within the bounds of a script call.
-const MAX_MEMBERS_BYTES: usize = MAX_CALL_BYTES / 2;
+/// Most members of one look: to move so many, Redis stands still for 2 ms, or 5 ms where their bodies are elsewhere.
+const MAX_MEMBERS: usize = 250;
+/// The same where each names a hash, whose fields a script has to quote: 3 ms with ten fields of 100 bytes each.
+const MAX_HASHES: usize = 50;
+/// Most bytes of one look and of one move: copying a mebibyte takes 7 ms. A single message may have more.
+const MAX_BYTES: usize = 1024 * 1024;
+/// The same for hashes, each field counted as 128 more. A single one of a mebibyte takes 25 ms, or 70 where it is not ASCII.
+const MAX_HASHES_BYTES: usize = 128 * 1024;
 /// Due messages that may wait in a partition's pending before no more are taken: as many as a route has in flight
 /// unless told otherwise. While the sink is down, the others stay where their producers can cancel them.
 const ROOM: usize = 1000;
@@ -36,7 +40,7 @@ pub struct ForeignDue {
     pub now: u64,
     /// When the first of those that are not due will be.
     pub next_due: Option<UnixMillis>,
-    /// Due ones, at most 500.
+    /// Due ones, at most 250.
     pub members: Vec<Bytes>,
 }
 
@@ -75,8 +79,8 @@ impl RedisStore {
             .keys(&keys)
             .arg(sets)
             .arg(unit)
-            .arg(MAX_MEMBERS)
-            .arg(MAX_MEMBERS_BYTES)
+            .arg(if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
+            .arg(MAX_BYTES)
             .run(&self.connection)
             .await?;
         let mut reply = Reply::from(reply);
@@ -89,7 +93,7 @@ impl RedisStore {
     }
 
     /// Moves those of `batch`, all of `partition`, that are still there and due; at most what a look gives. One
-    /// verdict each, in order.
+    /// verdict each, in order. `Unavailable` of kind `UNREGISTERED` as for `schedule`: nothing was moved.
     pub async fn take(
         &self,
         partition: &Partition,
@@ -98,7 +102,8 @@ impl RedisStore {
         batch: &[ForeignEntry],
     ) -> Result<Vec<Verdict>, StoreError> {
         let own = self.keys(partition)?;
-        let mut keys: Vec<&str> = vec![&own.pending, &own.unack, &own.messages, &own.dead, &own.errors, &own.paused];
+        let mut keys: Vec<&str> =
+            vec![&own.pending, &own.unack, &own.messages, &own.dead, &own.errors, &own.paused, &own.route];
         let members = batch.iter().map(|entry| &entry.member);
         let call = match place {
             Foreign::Members { key, .. } => {
@@ -114,7 +119,8 @@ impl RedisStore {
                 script::TAKE_DELAYQUEUE.keys_and(&keys, &members.map(|id| theirs.body(id)).collect::<Vec<_>>())
             }
         };
-        let mut call = call.arg(&own.wake).arg(ROOM).arg(max_payload).arg(MAX_CALL_BYTES);
+        let max_bytes = if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
+        let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(ROOM).arg(max_payload).arg(max_bytes);
         if let Foreign::Members { unit, .. } | Foreign::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }
@@ -125,7 +131,7 @@ impl RedisStore {
                 call = call.arg(u8::from(keys::is_own(&self.prefix, member)));
             }
         }
-        let reply: Vec<Value> = call.run(&self.connection).await?;
+        let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         let mut verdicts = Vec::with_capacity(batch.len());
         while !reply.is_done() {

@@ -97,4 +97,20 @@ impl RedisStore {
             || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") },
         )
     }
+
+    /// What the partition's `route` begins with while it is open as it is here.
+    fn layout(&self, partition: &Partition) -> Result<String, StoreError> {
+        let Route { settings, .. } = self.route(&partition.route)?;
+        Ok(format!("{DATA_VERSION} {} {} ", settings.partitions, partition.number))
+    }
+}
+
+/// That a partition is not open as it is here may change; other refusals do not.
+fn unless_closed(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused { slug, text } if slug == UNREGISTERED => {
+            StoreError::Unavailable { kind: UNREGISTERED, text }
+        }
+        other => other,
+    }
 }

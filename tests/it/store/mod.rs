@@ -6,6 +6,7 @@ mod call;
 mod case;
 mod faults;
 mod foreign;
+mod foreign_limits;
 mod foreign_moves;
 mod header;
 mod injection;
