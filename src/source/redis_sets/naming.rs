@@ -17,8 +17,8 @@ pub fn entry(place: &Foreign, member: Bytes, again: Option<u64>) -> ForeignEntry
         (None, None) => digest(&[key_of(place), &member]),
         (_, Some(number)) => digest(&[key_of(place), &member, &number.to_be_bytes()]),
     };
-    // A payload is no name.
-    let names = !matches!(place, Foreign::Members { .. });
+    // A payload is no name; and consumers must be able to tell another message from the one that is live.
+    let names = !matches!(place, Foreign::Members { .. }) && again.is_none();
     let shown = std::str::from_utf8(&member).ok().filter(|text| names && *text != id.as_str());
     let origin = Origin { id: shown.map(str::to_owned), ..Origin::default() };
     let content_type = matches!(place, Foreign::Hashes { .. }).then(|| "application/json".to_owned());
@@ -47,7 +47,7 @@ mod tests {
         assert_eq!(odd.metadata.shown_id(&odd.id), "task 1");
         let again = entry(&hashes, Bytes::from_static(b"task:1"), Some(7));
         assert_ne!(again.id.as_str(), "task:1");
-        assert_eq!(again.metadata.shown_id(&again.id), "task:1");
+        assert_eq!(again.metadata.shown_id(&again.id), again.id.as_str());
         assert_ne!(again.id, entry(&hashes, Bytes::from_static(b"task:1"), Some(8)).id);
         let payload = entry(&members, Bytes::from_static(b"{\"a\":1}"), None);
         assert_eq!(payload.metadata, Metadata::default());
