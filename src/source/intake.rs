@@ -100,6 +100,11 @@ impl Intake {
         }
     }
 
+    /// Messages are taken, but something else does not work, or does again; whoever tells it logs it.
+    pub fn impaired(&self, fault: Option<String>) {
+        self.status.set_fault(fault);
+    }
+
     /// Returns once Redis has all of it. Entries of one id take effect in their order.
     ///
     /// # Errors

@@ -31,28 +31,50 @@ pub enum SourceState {
 
 /// The changing part, written by the source and read by the API.
 #[derive(Debug, Default)]
-pub struct Status(Mutex<(SourceState, Option<String>)>);
+pub struct Status(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: SourceState,
+    last_error: Option<String>,
+    /// What does not work beside the taking.
+    fault: Option<String>,
+}
 
 impl Status {
     pub fn get(&self) -> (SourceState, Option<String>) {
-        self.lock().clone()
+        let inner = self.lock();
+        match &inner.fault {
+            Some(fault) if inner.state == SourceState::Running => (SourceState::Failing, Some(fault.clone())),
+            _ => (inner.state, inner.last_error.clone()),
+        }
     }
 
     /// Whether this is news.
     pub fn set_running(&self) -> bool {
-        std::mem::replace(&mut self.lock().0, SourceState::Running) != SourceState::Running
+        std::mem::replace(&mut self.lock().state, SourceState::Running) != SourceState::Running
     }
 
     /// Whether this is news.
     pub fn set_failing(&self, error: &str) -> bool {
-        let mut status = self.lock();
-        let news = status.0 != SourceState::Failing || status.1.as_deref() != Some(error);
-        *status = (SourceState::Failing, Some(error.to_owned()));
+        let mut inner = self.lock();
+        let news = inner.state != SourceState::Failing || inner.last_error.as_deref() != Some(error);
+        inner.state = SourceState::Failing;
+        inner.last_error = Some(error.to_owned());
         news
     }
 
-    fn lock(&self) -> MutexGuard<'_, (SourceState, Option<String>)> {
-        // No panic can leave these two half-changed.
+    /// Something else than taking does not work, or nothing of that kind.
+    pub fn set_fault(&self, fault: Option<String>) {
+        let mut inner = self.lock();
+        if fault.is_some() {
+            inner.last_error.clone_from(&fault);
+        }
+        inner.fault = fault;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // No panic can leave it half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,10 +25,31 @@ impl RedisSets {
     /// Never returns, for a delayqueue.
     pub(super) async fn keep_bodies(&self, intake: &Intake) -> Result<(), Stopped> {
         let Foreign::DelayQueue(keys) = &self.place else { return Ok(()) };
+        let mut told = String::new();
         loop {
-            // What stands in the way is told by whoever moves messages.
             let walked = self.walk(intake, keys).await;
-            sleep(if walked.is_ok() { WALK_INTERVAL } else { RETRY_INTERVAL }).await;
+            let pause = match &walked {
+                Ok(()) => {
+                    intake.impaired(None);
+                    told.clear();
+                    WALK_INTERVAL
+                }
+                Err(error) => {
+                    let text = format!("bodies may expire: {error}");
+                    if text != told {
+                        tracing::warn!(
+                            source = intake.name(),
+                            error = text,
+                            "cannot take the expiry off waiting bodies"
+                        );
+                        // While Redis is away, whoever moves messages tells it.
+                        intake.impaired(is_denied(error).then(|| text.clone()));
+                        told = text;
+                    }
+                    RETRY_INTERVAL
+                }
+            };
+            sleep(pause).await;
         }
     }
 
@@ -62,6 +83,11 @@ impl RedisSets {
         }
         Ok(())
     }
+}
+
+/// Whether it takes a person to change that.
+fn is_denied(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: "noperm" | "other", .. } | StoreError::WrongType { .. })
 }
 
 async fn persist(intake: &Intake, keys: &DelayQueueKeys, ids: &[Vec<u8>]) -> Result<(), StoreError> {

@@ -104,6 +104,35 @@ async fn publish(raw: &mut MultiplexedConnection, id: &str, due: u64, retries: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_keep_bodies_from_expiring_is_told_so_and_messages_go_on() {
+    let redis = RedisServer::start().await;
+    let receiver = Receiver::start();
+    let mut raw = redis.connection().await;
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-persist"])
+        .exec_async(&mut raw)
+        .await
+        .expect("a user");
+    publish(&mut raw, "later", wall_clock() / 1000 + 3600, "0").await;
+    let sources = json!({ "theirs": { "type": "delayqueue", "name": "jobs", "route": "web", "poll": "100ms" } });
+    let mut configuration: Value = serde_json::from_str(&configuration(&redis, &receiver, &sources)).expect("JSON");
+    configuration["redis"]["username"] = json!("limited");
+    configuration["redis"]["password"] = json!("secret");
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    let told = eventually("the source fails", PATIENCE, async || {
+        let source = client.call("GET", "/v1/sources", "").await.json["sources"][0].clone();
+        (source["state"] == "failing").then_some(source)
+    })
+    .await;
+    assert!(told["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{told}");
+    publish(&mut raw, "now", 1, "0").await;
+    receiver.wait_for(1, PATIENCE).await;
+    assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
+    assert_eq!(punctual.log().matches("cannot take the expiry off").count(), 1, "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn beside_old_consumers_every_message_is_had_once() {
     const MESSAGES: usize = 2000;
     let _alone = alone().await;
@@ -114,9 +143,9 @@ async fn beside_old_consumers_every_message_is_had_once() {
     for n in 0..MESSAGES {
         publish(&mut raw, &format!("id-{n}"), first + n as u64 % 3, "3").await;
     }
-    let consumer = tokio::spawn(consume(redis.connection().await));
     let sources = json!({ "theirs": { "type": "delayqueue", "name": "jobs", "route": "web", "poll": "20ms" } });
     let punctual = Punctual::start(&configuration(&redis, &receiver, &sources)).await;
+    let consumer = tokio::spawn(consume(redis.connection().await));
     let client = Client::of(&punctual);
     let theirs = consumer.await.expect("it ends with the queue");
     receiver.wait_for(MESSAGES - theirs.len(), PATIENCE).await;
@@ -127,6 +156,7 @@ async fn beside_old_consumers_every_message_is_had_once() {
     all.extend(theirs);
     let distinct: BTreeSet<&String> = all.iter().collect();
     assert_eq!((all.len(), distinct.len()), (MESSAGES, MESSAGES), "each once");
+    assert!(receiver.count() > 0 && receiver.count() < MESSAGES, "there was a competition");
     let left: Vec<String> = redis::cmd("KEYS").arg("dp:jobs:*").query_async(&mut raw).await.unwrap();
     assert_eq!(left, Vec::<String>::new());
 }
