@@ -54,7 +54,7 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
             });
-            Arc::new(RedisStore::new(connection, prefix, settings))
+            Arc::new(RedisStore::new(connection, prefix, settings).moving_foreign(config.has_foreign_keys()))
         };
 
         let mut wakes = WakeListener::new(backend.client());

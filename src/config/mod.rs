@@ -259,6 +259,14 @@ pub enum SourceConfig {
     Kafka(KafkaSourceConfig),
 }
 
+impl Config {
+    /// Whether sources move messages out of other programs' keys on the queue's Redis.
+    pub fn has_foreign_keys(&self) -> bool {
+        let is_foreign = |one: &SourceConfig| matches!(one, SourceConfig::SortedSet(_) | SourceConfig::DelayQueue(_));
+        self.sources.values().any(is_foreign)
+    }
+}
+
 impl SourceConfig {
     /// Where its messages go.
     pub fn route(&self) -> &Arc<str> {

@@ -55,13 +55,17 @@ impl Registry {
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
         let mut registered = self.registered.lock().await;
+        let first = registered.is_none();
+        // At first before anything else: a server that is refused need not know of routes, and a cluster cannot tell.
+        let mut evicting = if first { self.check_safety().await? } else { None };
         let known = self.store.is_registered().await.map_err(RegistrationError::Store)?;
         if known && *registered == Some(self.generation()) {
             return Ok(());
         }
-        let evicting = self.check_safety().await?;
+        if !first {
+            evicting = self.check_safety().await?;
+        }
         let generation = self.generation();
-        let first = registered.is_none();
         let routes = self.store.register(first).await?;
         if !first && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
             metrics::redis_error(EMPTIED);

@@ -58,6 +58,8 @@ pub struct RedisStore {
     connection: Arc<Connection>,
     prefix: String,
     routes: BTreeMap<Arc<str>, Route>,
+    /// Whether there are sources whose scripts name keys of others beside ours.
+    moves_foreign: bool,
 }
 
 struct Route {
@@ -75,7 +77,13 @@ impl RedisStore {
                 (settings.name.clone(), Route { settings, keys })
             })
             .collect();
-        Self { connection, prefix: prefix.to_owned(), routes }
+        Self { connection, prefix: prefix.to_owned(), routes, moves_foreign: false }
+    }
+
+    /// The same where messages are moved out of other programs' keys, which no cluster keeps beside ours: it is refused.
+    #[must_use]
+    pub fn moving_foreign(self, moves_foreign: bool) -> Self {
+        Self { moves_foreign, ..self }
     }
 
     /// The routes that this serves, by name.

@@ -16,6 +16,8 @@ pub enum SafetyError {
          `redis.allow_eviction: true`)"
     )]
     Evicting { policy: String },
+    #[error("redis is a cluster: sources of type sorted_set and delayqueue need a single server, or none of them")]
+    Cluster,
     #[error("redis is a read-only replica")]
     Replica,
     #[error(transparent)]
@@ -25,7 +27,7 @@ pub enum SafetyError {
 impl SafetyError {
     /// Whether waiting cannot help, so that a start must end.
     pub fn is_definite(&self) -> bool {
-        matches!(self, SafetyError::TooOld { .. } | SafetyError::Evicting { .. })
+        matches!(self, SafetyError::TooOld { .. } | SafetyError::Evicting { .. } | SafetyError::Cluster)
     }
 }
 
@@ -39,6 +41,9 @@ impl RedisStore {
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
         if version < MIN_VERSION {
             return Err(SafetyError::TooOld { found });
+        }
+        if self.moves_foreign && field(&self.info("cluster").await?, "cluster_enabled") == Some("1") {
+            return Err(SafetyError::Cluster);
         }
         let memory = self.info("memory").await?;
         let policy = field(&memory, "maxmemory_policy").unwrap_or_default().to_owned();

@@ -67,6 +67,30 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
+async fn a_cluster_is_refused_where_messages_live_in_keys_of_others() {
+    let _alone = alone().await;
+    for assigned in [false, true] {
+        let redis = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+        if assigned {
+            let mut slots = redis::cmd("CLUSTER");
+            slots
+                .arg("ADDSLOTSRANGE")
+                .arg(0)
+                .arg(16383)
+                .exec_async(&mut redis.connection().await)
+                .await
+                .expect("assigned");
+        }
+        let source = "sources: { theirs: { type: sorted_set, key: delayed, route: list } }\n";
+        let workplace = Workplace::with(&(configuration(&redis, 1) + source));
+        let text = "redis is a cluster: sources of type sorted_set and delayqueue need a single server";
+        assert_refused(&workplace.run(&["serve"]).await, 1, &[text]);
+        let checked = workplace.run(&["check", "--connect"]).await;
+        assert!(checked.code == Some(1) && checked.out.contains(text), "{checked:?}");
+    }
+}
+
+#[tokio::test]
 async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
     let _alone = alone().await;
     let redis = RedisServer::start().await;
