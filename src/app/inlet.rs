@@ -10,7 +10,7 @@ use crate::{
     config::{Config, SourceConfig},
     metrics,
     queue::Queue,
-    source::{Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource, rabbitmq::RabbitMqSource},
+    source::{Bells, Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource, rabbitmq::RabbitMqSource},
 };
 
 /// Where the messages of some route come from.
@@ -30,7 +30,7 @@ pub struct Inlet {
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
     let (mut inlets, mut errors) = (Vec::new(), Vec::new());
     for (name, source) in &config.sources {
-        match Inlet::new(name, source, backend) {
+        match Inlet::new(name, source, backend, config.max_sleep) {
             Ok(inlet) => inlets.push(inlet),
             Err(error) => errors.push(error),
         }
@@ -39,24 +39,37 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
 }
 
 impl Inlet {
+    /// `max_sleep`: how long it may sleep while it would be woken.
+    ///
     /// # Errors
     /// When the configuration cannot be used, with the source's name.
-    pub fn new(name: &str, config: &SourceConfig, backend: &Backend) -> Result<Self, String> {
+    pub fn new(name: &str, config: &SourceConfig, backend: &Backend, max_sleep: Duration) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
             SourceConfig::Kafka(config) => {
                 KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as Arc<dyn Source>))
             }
             SourceConfig::SortedSet(config) => {
-                Ok(("sorted_set", Arc::new(RedisSets::sorted_set(config, backend.client(), backend.connection()))))
+                let source = RedisSets::sorted_set(config, &backend.client(), backend.connection(), max_sleep);
+                Ok(("sorted_set", Arc::new(source)))
             }
             SourceConfig::DelayQueue(config) => {
-                Ok(("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection()))))
+                let source = RedisSets::delay_queue(config, &backend.client(), backend.connection(), max_sleep);
+                Ok(("delayqueue", Arc::new(source)))
             }
             SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
                 .map(|source| ("rabbitmq", Arc::new(source) as Arc<dyn Source>)),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })
+    }
+
+    pub fn route(&self) -> &Arc<str> {
+        &self.route
+    }
+
+    /// What is to ring for it while it runs.
+    pub fn bells(&self) -> Option<&Bells> {
+        self.source.bells()
     }
 
     /// # Errors

@@ -83,6 +83,13 @@ impl Instance {
                 }
             })
             .collect();
+        for inlet in &inlets {
+            let Some(bells) = inlet.bells() else { continue };
+            wakes.ring_on(bells.channels.clone(), &bells.changed);
+            for number in 0..names[inlet.route()].partitions {
+                wakes.also_ring(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
+            }
+        }
         let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
 
         let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();

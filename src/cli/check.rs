@@ -80,7 +80,10 @@ async fn ask_all(
 async fn ask_sources(config: &Config) -> Vec<(String, Result<(), String>)> {
     let backend = open::backend(config).await.map_err(|error| error.to_string());
     let asked = config.sources.iter().map(async |(name, source)| {
-        let inlet = backend.as_ref().map_err(Clone::clone).and_then(|backend| Inlet::new(name, source, backend));
+        let inlet = backend
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|backend| Inlet::new(name, source, backend, config.max_sleep));
         let answer = match inlet {
             Ok(inlet) => within(inlet.check()).await,
             Err(error) => Err(error),

@@ -1,14 +1,15 @@
 //! Messages that other programs keep on the queue's Redis, moved into a route.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use futures::future::try_join_all;
 
 use super::{Queue, QueueError};
 use crate::{
+    message::MessageId,
     metrics,
     outcome::DeadReason,
-    store::redis::{Foreign, ForeignDue, ForeignEntry, Verdict},
+    store::redis::{Foreign, ForeignDue, ForeignEntry, Room, Verdict},
 };
 
 impl Queue {
@@ -49,6 +50,22 @@ impl Queue {
             verdicts[at] = verdict;
         }
         Ok(verdicts)
+    }
+
+    /// Whether some of these, which were left for want of room, would be taken now.
+    pub async fn room(&self, route: &str, ids: &[MessageId]) -> Result<Room, QueueError> {
+        let found = self.route(route)?;
+        let numbers: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
+        let asked = numbers.into_iter().map(|number| self.store.room(&found.partitions[usize::from(number)].0));
+        let rooms = try_join_all(asked).await?;
+        let has = |room| rooms.contains(&room);
+        Ok(if has(Room::Free) || rooms.is_empty() {
+            Room::Free
+        } else if has(Room::Full) {
+            Room::Full
+        } else {
+            Room::Paused
+        })
     }
 
     /// Takes the expiry off values of other programs that are waited for; how many had one.

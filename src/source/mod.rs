@@ -9,8 +9,12 @@ pub mod rabbitmq;
 mod redis_sets;
 mod status;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use tokio::sync::watch;
+
+use crate::port::Bell;
 
 pub use self::{
     id::digest,
@@ -18,6 +22,16 @@ pub use self::{
     redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},
 };
+
+/// Bells of a source that lives on the queue's Redis, for the instance's one subscription to ring.
+#[derive(Clone, Debug, Default)]
+pub struct Bells {
+    /// Rings on every message of `channels`.
+    pub changed: Arc<Bell>,
+    pub channels: Vec<String>,
+    /// Rings on the wake-ups of the source's route: it may have been resumed.
+    pub woken: Arc<Bell>,
+}
 
 /// A configured way in.
 #[async_trait]
@@ -31,6 +45,11 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// What is wrong, for a person.
     async fn check(&self) -> Result<(), String>;
+
+    /// What is to ring for it while it runs.
+    fn bells(&self) -> Option<&Bells> {
+        None
+    }
 
     /// Messages that wait in its system, where that can be told; bounded in time.
     async fn depth(&self) -> Option<u64>;

@@ -1,68 +1,97 @@
 //! When to look, and moving what is due.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{RedisSets, naming::entry};
 use crate::{
-    port::{Bell, Ring},
+    message::MessageId,
+    port::Ring,
     source::{Intake, Stopped},
-    store::redis::{ForeignDue, ForeignEntry, Verdict, WakeListener},
+    store::redis::{ForeignDue, ForeignEntry, Room, Verdict},
 };
 
-/// Longest sleep while Redis tells of changes: a notification may be lost.
-const MAX_SLEEP: Duration = Duration::from_secs(30);
-/// How often it is asked whether it tells of changes, at most.
-const ASK_INTERVAL: Duration = Duration::from_secs(30);
-/// Shortest time between two looks that find nothing: producers may add thousands a second.
+/// Shortest time between two looks that find nothing.
 const MIN_SLEEP: Duration = Duration::from_millis(2);
-/// Waits while due members stay where they are, the route being paused or full: the first, and the longest.
+/// The same after one that a change of their keys had asked for: producers may add thousands a second, due much later.
+const BUSY_SLEEP: Duration = Duration::from_millis(20);
+/// Looks in a row that found what somebody else took, before the waits between them grow, and the longest wait.
+const GONE_IN_A_ROW: u32 = 3;
+const GONE_PAUSE: Duration = Duration::from_millis(100);
+/// Waits while due members stay where they are because the route is full: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+/// Shortest time between two questions whether the route is still paused: whatever is scheduled on it wakes us, too.
+const PAUSED_SLEEP: Duration = Duration::from_millis(100);
 
 impl RedisSets {
     /// Moves what is due, until punctual stops.
     pub(super) async fn follow(&self, intake: &Intake) -> Result<(), Stopped> {
-        let bell = Arc::new(Bell::default());
-        let mut listener = WakeListener::new(self.client.clone());
-        for channel in self.channels() {
-            listener.ring_on(channel, &bell);
-        }
-        tokio::select! {
-            () = listener.run() => Ok(()),
-            stopped = self.take_turns(intake, &bell) => stopped,
-        }
-    }
-
-    async fn take_turns(&self, intake: &Intake, bell: &Bell) -> Result<(), Stopped> {
         let mut told = Told { is_told: false, asked: None };
-        let mut pause = PAUSES[0];
+        // Whether a change asked for this look; how many looks in a row found what was gone.
+        let (mut rung, mut gone) = (false, 0);
         loop {
             // Subscribe, look, sleep: the bell remembers what rings from here on.
             told.ask(self).await;
             let due = intake.until_done(|| intake.queue().foreign_due(&self.place)).await?;
             let looked = Instant::now();
             if due.members.is_empty() {
-                pause = PAUSES[0];
-                let longest = if told.is_told && bell.is_listening() { MAX_SLEEP } else { self.poll };
-                let wait = until_next(&due).map_or(longest, |wait| wait.min(longest));
+                gone = 0;
+                let next = until_next(&due);
+                let floor = if rung { BUSY_SLEEP } else { MIN_SLEEP };
+                let longest = self.longest_sleep(&told);
                 tokio::select! {
-                    () = sleep(wait) => {}
-                    ring = bell.heard() => if ring == Ring::Resubscribe { told.asked = None },
+                    () = sleep(next.map_or(longest, |next| next.min(longest))) => rung = false,
+                    ring = self.bells.changed.heard() => {
+                        rung = ring == Ring::Notify;
+                        if !rung {
+                            told.asked = None;
+                        }
+                    }
                 }
-                sleep_until(looked + MIN_SLEEP).await;
-            } else {
-                match self.take(intake, due).await? {
-                    Outcome::Moved => pause = PAUSES[0],
-                    // By somebody who is faster, or less than a millisecond early.
-                    Outcome::Gone => {
-                        pause = PAUSES[0];
-                        sleep(MIN_SLEEP).await;
+                sleep_until(looked + next.map_or(floor, |next| floor.min(next.max(MIN_SLEEP)))).await;
+                continue;
+            }
+            rung = false;
+            match self.take(intake, due).await? {
+                Outcome::Moved => gone = 0,
+                // By somebody who is faster, or less than a millisecond early.
+                Outcome::Gone => {
+                    gone += 1;
+                    sleep(gone_pause(gone)).await;
+                }
+                Outcome::Stuck(ids) => {
+                    gone = 0;
+                    self.wait_for_room(intake, &ids).await?;
+                }
+            }
+        }
+    }
+
+    fn longest_sleep(&self, told: &Told) -> Duration {
+        if told.is_told && self.bells.changed.is_listening() { self.max_sleep } else { self.poll }
+    }
+
+    /// Until some of these may be taken. Asks with one small call, and while the route is paused only when it was woken.
+    async fn wait_for_room(&self, intake: &Intake, ids: &[MessageId]) -> Result<(), Stopped> {
+        let woken = &self.bells.woken;
+        let mut pause = PAUSES[0];
+        loop {
+            let room = intake.until_done(|| intake.queue().room(intake.route(), ids)).await?;
+            let asked = Instant::now();
+            match room {
+                Room::Free => return Ok(()),
+                Room::Full => {
+                    sleep(pause).await;
+                    pause = PAUSES[1].min(pause * 2);
+                }
+                Room::Paused => {
+                    let longest = if woken.is_listening() { self.max_sleep } else { PAUSES[1] };
+                    tokio::select! {
+                        () = sleep(longest) => {}
+                        _ = woken.heard() => {}
                     }
-                    Outcome::Stuck => {
-                        sleep(pause).await;
-                        pause = PAUSES[1].min(pause * 2);
-                    }
+                    sleep_until(asked + PAUSED_SLEEP).await;
                 }
             }
         }
@@ -71,12 +100,10 @@ impl RedisSets {
     async fn take(&self, intake: &Intake, due: ForeignDue) -> Result<Outcome, Stopped> {
         let entries: Vec<_> = due.members.into_iter().map(|member| entry(&self.place, member, None)).collect();
         let verdicts = self.take_entries(intake, &entries).await?;
-        let again: Vec<_> = entries
-            .into_iter()
-            .zip(&verdicts)
-            .filter(|(_, verdict)| **verdict == Verdict::Conflict)
-            .map(|(old, _)| entry(&self.place, old.member, Some(due.now)))
-            .collect();
+        let of = |wanted| entries.iter().zip(&verdicts).filter(move |(_, verdict)| **verdict == wanted);
+        let again: Vec<_> =
+            of(Verdict::Conflict).map(|(old, _)| entry(&self.place, old.member.clone(), Some(due.now))).collect();
+        let mut left: Vec<MessageId> = of(Verdict::Left).map(|(entry, _)| entry.id.clone()).collect();
         let mut moved = verdicts.iter().copied().any(has_left);
         if !again.is_empty() {
             // A member that came again while its message is live: another message, not the same one twice.
@@ -84,13 +111,15 @@ impl RedisSets {
             let renamed = verdicts.iter().filter(|verdict| has_left(**verdict)).count();
             intake.metrics().conflicts.increment(renamed as u64);
             moved |= renamed > 0;
+            let of_again = again.into_iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Left);
+            left.extend(of_again.map(|(entry, _)| entry.id));
         }
         Ok(if moved {
             Outcome::Moved
-        } else if verdicts.contains(&Verdict::Gone) {
+        } else if left.is_empty() {
             Outcome::Gone
         } else {
-            Outcome::Stuck
+            Outcome::Stuck(left)
         })
     }
 
@@ -98,8 +127,13 @@ impl RedisSets {
         let take = || intake.queue().take(intake.route(), intake.name(), &self.place, entries);
         let verdicts = intake.until_done(take).await?;
         let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
-        intake.metrics().taken.increment(count(Verdict::Taken));
-        intake.metrics().invalid.increment(count(Verdict::Invalid));
+        let (taken, invalid) = (count(Verdict::Taken), count(Verdict::Invalid));
+        intake.metrics().taken.increment(taken);
+        intake.metrics().invalid.increment(invalid);
+        if invalid > 0 {
+            let (source, route) = (intake.name(), &**intake.route());
+            tracing::warn!(source, route, count = invalid, "some became dead letters, each with its reason");
+        }
         Ok(verdicts)
     }
 }
@@ -108,10 +142,10 @@ impl RedisSets {
 enum Outcome {
     /// Some of it left its place: look again.
     Moved,
-    /// Nothing did, but some was no longer there.
+    /// Nothing did: it was no longer there.
     Gone,
-    /// All stays: the route is paused or full.
-    Stuck,
+    /// Nothing did: the route is paused or full for these.
+    Stuck(Vec<MessageId>),
 }
 
 fn has_left(verdict: Verdict) -> bool {
@@ -124,6 +158,11 @@ fn until_next(due: &ForeignDue) -> Option<Duration> {
     Some(Duration::from_micros(next.saturating_sub(due.now)))
 }
 
+fn gone_pause(in_a_row: u32) -> Duration {
+    let doublings = in_a_row.saturating_sub(GONE_IN_A_ROW);
+    MIN_SLEEP.saturating_mul(2_u32.saturating_pow(doublings)).min(GONE_PAUSE)
+}
+
 /// Whether Redis tells of changes, as it was when last asked.
 struct Told {
     is_told: bool,
@@ -131,10 +170,22 @@ struct Told {
 }
 
 impl Told {
+    /// Again with every fallback look.
     async fn ask(&mut self, source: &RedisSets) {
-        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK_INTERVAL) {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= source.max_sleep) {
             self.is_told = source.is_told().await;
             self.asked = Some(Instant::now());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_always_too_late_looks_less_and_less_often() {
+        let pauses: Vec<_> = [1, 2, 3, 4, 5, 8, 9, 10, u32::MAX].map(|n| gone_pause(n).as_millis()).into();
+        assert_eq!(pauses, [2, 2, 2, 4, 8, 64, 100, 100, 100]);
     }
 }

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use redis::Client;
 use tokio::sync::watch;
 
-use super::{Intake, Source};
+use super::{Bells, Intake, Source};
 use crate::{
     config::{DelayQueueConfig, MemberPayload, ScoreUnit, SortedSetConfig},
     connection::Connection,
@@ -30,13 +30,21 @@ pub struct RedisSets {
     place: Foreign,
     /// Between two looks while Redis does not tell of changes.
     poll: Duration,
-    client: Client,
+    /// The same while it does: a notification may be lost.
+    max_sleep: Duration,
+    bells: Bells,
     connection: Arc<Connection>,
 }
 
 impl RedisSets {
-    /// `client` for notifications, `connection` for everything else; both of the queue's Redis.
-    pub fn sorted_set(config: &SortedSetConfig, client: Client, connection: Arc<Connection>) -> Self {
+    /// Both of the queue's Redis: `client` tells which database it is, `connection` is for everything. `max_sleep`: between
+    /// two looks while Redis tells of changes.
+    pub fn sorted_set(
+        config: &SortedSetConfig,
+        client: &Client,
+        connection: Arc<Connection>,
+        max_sleep: Duration,
+    ) -> Self {
         let unit = match config.unit {
             ScoreUnit::Seconds => 1000,
             ScoreUnit::Milliseconds => 1,
@@ -46,13 +54,24 @@ impl RedisSets {
             MemberPayload::Member => Foreign::Members { key, unit },
             MemberPayload::Hash => Foreign::Hashes { key, unit },
         };
-        Self { place, poll: config.poll, client, connection }
+        Self::new(place, config.poll, client, connection, max_sleep)
     }
 
     /// As `sorted_set`.
-    pub fn delay_queue(config: &DelayQueueConfig, client: Client, connection: Arc<Connection>) -> Self {
+    pub fn delay_queue(
+        config: &DelayQueueConfig,
+        client: &Client,
+        connection: Arc<Connection>,
+        max_sleep: Duration,
+    ) -> Self {
         let keys = DelayQueueKeys::new(&config.prefix, &config.name, config.hash_tag);
-        Self { place: Foreign::DelayQueue(keys), poll: config.poll, client, connection }
+        Self::new(Foreign::DelayQueue(keys), config.poll, client, connection, max_sleep)
+    }
+
+    fn new(place: Foreign, poll: Duration, client: &Client, connection: Arc<Connection>, max_sleep: Duration) -> Self {
+        let mut source = Self { place, poll, max_sleep, bells: Bells::default(), connection };
+        source.bells.channels = source.channels(client.get_connection_info().redis_settings().db());
+        source
     }
 
     /// Key, type, and the command that counts.
@@ -89,6 +108,10 @@ impl Source for RedisSets {
             }
         }
         Ok(())
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.bells)
     }
 
     async fn depth(&self) -> Option<u64> {

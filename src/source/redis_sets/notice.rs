@@ -5,8 +5,7 @@ use crate::store::redis::Foreign;
 
 impl RedisSets {
     /// The channels on which it tells of this source's keys.
-    pub(super) fn channels(&self) -> Vec<String> {
-        let database = self.client.get_connection_info().redis_settings().db();
+    pub(super) fn channels(&self, database: i64) -> Vec<String> {
         self.parts().into_iter().map(|(key, ..)| format!("__keyspace@{database}__:{key}")).collect()
     }
 

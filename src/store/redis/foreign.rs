@@ -67,6 +67,15 @@ pub enum Verdict {
     Left,
 }
 
+/// Whether a partition takes what is due elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// For many: one at a time would be many looks.
+    Free,
+    Full,
+    Paused,
+}
+
 impl RedisStore {
     pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, StoreError> {
         let (keys, sets, unit): (Vec<&str>, _, _) = match place {
@@ -144,6 +153,17 @@ impl RedisStore {
             });
         }
         Ok(verdicts)
+    }
+
+    pub async fn room(&self, partition: &Partition) -> Result<Room, StoreError> {
+        let stats = self.stats(partition).await?;
+        Ok(if stats.paused {
+            Room::Paused
+        } else if stats.due > ROOM as u64 / 2 {
+            Room::Full
+        } else {
+            Room::Free
+        })
     }
 
     /// Takes the expiry off these keys; how many had one.

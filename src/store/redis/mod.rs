@@ -18,7 +18,7 @@ mod schedule;
 mod script;
 mod wake;
 
-pub use foreign::{Foreign, ForeignDue, ForeignEntry, Verdict};
+pub use foreign::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
 pub use keys::DelayQueueKeys;
 pub use look::{Listed, PartitionStats};
 pub use route::{Registration, RegistrationError, RouteSettings};

@@ -1,4 +1,5 @@
-//! Wake-ups: one subscription of its own connection rings the bells of all partitions.
+//! Wake-ups: one subscription of its own connection rings the bells of all partitions, and those of sources that live
+//! on this Redis.
 //!
 //! Bells ring on every message, and on every (re)subscribe and loss, because anything may have been missed
 //! meanwhile. Losing a wake-up costs at most `max_sleep`.
@@ -23,9 +24,11 @@ use crate::port::{Bell, Partition};
 /// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
 /// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.
 const PING_INTERVAL: Duration = Duration::from_secs(8);
-/// The same with few partitions, which leave more of that budget.
+/// The same with few sleepers, which leave more of that budget.
 const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
-const FEW_PARTITIONS: usize = 3;
+const FEW_SLEEPERS: usize = 3;
+/// A source's fallback look is two commands, as much as two partitions send.
+const SLEEPERS_OF_A_SOURCE: usize = 2;
 /// Longest wait for its answer, and for a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
@@ -34,30 +37,47 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Holds the bells, and rings them while `run` is polled.
 pub struct WakeListener {
     client: Client,
-    bells: HashMap<String, Arc<Bell>>,
+    /// Of partitions, by channel.
+    bells: HashMap<String, Vec<Arc<Bell>>>,
+    /// Of other programs' keys, by channel.
+    others: HashMap<String, Vec<Arc<Bell>>>,
+    /// Partitions, and sources as so many.
+    sleepers: usize,
     /// Counts the subscriptions that stood so far.
     subscriptions: watch::Sender<u64>,
 }
 
 impl WakeListener {
     pub fn new(client: Client) -> Self {
-        Self { client, bells: HashMap::new(), subscriptions: watch::Sender::new(0) }
+        let (bells, others) = (HashMap::new(), HashMap::new());
+        Self { client, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
-    /// The bell of a partition; call for all of them before `run`.
+    /// A bell for the sleeper of a partition; call for all of them before `run`.
     pub fn bell(&mut self, prefix: &str, partition: &Partition) -> Arc<Bell> {
+        let bell = Arc::default();
+        self.also_ring(prefix, partition, &bell);
+        self.sleepers += 1;
+        bell
+    }
+
+    /// Rings `bell` on the wake-ups of a partition, too; call before `run`.
+    pub fn also_ring(&mut self, prefix: &str, partition: &Partition, bell: &Arc<Bell>) {
         let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
-        self.bells.entry(channel).or_default().clone()
+        self.bells.entry(channel).or_default().push(bell.clone());
+    }
+
+    /// Rings a source's `bell` on every message of these channels; call before `run`.
+    pub fn ring_on(&mut self, channels: Vec<String>, bell: &Arc<Bell>) {
+        for channel in channels {
+            self.others.entry(channel).or_default().push(bell.clone());
+        }
+        self.sleepers += SLEEPERS_OF_A_SOURCE;
     }
 
     /// Changes each time a subscription came about: the server may be another one than before.
     pub fn subscriptions(&self) -> watch::Receiver<u64> {
         self.subscriptions.subscribe()
-    }
-
-    /// Rings `bell` on every message of a channel; call before `run`.
-    pub fn ring_on(&mut self, channel: String, bell: &Arc<Bell>) {
-        self.bells.insert(channel, bell.clone());
     }
 
     /// Never returns; drop it to end the subscription.
@@ -75,10 +95,14 @@ impl WakeListener {
                 Err(error) => error,
             };
             if !told {
-                tracing::warn!(error, "wake-ups do not arrive; looking every second instead");
+                tracing::warn!(
+                    error,
+                    "wake-ups do not arrive: queues are looked at every second, sources at their `poll`"
+                );
                 told = true;
             }
-            self.set_listening(false);
+            set_listening(&self.bells, false);
+            set_listening(&self.others, false);
             sleep(RESUBSCRIBE_INTERVAL).await;
         }
     }
@@ -87,25 +111,33 @@ impl WakeListener {
     async fn listen(&self) -> Result<(), String> {
         let subscribe = async {
             let mut subscription = self.client.get_async_pubsub().await?;
-            let channels: Vec<&String> = self.bells.keys().collect();
-            subscription.subscribe(channels).await?;
-            Ok::<_, redis::RedisError>(subscription.split())
+            subscription.subscribe(self.bells.keys().collect::<Vec<_>>()).await?;
+            // By themselves: a user may have rights on our channels only.
+            let others: Vec<&String> = self.others.keys().collect();
+            let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
+            Ok::<_, redis::RedisError>((subscription.split(), refused))
         };
-        let (mut commands, mut messages) = match timeout(ANSWER_TIMEOUT, subscribe).await {
+        let ((mut commands, mut messages), refused) = match timeout(ANSWER_TIMEOUT, subscribe).await {
             Ok(Ok(parts)) => parts,
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
         };
-        self.set_listening(true);
+        set_listening(&self.bells, true);
+        match refused {
+            None => set_listening(&self.others, true),
+            Some(error) => {
+                tracing::warn!(%error, "redis does not tell of changes of sources' keys: they are looked at every `poll`");
+            }
+        }
         self.subscriptions.send_modify(|count| *count += 1);
-        let few = self.bells.len() <= FEW_PARTITIONS;
+        let few = self.sleepers <= FEW_SLEEPERS;
         let ping_interval = if few { PING_INTERVAL_OF_FEW } else { PING_INTERVAL };
         loop {
             match timeout(ping_interval, messages.next()).await {
                 Ok(Some(message)) => {
-                    if let Some(bell) = self.bells.get(message.get_channel_name()) {
-                        bell.ring();
-                    }
+                    let channel = message.get_channel_name();
+                    let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));
+                    bells.flatten().for_each(|bell| bell.ring());
                 }
                 Ok(None) => return Ok(()),
                 // Quiet for a while: does it still live?
@@ -116,12 +148,12 @@ impl WakeListener {
             }
         }
     }
+}
 
-    fn set_listening(&self, listening: bool) {
-        for bell in self.bells.values() {
-            if listening || bell.is_listening() {
-                bell.set_listening(listening);
-            }
+fn set_listening(bells: &HashMap<String, Vec<Arc<Bell>>>, listening: bool) {
+    for bell in bells.values().flatten() {
+        if listening || bell.is_listening() {
+            bell.set_listening(listening);
         }
     }
 }

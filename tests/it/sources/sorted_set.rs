@@ -50,6 +50,19 @@ impl World {
         redis::cmd("ZCARD").arg("delayed").query_async(&mut self.raw).await.expect("a sorted set")
     }
 
+    /// What clients send to Redis meanwhile; not what scripts call.
+    pub async fn commands(&self, period: Duration) -> Vec<String> {
+        let monitor = redis::Client::open(self.redis.url()).unwrap().get_async_monitor().await.unwrap();
+        let (mut lines, end) = (monitor.into_on_message::<String>(), Instant::now() + period);
+        let mut commands = Vec::new();
+        while let Ok(Some(line)) = timeout_at(end, lines.next()).await {
+            if !line.contains(" lua]") {
+                commands.push(line);
+            }
+        }
+        commands
+    }
+
     pub async fn source(&self) -> Value {
         self.client.call("GET", "/v1/sources", "").await.json["sources"][0].clone()
     }
@@ -170,21 +183,41 @@ async fn a_member_that_comes_again_while_it_is_live_is_another_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_redis_tells_of_changes_it_sleeps_and_is_in_time_all_the_same() {
+    /// Commands sent by clients, in all: one in two seconds.
+    const MOST_COMMANDS: usize = 15;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
     let _alone = alone().await;
     world.add(wall_clock() + 3_600_000, "in an hour").await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(world.source().await["depth"], 1);
-    let monitor = redis::Client::open(world.redis.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut lines = monitor.into_on_message::<String>();
-    let (mut looks, end) = (0, Instant::now() + Duration::from_secs(6));
-    while let Ok(Some(line)) = timeout_at(end, lines.next()).await {
-        looks += usize::from(!line.contains(" lua]") && line.contains("\"delayed\""));
-    }
-    assert!(looks <= 1, "{looks} looks in 6 s");
+    let commands = world.commands(Duration::from_secs(30)).await;
+    println!("sorted set: {} commands in 30 s", commands.len());
+    assert!(commands.len() <= MOST_COMMANDS, "{} commands: {commands:#?}", commands.len());
+    assert!(commands.iter().any(|line| line.contains("\"delayed\"")), "the monitor sees its fallback look");
     let due = wall_clock() + 500;
     world.add(due, "sooner").await;
     let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
+    assert!(arrived >= due, "{} ms early", due - arrived);
     println!("sorted set: after idling {} ms late", arrived - due);
-    assert!((due..due + 250).contains(&arrived), "{arrived} instead of {due}");
+    assert!(arrived - due < LATENESS_P99, "{} ms late", arrived - due);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_that_are_switched_off_are_missed_for_max_sleep_at_most() {
+    let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kz"]).await;
+    let receiver = Receiver::start();
+    let mut configuration: Value = serde_json::from_str(&configuration(&redis, &receiver, json!({}))).expect("JSON");
+    configuration["max_sleep"] = json!("2s");
+    let _punctual = Punctual::start(&configuration.to_string()).await;
+    let mut raw = redis.connection().await;
+    // It sleeps because it would be told.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut off = redis::cmd("CONFIG");
+    off.arg(&["SET", "notify-keyspace-events", ""]).exec_async(&mut raw).await.expect("set");
+    for (n, patience) in [(1, 2000 + LATENESS_P99), (2, 1000 + LATENESS_P99)] {
+        let added = wall_clock();
+        redis::cmd("ZADD").arg("delayed").arg(1).arg(n).exec_async(&mut raw).await.expect("added");
+        let late = receiver.wait_for(n, PATIENCE).await[n - 1].arrived - added;
+        assert!(late < patience, "{late} ms late");
+    }
 }

@@ -1,6 +1,6 @@
 //! Whoever makes the head earlier rings the bell of that partition, and nobody else does.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use punctual::{
@@ -79,6 +79,36 @@ async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_bac
         assert_eq!(heard(bell).await, Ring::Resubscribe, "the other partition's bell did not ring before");
     }
     listening.abort();
+}
+
+#[tokio::test]
+async fn bells_of_sources_ring_by_their_keys_and_without_rights_on_these_the_others_ring_on() {
+    let mut bench = Bench::start_with(&["--appendonly", "no", "--notify-keyspace-events", "Kz"]).await;
+    let limited = ["SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels", "&{p:*"];
+    redis::cmd("ACL").arg(&limited).exec_async(&mut bench.raw).await.expect("a user");
+    let port = bench.server.port();
+    let users = [format!("redis://127.0.0.1:{port}/0"), format!("redis://limited:secret@127.0.0.1:{port}/0")];
+    for (url, may) in users.into_iter().zip([true, false]) {
+        let mut listener = WakeListener::new(redis::Client::open(url).expect("a valid URL"));
+        let bell = listener.bell(PREFIX, &partition());
+        let (changed, woken) = (Arc::<Bell>::default(), Arc::<Bell>::default());
+        listener.ring_on(vec!["__keyspace@0__:theirs".into(), "__keyspace@0__:other".into()], &changed);
+        listener.also_ring(PREFIX, &partition(), &woken);
+        let listening = tokio::spawn(listener.run());
+        assert_eq!((heard(&bell).await, heard(&woken).await), (Ring::Resubscribe, Ring::Resubscribe));
+        if may {
+            assert_eq!(heard(&changed).await, Ring::Resubscribe);
+            for key in ["theirs", "other"] {
+                redis::cmd("ZADD").arg(&[key, "1", "m"]).exec_async(&mut bench.raw).await.expect("added");
+                assert_eq!(heard(&changed).await, Ring::Notify);
+            }
+        }
+        bench.set("schedule").await;
+        bench.act("schedule").await.expect("scheduled");
+        assert_eq!((heard(&bell).await, heard(&woken).await), (Ring::Notify, Ring::Notify));
+        assert_eq!((bell.is_listening(), changed.is_listening()), (true, may));
+        listening.abort();
+    }
 }
 
 #[tokio::test]
