@@ -29,7 +29,7 @@ impl RedisSets {
     pub(super) async fn follow(&self, intake: &Intake) -> Result<(), Stopped> {
         let mut told = Told { is_told: false, asked: None };
         // Whether a change asked for this look; how many looks in a row found what was gone.
-        let (mut rung, mut gone) = (false, 0);
+        let (mut prompted, mut gone) = (false, 0);
         loop {
             // Subscribe, look, sleep: the bell remembers what rings from here on.
             told.ask(self).await;
@@ -38,13 +38,13 @@ impl RedisSets {
             if due.members.is_empty() {
                 gone = 0;
                 let next = until_next(&due);
-                let floor = if rung { BUSY_SLEEP } else { MIN_SLEEP };
+                let floor = if prompted { BUSY_SLEEP } else { MIN_SLEEP };
                 let longest = self.longest_sleep(&told);
                 tokio::select! {
-                    () = sleep(next.map_or(longest, |next| next.min(longest))) => rung = false,
+                    () = sleep(next.map_or(longest, |next| next.min(longest))) => prompted = false,
                     ring = self.bells.changed.heard() => {
-                        rung = ring == Ring::Notify;
-                        if !rung {
+                        prompted = ring == Ring::Notify;
+                        if !prompted {
                             told.asked = None;
                         }
                     }
@@ -52,7 +52,7 @@ impl RedisSets {
                 sleep_until(looked + next.map_or(floor, |next| floor.min(next.max(MIN_SLEEP)))).await;
                 continue;
             }
-            rung = false;
+            prompted = false;
             match self.take(intake, due).await? {
                 Outcome::Moved => gone = 0,
                 // By somebody who is faster, or less than a millisecond early.

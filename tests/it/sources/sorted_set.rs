@@ -76,7 +76,8 @@ pub fn configuration(redis: &RedisServer, receiver: &Receiver, mut source: Value
     json!({
         "redis": { "url": redis.url() },
         "sinks": { "hook": { "type": "http", "url": receiver.url() } },
-        "routes": { "web": { "sink": "hook", "partitions": 2 } },
+        // So few in flight that a slow machine answers each within its timeout.
+        "routes": { "web": { "sink": "hook", "partitions": 2, "max_in_flight": 200 } },
         "sources": { "theirs": source },
     })
     .to_string()
@@ -200,6 +201,32 @@ async fn while_redis_tells_of_changes_it_sleeps_and_is_in_time_all_the_same() {
     assert!(arrived >= due, "{} ms early", due - arrived);
     println!("sorted set: after idling {} ms late", arrived - due);
     assert!(arrived - due < LATENESS_P99, "{} ms late", arrived - due);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_producer_costs_fifty_looks_a_second_and_what_is_due_comes_in_time() {
+    const PERIOD: Duration = Duration::from_secs(3);
+    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
+    let _alone = alone().await;
+    let due = wall_clock() + 1500;
+    world.add(due, "soon").await;
+    let mut raw = world.redis.connection().await;
+    let producer = tokio::spawn(async move {
+        for n in 0.. {
+            let mut add = redis::cmd("ZADD");
+            add.arg("delayed").arg(5_000_000_000_u64).arg(n).exec_async(&mut raw).await.expect("added");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let commands = world.commands(PERIOD).await;
+    producer.abort();
+    let of = |command: &str| commands.iter().filter(|line| line.contains(command) && line.contains("delayed")).count();
+    let (added, looks) = (of("\"ZADD\""), of("\"EVALSHA\""));
+    println!("sorted set: {looks} looks at {added} changes in {PERIOD:?}");
+    assert!(added > 600, "{added} were added: no busy producer");
+    assert!((10..=160).contains(&looks), "{looks} looks at {added} changes in {PERIOD:?}");
+    let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
+    assert!((due..due + LATENESS_P99).contains(&arrived), "{arrived} instead of {due}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -108,8 +108,14 @@ async fn while_the_endpoint_is_down_only_so_many_members_leave_their_set() {
         pipe.zadd("delayed", format!("m{n}"), 1).ignore();
     }
     pipe.exec_async(&mut world.raw).await.expect("written");
-    sleep(Duration::from_secs(3)).await;
-    let left = world.count().await;
+    // Until what was in flight when it went away is back.
+    let mut before = 0;
+    let left = eventually("no more leave", PATIENCE, async || {
+        sleep(Duration::from_secs(2)).await;
+        let left = world.count().await;
+        (std::mem::replace(&mut before, left) == left).then_some(left)
+    })
+    .await;
     // Two partitions, a thousand each, and some that were claimed before it was known to be down.
     assert!((1000..5000).contains(&left), "{left} are left");
     let looks = looks(&world.commands(Duration::from_secs(3)).await);
