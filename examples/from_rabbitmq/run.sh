@@ -31,7 +31,8 @@ command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 "$root/.ci/need" build redis-server=redis-server curl=curl python3=python3
 python3 -c 'import ensurepip' 2>/dev/null || "$root/.ci/need" /usr/share/python-wheels=python3-venv
 echo "building (a few minutes the first time)"
-(cd "$root" && cargo build --release --locked --bin punctual)
+# With the examples: what quickstart.sh built is then not built anew.
+(cd "$root" && cargo build --release --locked --bin punctual --examples)
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/release
 python3 -m venv "$work/python"
 "$work/python/bin/pip" install -q -r "$root/tests/clients/amqp/requirements.txt"

@@ -31,7 +31,8 @@ fail() {
 command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 "$root/.ci/need" build redis-server=redis-server curl=curl
 echo "building (a few minutes the first time)"
-(cd "$root" && cargo build --release --locked --bin punctual)
+# With the examples: what quickstart.sh built is then not built anew.
+(cd "$root" && cargo build --release --locked --bin punctual --examples)
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/release
 
 # Ports that nobody listens on, below those that the kernel gives to clients.
