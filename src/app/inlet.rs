@@ -28,9 +28,22 @@ pub struct Inlet {
 /// # Errors
 /// All that cannot be used, a line each.
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
+    together(config.sources.iter().map(|(name, source)| Inlet::new(name, source, || Ok(backend))))
+}
+
+/// Makes, and drops, what can be made without Redis.
+///
+/// # Errors
+/// All that cannot be used, a line each.
+pub fn check_settings(config: &Config) -> Result<(), String> {
+    let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
+    together(elsewhere.map(|(name, source)| Inlet::new(name, source, || Err("needs Redis".into())))).map(drop)
+}
+
+fn together(made: impl Iterator<Item = Result<Inlet, String>>) -> Result<Vec<Inlet>, String> {
     let (mut inlets, mut errors) = (Vec::new(), Vec::new());
-    for (name, source) in &config.sources {
-        match Inlet::new(name, source, backend) {
+    for made in made {
+        match made {
             Ok(inlet) => inlets.push(inlet),
             Err(error) => errors.push(error),
         }
@@ -39,21 +52,25 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
 }
 
 impl Inlet {
+    /// `backend` is asked for only by what lives on its Redis.
+    ///
     /// # Errors
     /// When the configuration cannot be used, with the source's name.
-    pub fn new(name: &str, config: &SourceConfig, backend: &Backend) -> Result<Self, String> {
+    pub fn new<'a>(
+        name: &str,
+        config: &SourceConfig,
+        backend: impl FnOnce() -> Result<&'a Backend, String>,
+    ) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
-            SourceConfig::Kafka(config) => {
-                KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as Arc<dyn Source>))
-            }
-            SourceConfig::SortedSet(config) => {
-                Ok(("sorted_set", Arc::new(RedisSets::sorted_set(config, backend.client(), backend.connection()))))
-            }
-            SourceConfig::DelayQueue(config) => {
-                Ok(("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection()))))
-            }
+            SourceConfig::Kafka(config) => KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as _)),
+            SourceConfig::SortedSet(config) => backend().map(|backend| {
+                ("sorted_set", Arc::new(RedisSets::sorted_set(config, backend.client(), backend.connection())) as _)
+            }),
+            SourceConfig::DelayQueue(config) => backend().map(|backend| {
+                ("delayqueue", Arc::new(RedisSets::delay_queue(config, backend.client(), backend.connection())) as _)
+            }),
             SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
-                .map(|source| ("rabbitmq", Arc::new(source) as Arc<dyn Source>)),
+                .map(|source| ("rabbitmq", Arc::new(source) as _)),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })

@@ -269,6 +269,11 @@ impl SourceConfig {
             | Self::Kafka(KafkaSourceConfig { route, .. }) => route,
         }
     }
+
+    /// Whether it reads on the queue's own Redis.
+    pub fn is_on_redis(&self) -> bool {
+        matches!(self, Self::SortedSet(_) | Self::DelayQueue(_))
+    }
 }
 
 /// A sorted set on the queue's Redis, with the due times as scores.
