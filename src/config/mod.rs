@@ -346,11 +346,11 @@ pub struct KafkaSourceConfig {
     pub topics: Vec<String>,
     pub group_id: String,
     pub start: Start,
-    /// What is overdue by more when it is read is skipped.
+    /// What a first start finds that is overdue by more is skipped.
     pub max_overdue: Option<Duration>,
 }
 
-/// Where a consumer group without offsets begins.
+/// Where a consumer group begins at its first start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
