@@ -58,15 +58,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn entry(&self, delivery: Delivery, rng: &mut impl Rng) -> Entry {
+    /// `unreadable`: what of it is not as its producer sent it.
+    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> Entry {
         let none = FieldTable::default();
         let headers = delivery.properties.headers().as_ref().unwrap_or(&none);
         let due = match &self.backoff {
             Some(backoff) => due::by_deaths(headers, backoff, rng),
             None => due::by_headers(headers),
         };
-        let (id, mut origin) = self.id(&delivery.properties, headers);
-        let mut problem = due.as_ref().err().cloned();
+        let (id, mut origin) = self.id(&delivery.properties, headers, unreadable.as_deref());
+        let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
         let mut metadata = Metadata::default();
         for (name, value) in headers.inner() {
             match (STRIPPED.contains(&name.as_str()), plain(name, value)) {
@@ -97,7 +98,7 @@ impl Reader {
     }
 
     /// The id here, and what is to be known of the one there.
-    fn id(&self, properties: &BasicProperties, headers: &FieldTable) -> (MessageId, Origin) {
+    fn id(&self, properties: &BasicProperties, headers: &FieldTable, unreadable: Option<&str>) -> (MessageId, Origin) {
         let message_id = owned(properties.message_id().as_ref());
         let mut origin = Origin {
             message_id: message_id.clone(),
@@ -112,7 +113,11 @@ impl Reader {
         let deaths = headers.inner().get(DEATHS).filter(|_| self.backoff.is_some());
         let id = match (deaths, MessageId::parse(&text)) {
             (None, Ok(id)) => return (id, origin),
-            (None, Err(_)) => digest(&[text.as_bytes()]),
+            (None, Err(_)) => match unreadable {
+                // Different ids may look the same by now.
+                Some(unreadable) => digest(&[text.as_bytes(), unreadable.as_bytes()]),
+                None => digest(&[text.as_bytes()]),
+            },
             // The same message comes again with every round: each is a message of its own.
             (Some(deaths), _) => digest(&[text.as_bytes(), format!("{deaths:?}").as_bytes()]),
         };
@@ -156,7 +161,7 @@ mod tests {
         let reader = Reader { id_from, backoff, new_id: Arc::new(|| MessageId::parse("new").unwrap()) };
         let mut delivery = Delivery::mock(1, "x".into(), key.into(), false, b"body".to_vec());
         delivery.properties = properties;
-        reader.entry(delivery, &mut StdRng::seed_from_u64(1))
+        reader.entry(delivery, None, &mut StdRng::seed_from_u64(1))
     }
 
     fn scheduled(entry: Entry) -> NewMessage {

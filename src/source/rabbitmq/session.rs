@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{ANSWER_TIMEOUT, asked, message::Reader, see_queue};
 use crate::{
-    amqp::{Broker, Connected, Switch, text},
+    amqp::{Broker, Connected, Notes, Switch, text},
     source::Intake,
 };
 
@@ -39,7 +39,10 @@ pub struct Session {
     channel: Channel,
     consumer: Consumer,
     switch: Switch,
+    notes: Notes,
     over: oneshot::Receiver<()>,
+    /// Whether the broker was told of any message.
+    pub acknowledged: bool,
 }
 
 /// Why a session ended. What it had not acknowledged the broker gives out again.
@@ -53,15 +56,15 @@ pub enum End {
 struct Batch {
     deliveries: Vec<Delivery>,
     bytes: usize,
-    /// What came behind them.
-    end: Option<String>,
+    /// The consumer is no longer one, but the channel takes acknowledgements.
+    ended: bool,
 }
 
 impl Session {
     /// # Errors
     /// Why nothing can be consumed.
     pub async fn open(broker: &Broker, queue: &str, prefetch: u16) -> Result<Self, String> {
-        let Connected { connection, switch, over } = broker.connect(ANSWER_TIMEOUT).await?;
+        let Connected { connection, switch, notes, over } = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
             see_queue(&channel, queue).await?;
@@ -72,7 +75,15 @@ impl Session {
         };
         let error = match timeout(ANSWER_TIMEOUT, opening).await {
             Ok(Ok((channel, consumer))) => {
-                return Ok(Self { connection: Arc::new(connection), channel, consumer, switch, over });
+                return Ok(Self {
+                    connection: Arc::new(connection),
+                    channel,
+                    consumer,
+                    switch,
+                    notes,
+                    over,
+                    acknowledged: false,
+                });
             }
             Ok(Err(error)) => text(&error),
             Err(_) => late(),
@@ -99,15 +110,18 @@ impl Session {
                 first = self.consumer.next() => first,
                 _ = &mut self.over => return End::Lost("the connection was lost".into()),
             };
-            let Batch { deliveries, end, .. } = self.gather(first);
+            let Batch { deliveries, ended, .. } = match self.gather(first) {
+                Ok(batch) => batch,
+                Err(error) => return End::Lost(text(&error)),
+            };
             if !deliveries.is_empty() {
-                let entered = self.enter(deliveries, reader, intake, rng).await;
-                if let Err(end) = entered {
+                if let Err(end) = self.enter(deliveries, reader, intake, rng).await {
                     return end;
                 }
+                self.acknowledged = true;
             }
-            if let Some(error) = end {
-                return End::Lost(error);
+            if ended {
+                return End::Lost("the broker ended the consumer: the queue was deleted or moved".into());
             }
         }
     }
@@ -120,24 +134,24 @@ impl Session {
     }
 
     /// What is there already, without waiting for more.
-    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> Batch {
+    ///
+    /// # Errors
+    /// When the channel is gone: the broker gives out again what came before, and would not hear that it is taken.
+    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> lapin::Result<Batch> {
         let (mut batch, mut next) = (Batch::default(), Some(first));
         while let Some(one) = next {
-            match one {
-                Some(Ok(delivery)) => {
-                    batch.bytes += delivery.data.len();
-                    batch.deliveries.push(delivery);
-                }
-                Some(Err(error)) => batch.end = Some(text(&error)),
-                None => batch.end = Some("the broker ended the consumer: the queue was deleted or moved".into()),
-            }
-            let full = batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES;
-            if full || batch.end.is_some() {
+            let Some(delivery) = one.transpose()? else {
+                batch.ended = true;
+                break;
+            };
+            batch.bytes += delivery.data.len();
+            batch.deliveries.push(delivery);
+            if batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES {
                 break;
             }
             next = self.consumer.next().now_or_never();
         }
-        batch
+        Ok(batch)
     }
 
     /// Returns once Redis has them and the broker is told so.
@@ -151,6 +165,7 @@ impl Session {
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
+            let unreadable = self.notes.take(tag);
             if delivery.data.len() > MAX_MESSAGE_BYTES {
                 let bytes = delivery.data.len();
                 tracing::error!(source = intake.name(), bytes, "too large to be kept: rejected, the broker drops it");
@@ -158,7 +173,7 @@ impl Session {
                 answered(self.channel.basic_reject(tag, BasicRejectOptions { requeue: false })).await?;
                 continue;
             }
-            entries.push(reader.entry(delivery, rng));
+            entries.push(reader.entry(delivery, unreadable, rng));
             last = Some(tag);
         }
         let Some(last) = last else { return Ok(()) };

@@ -4,7 +4,12 @@ mod outages;
 mod program;
 mod refusals;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use lapin::{
@@ -23,6 +28,17 @@ use crate::support::{
 
 /// Longest wait for anything, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.
+fn python() -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/amqp/bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    assert!(env::var("CI").as_deref() != Ok("true"), "no {}: tests/run.sh makes it", python.display());
+    eprintln!("skipped: there is no {}", python.display());
+    None
+}
 
 /// A source that reads queue `{name}-in` with these settings, and a sink to exchange and queue `{name}`, on key `k`.
 fn configuration(server: &RabbitMq, name: &str, redis: &str, settings: &str) -> String {

@@ -1,11 +1,6 @@
 //! Unchanged producers and consumers.
 
-use std::{
-    collections::HashSet,
-    env,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashSet, path::Path, time::Duration};
 
 use lapin::{
     options::{BasicConsumeOptions, BasicPublishOptions, BasicRejectOptions},
@@ -16,7 +11,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{PATIENCE, configuration, consume, declare, declare_in, delayed, header, until, wait_for, with_headers};
+use super::{
+    PATIENCE, configuration, consume, declare, declare_in, delayed, header, python, until, wait_for, with_headers,
+};
 use crate::support::{
     RabbitMq,
     punctual::Punctual,
@@ -25,17 +22,6 @@ use crate::support::{
 
 /// Longest that a message is seen after its due time while other tests keep the machine busy.
 const LATEST_MS: u64 = 2000;
-
-/// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.
-fn python() -> Option<PathBuf> {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/amqp/bin/python");
-    if python.exists() {
-        return Some(python);
-    }
-    assert!(env::var("CI").as_deref() != Ok("true"), "no {}: tests/run.sh makes it", python.display());
-    eprintln!("skipped: there is no {}", python.display());
-    None
-}
 
 fn table(entries: &[(&str, AMQPValue)]) -> AMQPValue {
     with_headers(entries, "").headers().clone().map(AMQPValue::FieldTable).unwrap()
