@@ -51,6 +51,11 @@ fn configuration(server: &RabbitMq, name: &str, redis: &str, settings: &str) -> 
     )
 }
 
+/// With a route that knows for ten minutes what it delivered.
+fn remembering(configuration: &str) -> String {
+    configuration.replace("r: { sink: mq }", "r: { sink: mq, remember: { for: 10m, max: 100000 } }")
+}
+
 /// The queue to read and the way out, under key `k`.
 async fn declare(server: &RabbitMq, name: &str) {
     server.declare(name, "k").await;

@@ -21,7 +21,7 @@ use crate::support::{
 };
 
 /// Longest that a message is seen after its due time while other tests keep the machine busy.
-const LATEST_MS: u64 = 2000;
+const LATEST_MS: u64 = 5000;
 
 fn table(entries: &[(&str, AMQPValue)]) -> AMQPValue {
     with_headers(entries, "").headers().clone().map(AMQPValue::FieldTable).unwrap()
@@ -54,8 +54,8 @@ async fn a_thousand_of_an_unchanged_python_producer_arrive_once_at_their_time_wi
         let AMQPValue::LongLongInt(due) = header(got, "punctual-due") else { panic!("no due time") };
         let AMQPValue::LongLongInt(sent) = header(got, "sent") else { panic!("not sent") };
         assert!(due >= sent + 500 + n * 2, "{n}: due {} ms after it was sent", due - sent);
-        let late = arrived.checked_sub(due.cast_unsigned()).expect("not before it is due");
-        assert!(late < LATEST_MS, "{n} came {late} ms late");
+        let late = arrived.cast_signed() - due;
+        assert!((0..LATEST_MS.cast_signed()).contains(&late), "{n} came {late} ms late");
         assert!(own_ids.insert(format!("{:?}", header(got, "punctual-id"))));
     }
 }
