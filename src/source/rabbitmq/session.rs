@@ -34,6 +34,8 @@ const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A closing handshake takes a round trip; a broker that does not answer it is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+const LOST: &str = "the connection was lost";
+
 pub struct Session {
     connection: Arc<Connection>,
     channel: Channel,
@@ -108,7 +110,7 @@ impl Session {
                 biased;
                 () = asked(stop) => return End::Stopped,
                 first = self.consumer.next() => first,
-                _ = &mut self.over => return End::Lost("the connection was lost".into()),
+                _ = &mut self.over => return End::Lost(LOST.into()),
             };
             let Batch { deliveries, ended, .. } = match self.gather(first) {
                 Ok(batch) => batch,
@@ -154,9 +156,35 @@ impl Session {
         Ok(batch)
     }
 
+    /// Returns when no acknowledgement would arrive any more.
+    async fn lost(&mut self) {
+        // Before the look, or what happens between the two would go unheard. It tells of other channels, too.
+        let mut events = std::pin::pin!(self.connection.events_listener());
+        while self.channel.status().connected() {
+            tokio::select! {
+                event = events.next() => if event.is_none() { return },
+                _ = &mut self.over => return,
+            }
+        }
+    }
+
+    fn why_lost(&mut self) -> String {
+        loop {
+            match self.consumer.next().now_or_never().flatten() {
+                // The broker gives it out again.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return text(&error),
+                None => return LOST.into(),
+            }
+        }
+    }
+
     /// Returns once Redis has them and the broker is told so.
+    ///
+    /// # Errors
+    /// When one of the two did not happen.
     async fn enter(
-        &self,
+        &mut self,
         deliveries: Vec<Delivery>,
         reader: &Reader,
         intake: &Intake,
@@ -177,7 +205,13 @@ impl Session {
             last = Some(tag);
         }
         let Some(last) = last else { return Ok(()) };
-        intake.take(entries).await.map_err(|_| End::Stopped)?;
+        // It waits for as long as Redis is away, and the broker for no longer than its consumer timeout.
+        let taken = tokio::select! {
+            biased;
+            taken = intake.take(entries) => taken.map_err(|_| End::Stopped),
+            () = self.lost() => Err(End::Lost(self.why_lost())),
+        };
+        taken?;
         // All that came before was acknowledged, is in this batch, or was rejected.
         answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
     }
