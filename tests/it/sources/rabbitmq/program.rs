@@ -67,7 +67,7 @@ fn check(got: &Got, n: i64) {
         (properties.content_type(), "application/x-test".to_owned()),
         (properties.content_encoding(), "identity".into()),
         (properties.correlation_id(), format!("c{n}")),
-        (properties.reply_to(), "answers".into()),
+        (properties.reply_to(), "an\nswers".into()),
         (properties.kind(), "order".into()),
         (properties.app_id(), "shop".into()),
         (properties.cluster_id(), "cluster".into()),
