@@ -64,13 +64,19 @@ pub fn describe() {
     describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
     describe_counter!(REDIS_ERRORS, "Failed Redis commands, by kind");
     describe_counter!(SOURCE_TAKEN, "Messages that a source took and Redis has");
-    describe_counter!(SOURCE_INVALID, "Messages that a source could not understand: they are dead letters");
+    describe_counter!(
+        SOURCE_INVALID,
+        "Messages that a source could not understand, or larger than the route's limit: they are dead letters"
+    );
     describe_counter!(SOURCE_CONFLICTS, "Messages whose id was live with other content: they got another id");
     describe_counter!(
         SOURCE_SKIPPED,
-        "Messages that a source left out because of `max_overdue`, or refused as too large"
+        "Messages that a source left out: overdue by more than `max_overdue`, or larger than 16 MiB"
     );
-    describe_gauge!(SOURCE_DEPTH, "Messages that wait in a source's system");
+    describe_gauge!(
+        SOURCE_DEPTH,
+        "Messages that wait in a source's system; of Kafka, in this instance's partitions: sum it"
+    );
     describe_histogram!(LATENESS, "Confirmation time minus the later of due time and acceptance, on Redis' clock");
     describe_histogram!(SINK_SEND, "Time from sending to the outcome of one message");
     describe_histogram!(REDIS_SCRIPT, "Time of one script call, round trip included");

@@ -11,7 +11,10 @@ import pika
 
 IN, OUT, PATIENCE = "punctual-example.in", "punctual-example.out", 20  # seconds
 
-connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
+try:
+    connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
+except pika.exceptions.AMQPError as error:
+    sys.exit(f"no connection: {error!r}")
 channel = connection.channel()
 if sys.argv[2] == "declare":
     for name in (IN, OUT):

@@ -10,7 +10,10 @@ use lapin::{
 use tokio::{sync::oneshot, time::timeout};
 use tokio_rustls::TlsConnector;
 
-use super::transport::{Endpoint, Kit, Switch, Transport};
+use super::{
+    frames::Notes,
+    transport::{Endpoint, Kit, Switch, Transport},
+};
 use crate::{config::RabbitMqServer, tls};
 
 /// Seconds between heartbeats where the URL does not say: a peer that vanished is noticed after twice that time.
@@ -26,6 +29,8 @@ pub struct Broker {
 pub struct Connected {
     pub connection: Connection,
     pub switch: Switch,
+    /// What could not be read of what it delivers.
+    pub notes: Notes,
     /// Resolves, to an error, when the connection is over.
     pub over: oneshot::Receiver<()>,
 }
@@ -67,20 +72,21 @@ impl Broker {
     /// # Errors
     /// When there is no connection, handshake and login included, within `limit`.
     pub async fn connect(&self, limit: Duration) -> Result<Connected, String> {
-        let switch = Switch::default();
+        let (switch, notes) = (Switch::default(), Notes::default());
         let (alive, over) = oneshot::channel();
         let alive = std::sync::Mutex::new(Some(alive));
-        let (endpoint, inner) = (self.endpoint.clone(), switch.clone());
+        let (endpoint, inner) = (self.endpoint.clone(), (switch.clone(), notes.clone()));
         let connect = async move |_: AMQPUri, _: Runtime<Kit>| {
             let alive = alive.lock().expect("never poisoned").take();
             let alive = alive.ok_or_else(|| std::io::Error::other("connects once only"))?;
-            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, inner.clone(), alive).await?))
+            let (switch, notes) = inner.clone();
+            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, switch, notes, alive).await?))
         };
         let properties = ConnectionProperties::default().with_connection_name("punctual".into());
         let runtime = Runtime::new(Kit::current());
         let connecting = Connection::connector(self.uri.clone(), runtime, connect, properties);
         let error = match timeout(limit, connecting).await {
-            Ok(Ok(connection)) => return Ok(Connected { connection, switch, over }),
+            Ok(Ok(connection)) => return Ok(Connected { connection, switch, notes, over }),
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };

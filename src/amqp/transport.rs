@@ -1,4 +1,5 @@
-//! The line to a broker under lapin: TCP, with TLS from our own rustls settings, and a switch that cuts it.
+//! The line to a broker under lapin: TCP, with TLS from our own rustls settings, and a switch that cuts it. What
+//! comes over it passes through `frames`.
 //!
 //! lapin runs a connection on a thread of its own, which ends when its line does. So a line that was cut ends
 //! whatever waits on it, and a `Transport` that was dropped tells that the connection is over.
@@ -11,7 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -31,6 +32,11 @@ use tokio_util::{
     compat::{Compat, TokioAsyncReadCompatExt},
     either::Either,
 };
+
+use super::frames::{Frames, Notes};
+
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 type Stream = Compat<Either<TcpStream, tokio_rustls::client::TlsStream<TcpStream>>>;
 
@@ -65,6 +71,8 @@ impl Switch {
 
 pub struct Transport {
     stream: Stream,
+    frames: Frames,
+    chunk: Box<[u8]>,
     switch: Switch,
     /// Its other end learns that this was dropped.
     _alive: oneshot::Sender<()>,
@@ -77,6 +85,7 @@ impl Transport {
         endpoint: &Endpoint,
         limit: Duration,
         switch: Switch,
+        notes: Notes,
         alive: oneshot::Sender<()>,
     ) -> io::Result<Self> {
         let connecting = async {
@@ -84,10 +93,16 @@ impl Transport {
             stream.set_nodelay(true)?;
             let Some(tls) = &endpoint.tls else { return Ok(Either::Left(stream)) };
             let name = ServerName::try_from(endpoint.host.clone()).map_err(io::Error::other)?;
-            Ok(Either::Right(tls.connect(name, stream).await?))
+            Ok::<_, io::Error>(Either::Right(tls.connect(name, stream).await?))
         };
         match tokio::time::timeout(limit, connecting).await {
-            Ok(connected) => connected.map(|stream| Self { stream: stream.compat(), switch, _alive: alive }),
+            Ok(connected) => Ok(Self {
+                stream: connected?.compat(),
+                frames: Frames::new(notes),
+                chunk: vec![0; CHUNK_BYTES].into(),
+                switch,
+                _alive: alive,
+            }),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("not connected within {limit:?}"))),
         }
     }
@@ -98,13 +113,24 @@ impl Transport {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
         // Registered before the look, or a cut between the two would go unheard.
-        self.switch.0.reader.register(cx.waker());
-        if self.switch.is_cut() {
+        this.switch.0.reader.register(cx.waker());
+        if this.switch.is_cut() {
             return Poll::Ready(Err(Self::cut()));
         }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        loop {
+            let read = this.frames.read(buffer);
+            if read > 0 {
+                return Poll::Ready(Ok(read));
+            }
+            let got = ready!(Pin::new(&mut this.stream).poll_read(cx, &mut this.chunk))?;
+            this.frames.push(&this.chunk[..got]);
+            if got == 0 {
+                return Poll::Ready(Ok(this.frames.read(buffer)));
+            }
+        }
     }
 }
 

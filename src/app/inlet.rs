@@ -28,9 +28,23 @@ pub struct Inlet {
 /// # Errors
 /// All that cannot be used, a line each.
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
+    together(config.sources.iter().map(|(name, source)| Inlet::new(name, source, || Ok(backend), config.max_sleep)))
+}
+
+/// Makes, and drops, what can be made without Redis.
+///
+/// # Errors
+/// All that cannot be used, a line each.
+pub fn check_settings(config: &Config) -> Result<(), String> {
+    let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
+    together(elsewhere.map(|(name, source)| Inlet::new(name, source, || Err("needs Redis".into()), config.max_sleep)))
+        .map(drop)
+}
+
+fn together(made: impl Iterator<Item = Result<Inlet, String>>) -> Result<Vec<Inlet>, String> {
     let (mut inlets, mut errors) = (Vec::new(), Vec::new());
-    for (name, source) in &config.sources {
-        match Inlet::new(name, source, backend, config.max_sleep) {
+    for made in made {
+        match made {
             Ok(inlet) => inlets.push(inlet),
             Err(error) => errors.push(error),
         }
@@ -39,25 +53,28 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
 }
 
 impl Inlet {
-    /// `max_sleep`: how long it may sleep while it would be woken.
+    /// `backend` is asked for only by what lives on its Redis; `max_sleep`: how long that may sleep while it would be woken.
     ///
     /// # Errors
     /// When the configuration cannot be used, with the source's name.
-    pub fn new(name: &str, config: &SourceConfig, backend: &Backend, max_sleep: Duration) -> Result<Self, String> {
+    pub fn new<'a>(
+        name: &str,
+        config: &SourceConfig,
+        backend: impl FnOnce() -> Result<&'a Backend, String>,
+        max_sleep: Duration,
+    ) -> Result<Self, String> {
         let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
-            SourceConfig::Kafka(config) => {
-                KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as Arc<dyn Source>))
-            }
-            SourceConfig::SortedSet(config) => {
+            SourceConfig::Kafka(config) => KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as _)),
+            SourceConfig::SortedSet(config) => backend().map(|backend| {
                 let source = RedisSets::sorted_set(config, &backend.client(), backend.connection(), max_sleep);
-                Ok(("sorted_set", Arc::new(source)))
-            }
-            SourceConfig::DelayQueue(config) => {
+                ("sorted_set", Arc::new(source) as _)
+            }),
+            SourceConfig::DelayQueue(config) => backend().map(|backend| {
                 let source = RedisSets::delay_queue(config, &backend.client(), backend.connection(), max_sleep);
-                Ok(("delayqueue", Arc::new(source)))
-            }
+                ("delayqueue", Arc::new(source) as _)
+            }),
             SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
-                .map(|source| ("rabbitmq", Arc::new(source) as Arc<dyn Source>)),
+                .map(|source| ("rabbitmq", Arc::new(source) as _)),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
         Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })

@@ -13,7 +13,7 @@ use crate::{
     app::{
         destination::{self, Destination},
         embedded,
-        inlet::Inlet,
+        inlet::{self, Inlet},
     },
     config::{Config, RedisUrl, SinkConfig},
     store::redis::RedisStore,
@@ -32,12 +32,14 @@ pub struct Arguments {
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = global.load()?;
     let destinations = destination::all(&config).map_err(Failure::Configuration)?;
+    inlet::check_settings(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
         close_all(&destinations).await;
+        let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
         let text = if global.json {
-            json!({ "valid": true, "routes": config.routes.len(), "sinks": config.sinks.len() }).to_string()
+            json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources }).to_string()
         } else {
-            format!("the configuration is valid: {} routes, {} sinks", config.routes.len(), config.sinks.len())
+            format!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources")
         };
         return output::line(text);
     }
@@ -80,10 +82,7 @@ async fn ask_all(
 async fn ask_sources(config: &Config) -> Vec<(String, Result<(), String>)> {
     let backend = open::backend(config).await.map_err(|error| error.to_string());
     let asked = config.sources.iter().map(async |(name, source)| {
-        let inlet = backend
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|backend| Inlet::new(name, source, backend, config.max_sleep));
+        let inlet = Inlet::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
         let answer = match inlet {
             Ok(inlet) => within(inlet.check()).await,
             Err(error) => Err(error),

@@ -56,6 +56,7 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         let at = Path::of("sources").key(&name);
         sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
     }
+    sources::check_groups(&sources, problems);
     for source in sources.values() {
         if let SourceConfig::Kafka(source) = source
             && let Some(route) = routes.get_mut(&*source.route)

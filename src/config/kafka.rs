@@ -29,10 +29,11 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 /// The same for sources.
-pub const REFUSED_OF_SOURCES: [(&str, &str); 9] = [
+pub const REFUSED_OF_SOURCES: [(&str, &str); 10] = [
     ("bootstrap.servers", "set `brokers` instead"),
     ("metadata.broker.list", "set `brokers` instead"),
     ("group.id", "set `group_id` instead"),
+    ("group.instance.id", "instances that share a file would shut each other out"),
     ("auto.offset.reset", "set `start` instead"),
     ("enable.auto.commit", "an offset is committed once Redis has its message"),
     ("enable.auto.offset.store", "an offset is committed once Redis has its message"),

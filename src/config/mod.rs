@@ -262,8 +262,7 @@ pub enum SourceConfig {
 impl Config {
     /// Whether sources move messages out of other programs' keys on the queue's Redis.
     pub fn has_foreign_keys(&self) -> bool {
-        let is_foreign = |one: &SourceConfig| matches!(one, SourceConfig::SortedSet(_) | SourceConfig::DelayQueue(_));
-        self.sources.values().any(is_foreign)
+        self.sources.values().any(SourceConfig::is_on_redis)
     }
 }
 
@@ -276,6 +275,11 @@ impl SourceConfig {
             | Self::RabbitMq(RabbitMqSourceConfig { route, .. })
             | Self::Kafka(KafkaSourceConfig { route, .. }) => route,
         }
+    }
+
+    /// Whether it reads on the queue's own Redis.
+    pub fn is_on_redis(&self) -> bool {
+        matches!(self, Self::SortedSet(_) | Self::DelayQueue(_))
     }
 }
 
@@ -349,11 +353,11 @@ pub struct KafkaSourceConfig {
     pub topics: Vec<String>,
     pub group_id: String,
     pub start: Start,
-    /// What is overdue by more when it is read is skipped.
+    /// What a first start finds that is overdue by more is skipped.
     pub max_overdue: Option<Duration>,
 }
 
-/// Where a consumer group without offsets begins.
+/// Where a consumer group begins at its first start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {

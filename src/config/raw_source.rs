@@ -111,9 +111,10 @@ pub struct RawKafkaSource {
     pub topics: List<String>,
     /// The consumer group, which all instances share; required.
     pub group_id: Option<String>,
-    /// Where a group without offsets begins.
+    /// Where a group begins at its first start on a topic; what comes later is always read.
     pub start: Option<Start>,
-    /// What is overdue by more when it is read is skipped and counted: 1s to 10000 days. Without it nothing is.
+    /// What such a first start finds that is overdue by more is skipped and counted: 1s to 10000 days. Without it nothing
+    /// is.
     pub max_overdue: Option<Period>,
     /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
     pub username: Option<String>,

@@ -1,9 +1,12 @@
 //! Checks of sources. A new type of source is a struct in `raw_source`, a function here, and its defaults in the YAML.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
-    DelayFrom, DelayQueueConfig, KafkaSourceConfig, RabbitMqSourceConfig, SortedSetConfig, SourceConfig,
+    DelayFrom, DelayQueueConfig, KafkaSourceConfig, RabbitMqSourceConfig, Secret, SortedSetConfig, SourceConfig,
     check::millis,
     kafka,
     problem::{Path, Problems},
@@ -13,6 +16,11 @@ use super::{
     value::{Period, Whole},
 };
 use crate::template::Place;
+
+const POLL_INTERVAL: &str = "max.poll.interval.ms";
+/// Milliseconds. What is on its way to Redis has 5 s to land, brokers 5 s to say where partitions begin and 10 s for
+/// a commit.
+const MIN_POLL_INTERVAL: u64 = 30_000;
 
 /// What a source has to fit in with.
 pub struct Limits<'a> {
@@ -116,10 +124,9 @@ fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut 
     let group_id = text(raw.group_id, &at.key("group_id"), problems);
     let start = problems.require(&at.key("start"), raw.start);
     let most = millis(10_000 * 24 * 3_600_000);
-    let max_overdue = match raw.max_overdue {
-        Some(period) => Some(problems.within(&at.key("max_overdue"), Some(period), millis(1_000)..=most)?.0),
-        None => None,
-    };
+    let within = |period| problems.within(&at.key("max_overdue"), Some(period), millis(1_000)..=most);
+    // Without one that is wrong nothing starts anyway.
+    let max_overdue = raw.max_overdue.and_then(within).map(|most| most.0);
     let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let access = kafka::Access {
         brokers: raw.brokers,
@@ -130,5 +137,35 @@ fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut 
         refused: &kafka::REFUSED_OF_SOURCES,
     };
     let server = kafka::server(access, at, problems);
+    let given = server.options.get(POLL_INTERVAL).map(Secret::expose);
+    if let Some(given) = given.filter(|given| given.trim().parse().is_ok_and(|millis: u64| millis < MIN_POLL_INTERVAL))
+    {
+        let text = format!("`{given}` is below {MIN_POLL_INTERVAL}: a rebalance waits for Redis and for a commit");
+        problems.add(&at.key("options").key(POLL_INTERVAL), text);
+    }
     Some(KafkaSourceConfig { route: route?, server, topics, group_id: group_id?, start: start?, max_overdue })
+}
+
+/// A group hands each partition to one of its members: were they to lead to different routes, chance would tell where
+/// a record goes.
+pub fn check_groups(sources: &BTreeMap<String, SourceConfig>, problems: &mut Problems) {
+    let kafka: Vec<_> = sources
+        .iter()
+        .filter_map(|(name, source)| match source {
+            SourceConfig::Kafka(source) => Some((name, source)),
+            _ => None,
+        })
+        .collect();
+    for (place, (name, one)) in kafka.iter().enumerate() {
+        for (other_name, other) in &kafka[..place] {
+            let is_shared = one.group_id == other.group_id
+                && one.server.brokers.iter().any(|broker| other.server.brokers.contains(broker));
+            let topic = one.topics.iter().find(|topic| other.topics.contains(topic));
+            if let Some(topic) = topic.filter(|_| is_shared && one.route != other.route) {
+                let group = one.group_id.escape_debug();
+                let text = format!("`{group}` reads topic {topic} for another route too: sources.{other_name}");
+                problems.add(&Path::of("sources").key(*name).key("group_id"), text);
+            }
+        }
+    }
 }

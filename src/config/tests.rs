@@ -131,6 +131,38 @@ routes:
     assert_eq!(b.retry.backoff, crate::backoff::Backoff::new(SECOND, 1.5, 60 * SECOND, 0.2).unwrap());
 }
 
+#[test]
+fn all_that_is_wrong_with_kafka_sources_is_told_at_once() {
+    let setup = Setup::new(
+        &["
+sinks: { jobs: { type: redis_list, key: jobs } }
+routes: { a: { sink: jobs }, b: { sink: jobs } }
+source_defaults: { kafka: { brokers: ['k:1', 'k:2'], group_id: g } }
+sources:
+  one: { type: kafka, topics: [t, u], route: a }
+  other-brokers: { type: kafka, brokers: ['l:1'], topics: t, route: b }
+  other-group: { type: kafka, group_id: h, topics: t, route: b }
+  other-topic: { type: kafka, topics: v, route: b }
+  same-route: { type: kafka, topics: t, route: a }
+  two: { type: kafka, brokers: 'k:2', topics: [v, u], route: b }
+  wrong: { type: kafka, brokers: k, topics: w, route: a, max_overdue: 1ms,
+           options: { group.instance.id: i, max.poll.interval.ms: 29999 } }
+"],
+        &[],
+    );
+    let errors = setup.load().unwrap_err().to_string();
+    for (path, text) in [
+        ("sources.two.group_id", "`g` reads topic u for another route too: sources.one"),
+        ("sources.wrong.brokers.0", "`k` is not a host"),
+        ("sources.wrong.max_overdue", "`1ms` is not within"),
+        ("sources.wrong.options.group.instance.id", "cannot be set"),
+        ("sources.wrong.options.max.poll.interval.ms", "`29999` is below 30000"),
+    ] {
+        assert!(errors.contains(&format!("{path}: {text}")), "{path}: {text}\n{errors}");
+    }
+    assert_eq!(errors.lines().count(), 5, "{errors}");
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 
+use super::Properties;
+
 /// Set by sources only, so that what they took leaves as it came.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -31,6 +33,12 @@ pub struct Origin {
     /// AMQP's property, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
+    /// AMQP's property, with control characters: else it is the message's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Those of AMQP's properties that have control characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub properties: Option<Properties>,
 }
 
 /// A header with the type that it had.

@@ -1,6 +1,7 @@
 //! The handle to the queues: everything that a user, a program or a source can do with messages, short of
 //! delivering them. The API, the command line and the sources all go through it.
 
+mod clock;
 mod coalescer;
 mod cursor;
 mod foreign;

@@ -8,7 +8,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
 
-use super::{id::digest, status::Status};
+use super::{
+    id::digest,
+    status::{Side, Status},
+};
 use crate::{
     message::{MessageId, NewMessage, OnConflict, StoredMessage},
     metrics::SourceMetrics,
@@ -86,23 +89,31 @@ impl Intake {
         &self.metrics
     }
 
-    /// All is well with the source's system and with Redis.
+    /// All is well with the source's system.
     pub fn running(&self) {
-        if self.status.set_running() {
+        self.well(Side::System);
+    }
+
+    /// The source's system cannot be used at present.
+    pub fn failing(&self, error: &str) {
+        self.wrong(Side::System, error);
+    }
+
+    fn well(&self, side: Side) {
+        if self.status.set_well(side) {
             tracing::info!(source = &*self.name, "the source takes messages");
         }
     }
 
-    /// The source's system or Redis cannot be used at present.
-    pub fn failing(&self, error: &str) {
-        if self.status.set_failing(error) {
+    fn wrong(&self, side: Side, error: &str) {
+        if self.status.set_failing(side, error) {
             tracing::warn!(source = &*self.name, error, "the source cannot take messages; trying again");
         }
     }
 
-    /// Messages are taken, but something else does not work, or does again; whoever tells it logs it.
-    pub fn impaired(&self, fault: Option<String>) {
-        self.status.set_fault(fault);
+    /// Messages are taken, but something else does not work. Whether this is news, which the caller logs.
+    pub fn impaired(&self, error: &str) -> bool {
+        self.status.set_failing(Side::System, error)
     }
 
     /// Returns once Redis has all of it. Entries of one id take effect in their order.
@@ -226,16 +237,19 @@ impl Intake {
         mut call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
         let [mut pause, longest] = PAUSES;
+        let _asking = Asking(&self.status);
         loop {
             let error = match call().await {
                 Ok(done) => {
-                    self.running();
+                    self.well(Side::Redis);
                     return Ok(done);
                 }
-                Err(QueueError::Store(StoreError::Unavailable { kind: "shutdown", .. })) => return Err(Stopped),
+                Err(QueueError::Store(StoreError::Unavailable { kind: "shutdown", .. })) if *self.stop.borrow() => {
+                    return Err(Stopped);
+                }
                 Err(error) => error,
             };
-            self.failing(&error.to_string());
+            self.wrong(Side::Redis, &error.to_string());
             self.pause(pause).await?;
             pause = longest.min(pause * 2);
         }
@@ -250,9 +264,49 @@ impl Intake {
     }
 }
 
+/// A call that is repeated. Once nobody waits for it, Redis may be back long before there is something to take again.
+struct Asking<'a>(&'a Status);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.forget(Side::Redis);
+    }
+}
+
 /// The same content gets the same id.
 fn under_digest(message: NewMessage) -> NewMessage {
     let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
     let id = digest(&[message.id.as_str().as_bytes(), &metadata, &message.payload]);
     NewMessage { id, on_conflict: OnConflict::Keep, ..message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, collections::BTreeMap};
+
+    use super::{super::SourceState, *};
+    use crate::{connection::Connection, store::redis::RedisStore};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_given_up_only_when_punctual_stops() {
+        let client = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
+        let connection = Arc::new(Connection::new(client, Duration::from_secs(1)));
+        let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
+        let (stop, stopping) = watch::channel(false);
+        let status = Arc::<Status>::default();
+        let intake = Intake::new(queue, "in", "r".into(), status.clone(), stopping);
+        let calls = Cell::new(0);
+        let failed =
+            || QueueError::Store(StoreError::Unavailable { kind: "shutdown", text: "a task has failed".into() });
+        let call = |good| {
+            calls.set(calls.get() + 1);
+            let answer = if calls.get() == good { Ok(()) } else { Err(failed()) };
+            async move { answer }
+        };
+        assert_eq!(intake.until_done(|| call(3)).await, Ok(()));
+        assert_eq!(status.get(), (SourceState::Running, Some(failed().to_string())));
+        stop.send_replace(true);
+        assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
+        assert_eq!(calls.get(), 4);
+    }
 }

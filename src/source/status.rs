@@ -29,52 +29,92 @@ pub enum SourceState {
     Failing,
 }
 
-/// The changing part, written by the source and read by the API.
+/// What a source stands between.
+#[derive(Clone, Copy, Debug)]
+pub enum Side {
+    /// The source's own system.
+    System,
+    Redis,
+}
+
+/// The changing part, written by the source and read by the API. One side's recovery does not hide the other's trouble.
 #[derive(Debug, Default)]
-pub struct Status(Mutex<Inner>);
+pub struct Status(Mutex<Health>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    state: SourceState,
+struct Health {
+    /// One side was well at least once.
+    begun: bool,
+    /// What is wrong, by side.
+    wrong: [Option<String>; 2],
     last_error: Option<String>,
-    /// What does not work beside the taking.
-    fault: Option<String>,
+}
+
+impl Health {
+    fn state(&self) -> SourceState {
+        match (self.wrong.iter().any(Option::is_some), self.begun) {
+            (true, _) => SourceState::Failing,
+            (false, true) => SourceState::Running,
+            (false, false) => SourceState::Starting,
+        }
+    }
 }
 
 impl Status {
+    /// The state, and the last error.
     pub fn get(&self) -> (SourceState, Option<String>) {
-        let inner = self.lock();
-        match &inner.fault {
-            Some(fault) if inner.state == SourceState::Running => (SourceState::Failing, Some(fault.clone())),
-            _ => (inner.state, inner.last_error.clone()),
-        }
+        let health = self.lock();
+        (health.state(), health.last_error.clone())
+    }
+
+    /// Whether the source runs only since.
+    pub fn set_well(&self, side: Side) -> bool {
+        let mut health = self.lock();
+        let before = health.state();
+        health.begun = true;
+        health.wrong[side as usize] = None;
+        health.state() != before && health.state() == SourceState::Running
+    }
+
+    /// Nobody asks that side at present, so nothing is known to be wrong with it.
+    pub fn forget(&self, side: Side) {
+        self.lock().wrong[side as usize] = None;
     }
 
     /// Whether this is news.
-    pub fn set_running(&self) -> bool {
-        std::mem::replace(&mut self.lock().state, SourceState::Running) != SourceState::Running
-    }
-
-    /// Whether this is news.
-    pub fn set_failing(&self, error: &str) -> bool {
-        let mut inner = self.lock();
-        let news = inner.state != SourceState::Failing || inner.last_error.as_deref() != Some(error);
-        inner.state = SourceState::Failing;
-        inner.last_error = Some(error.to_owned());
+    pub fn set_failing(&self, side: Side, error: &str) -> bool {
+        let mut health = self.lock();
+        let news = health.wrong[side as usize].as_deref() != Some(error);
+        health.wrong[side as usize] = Some(error.to_owned());
+        health.last_error = Some(error.to_owned());
         news
     }
 
-    /// Something else than taking does not work, or nothing of that kind.
-    pub fn set_fault(&self, fault: Option<String>) {
-        let mut inner = self.lock();
-        if fault.is_some() {
-            inner.last_error.clone_from(&fault);
-        }
-        inner.fault = fault;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Health> {
         // No panic can leave it half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_runs_only_while_both_sides_are_well() {
+        let status = Status::default();
+        assert_eq!(status.get(), (SourceState::Starting, None));
+        assert!(status.set_well(Side::Redis));
+        assert!(status.set_failing(Side::System, "no broker") && !status.set_failing(Side::System, "no broker"));
+        assert!(!status.set_well(Side::Redis), "a batch lands while no broker answers");
+        assert_eq!(status.get(), (SourceState::Failing, Some("no broker".into())));
+        assert!(status.set_failing(Side::Redis, "no Redis"));
+        assert!(!status.set_well(Side::System), "a broker is back while Redis is away");
+        assert_eq!(status.get(), (SourceState::Failing, Some("no Redis".into())));
+        assert!(status.set_well(Side::Redis) && !status.set_well(Side::Redis));
+        assert_eq!(status.get(), (SourceState::Running, Some("no Redis".into())));
+        status.set_failing(Side::Redis, "no Redis");
+        status.forget(Side::Redis);
+        assert_eq!(status.get().0, SourceState::Running);
     }
 }

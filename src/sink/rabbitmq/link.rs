@@ -53,7 +53,7 @@ pub struct Lease<'a> {
 impl Link {
     /// The second part is over when the connection is.
     pub fn new(connected: Connected) -> (Self, oneshot::Receiver<()>) {
-        let Connected { connection, switch, over } = connected;
+        let Connected { connection, switch, over, .. } = connected;
         let permits = Semaphore::new(MAX_CHANNELS);
         (Self { connection, switch, reason: Mutex::default(), permits, idle: Mutex::default() }, over)
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | body | payload |
 //! | `message_id` | the producer's, of a message that came from RabbitMQ with one; else the id |
-//! | `content_type`, other properties | content type, properties of the message |
+//! | `content_type`, other properties | content type, properties of the message, and those of its origin |
 //! | `timestamp`, `cluster_id` | the producer's; else not set: `punctual-due` tells more than the time of forwarding |
 //! | `delivery_mode` | 2, persistent |
 //! | headers | those from RabbitMQ that are no plain text, with their types; the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
@@ -130,6 +130,12 @@ fn with_original(mut properties: BasicProperties, origin: &Origin) -> Result<Bas
     }
     if let Some(value) = &origin.cluster_id {
         properties = properties.with_cluster_id(short("cluster_id", value)?);
+    }
+    if let Some(value) = &origin.content_type {
+        properties = properties.with_content_type(short("content_type", value)?);
+    }
+    if let Some(given) = &origin.properties {
+        properties = with_given(properties, given)?;
     }
     Ok(properties)
 }

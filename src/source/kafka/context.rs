@@ -5,7 +5,7 @@
 use std::{
     mem,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -64,9 +64,18 @@ impl Context {
         self.served.load(Relaxed)
     }
 
-    /// In their order.
-    pub fn changes(&self) -> Vec<Change> {
-        mem::take(&mut self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The first one that was not answered.
+    pub fn change(&self) -> Option<Change> {
+        self.lock().first().cloned()
+    }
+
+    /// `change` was.
+    pub fn answered(&self) {
+        self.lock().remove(0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Change>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Since it was asked for the last time.
@@ -74,9 +83,13 @@ impl Context {
         self.commit_failed.swap(false, Relaxed)
     }
 
-    /// From now on nobody has anything to finish.
-    pub fn close(&self) {
+    /// From now on nobody has anything to finish. A change without an answer would keep the client from closing.
+    pub fn close(&self, client: &Client) {
         self.closing.store(true, Relaxed);
+        for change in mem::take(&mut *self.lock()) {
+            // It leaves either way.
+            let _ = change.answer(client);
+        }
     }
 
     fn serve(&self) {
@@ -95,7 +108,7 @@ impl ConsumerContext for Context {
             // It leaves either way.
             let _ = change.answer(client);
         } else {
-            self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+            self.lock().push(change);
         }
     }
 

@@ -1,44 +1,69 @@
-//! What others may know of the consumer while it runs.
+//! What others may know of the consumer while it runs, and that it is left.
 
 use std::{
+    ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use rdkafka::{
-    Offset,
     consumer::Consumer,
     error::{KafkaError, RDKafkaErrorCode},
     metadata::MetadataTopic,
 };
 use tokio::time::Instant;
 
-use super::{context::Client, positions::Positions, record::Place};
-use crate::config::Start;
+use super::{
+    beginning::{left, watermarks},
+    context::Client,
+    positions::Positions,
+};
 
 pub struct Membership {
     topics: Vec<String>,
-    start: Start,
     client: Mutex<Option<Arc<Client>>>,
     positions: Mutex<Positions>,
 }
 
+/// A consumer's place in its group. However its thread ends, it leaves.
+pub struct Seat {
+    client: Arc<Client>,
+    membership: Arc<Membership>,
+}
+
+impl Deref for Seat {
+    type Target = Arc<Client>;
+
+    fn deref(&self) -> &Arc<Client> {
+        &self.client
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        *self.membership.client() = None;
+        self.client.context().close(&self.client);
+    }
+}
+
 impl Membership {
-    pub fn new(topics: &[String], start: Start) -> Self {
-        Self { topics: topics.to_vec(), start, client: Mutex::default(), positions: Mutex::default() }
+    pub fn new(topics: &[String]) -> Self {
+        Self { topics: topics.to_vec(), client: Mutex::default(), positions: Mutex::default() }
     }
 
-    pub fn join(&self, client: &Arc<Client>) {
+    pub fn join(self: &Arc<Self>, client: Client) -> Seat {
+        let client = Arc::new(client);
         *self.positions() = Positions::default();
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
-    }
-
-    pub fn leave(&self) {
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.client() = Some(client.clone());
+        Seat { client, membership: self.clone() }
     }
 
     pub fn positions(&self) -> MutexGuard<'_, Positions> {
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks for `limit` at most: whether all topics are there.
@@ -63,32 +88,68 @@ impl Membership {
 
     /// Blocks for about `limit` at most: the records of our partitions that are not in Redis.
     pub fn lag(&self, limit: Duration) -> Option<u64> {
-        let deadline = Instant::now() + limit;
-        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let client = self.client().clone()?;
         let assigned = client.assignment().ok()?;
-        if assigned.count() == 0 {
-            return Some(0);
-        }
-        let committed = client.committed_offsets(assigned, left(deadline)).ok()?;
-        let mut lag = 0;
-        for one in committed.elements() {
-            let place = Place { topic: one.topic().into(), partition: one.partition() };
-            let (low, high) = client.fetch_watermarks(one.topic(), one.partition(), left(deadline)).ok()?;
-            let taken = self.positions().next(&place);
-            let next = match (taken, one.offset()) {
-                (Some(next), _) | (None, Offset::Offset(next)) => next,
-                (None, _) => match self.start {
-                    Start::Earliest => low,
-                    Start::Latest => high,
-                },
-            };
-            lag += u64::try_from(high - next.max(low)).unwrap_or(0);
-        }
-        Some(lag)
+        let marks = watermarks(&client, &assigned, Instant::now() + limit).ok()?;
+        let positions = self.positions();
+        let lags = marks.iter().map(|(place, (low, high))| Some(high - positions.next(place)?.max(*low)));
+        lags.map(|lag| lag.map(|lag| u64::try_from(lag).unwrap_or(0))).sum()
     }
 }
 
-/// librdkafka takes zero for ever where it asks brokers.
-fn left(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use rdkafka::{ClientConfig, consumer::BaseConsumer, mocking::MockCluster};
+
+    use super::{
+        super::context::{Change, Context},
+        *,
+    };
+
+    /// For what takes a moment.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn next_change(seat: &Seat) -> Change {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(change) = seat.context().change() {
+                return change;
+            }
+            assert!(Instant::now() < deadline, "no rebalance within {PATIENCE:?}");
+            seat.poll(Duration::from_millis(50));
+        }
+    }
+
+    #[test]
+    fn a_seat_is_left_though_its_thread_ended_between_a_rebalance_and_its_answer() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("t", 1, 1).expect("a topic");
+        for is_assigned in [false, true] {
+            let mut settings = ClientConfig::new();
+            settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", format!("g{is_assigned}"));
+            let client: BaseConsumer<Context> =
+                settings.create_with_context(Context::new("test".into())).expect("valid settings");
+            client.subscribe(&["t"]).expect("a subscription");
+            let membership = Arc::new(Membership::new(&["t".into()]));
+            let seat = membership.join(client);
+            let change = next_change(&seat);
+            assert!(matches!(change, Change::Assigned(_)), "{change:?}");
+            if is_assigned {
+                change.answer(&seat).expect("it is assigned");
+                seat.context().answered();
+                seat.unsubscribe();
+                let change = next_change(&seat);
+                assert!(matches!(change, Change::Revoked(_)), "{change:?}");
+            }
+            let (left, was_left) = mpsc::channel();
+            thread::spawn(move || {
+                drop(seat);
+                left.send(()).expect("it is awaited");
+            });
+            assert_eq!(was_left.recv_timeout(PATIENCE), Ok(()), "it is left, {is_assigned}");
+            assert_eq!(membership.lag(PATIENCE), None);
+        }
+    }
 }

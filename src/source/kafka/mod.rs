@@ -2,8 +2,11 @@
 //!
 //! `record` is what is consumed, `reading` says what it asks for, `timing` and `schedule` know the headers, `content`
 //! the way of keys and headers into a message. `poller` is the thread that has the consumer, `context` what
-//! librdkafka calls back on it, `positions` what is to be committed, `membership` what others may know of it.
+//! librdkafka calls back on it, `beginning` says where partitions begin, `positions` what is to be committed,
+//! `membership` what others may know of it. `clock` tells what is overdue.
 
+mod beginning;
+mod clock;
 mod content;
 mod context;
 mod membership;
@@ -20,7 +23,7 @@ mod timing;
 use std::{
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -31,6 +34,7 @@ use tokio::{
 };
 
 use self::{
+    clock::RedisClock,
     context::{Client, Context},
     membership::Membership,
     poller::{Batch, Poller, Signal, State},
@@ -47,9 +51,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Before a consumer that failed for good is made anew.
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 
-/// Milliseconds since the epoch. Only `max_overdue` asks for it.
-type WallClock = fn() -> u64;
-
 pub struct KafkaSource {
     config: KafkaSourceConfig,
     membership: Arc<Membership>,
@@ -62,7 +63,7 @@ impl KafkaSource {
     /// Which settings librdkafka does not take.
     pub fn new(config: &KafkaSourceConfig) -> Result<Self, String> {
         let _: BaseConsumer = made(settings::client(config).create())?;
-        let membership = Arc::new(Membership::new(&config.topics, config.start));
+        let membership = Arc::new(Membership::new(&config.topics));
         Ok(Self { config: config.clone(), membership })
     }
 
@@ -75,7 +76,12 @@ impl KafkaSource {
         let (signals, mailbox) = mpsc::channel();
         let (batches, mut departing) = tasks::unbounded_channel();
         let (ending, ended) = oneshot::channel();
-        let opening = Opening { name: self.name(), config: self.config.clone(), membership: self.membership.clone() };
+        let max_overdue = match self.config.max_overdue {
+            Some(most) => Some((most, RedisClock::ask(intake).await.map_err(|error| error.to_string())?)),
+            None => None,
+        };
+        let (config, membership) = (self.config.clone(), self.membership.clone());
+        let opening = Opening { name: self.name(), config, membership, max_overdue };
         let (poller_intake, ready) = (intake.clone(), signals.clone());
         thread::Builder::new()
             .name("kafka-source".into())
@@ -158,6 +164,7 @@ struct Opening {
     name: String,
     config: KafkaSourceConfig,
     membership: Arc<Membership>,
+    max_overdue: Option<(Duration, RedisClock)>,
 }
 
 impl Opening {
@@ -167,7 +174,7 @@ impl Opening {
         batches: tasks::UnboundedSender<Batch>,
         (ready, mailbox): (mpsc::Sender<Signal>, mpsc::Receiver<Signal>),
     ) -> Result<Poller, String> {
-        let Self { name, config, membership } = self;
+        let Self { name, config, membership, max_overdue } = self;
         let mut client: Client = made(settings::consumer(&config).create_with_context(Context::new(name)))?;
         client.set_nonempty_callback(move || {
             // The poller has ended.
@@ -175,11 +182,8 @@ impl Opening {
         });
         let topics: Vec<&str> = config.topics.iter().map(String::as_str).collect();
         client.subscribe(&topics).map_err(|error| error.to_string())?;
-        let client = Arc::new(client);
-        membership.join(&client);
-        let max_overdue = config.max_overdue;
-        let state = State::default();
-        Ok(Poller { client, membership, intake, max_overdue, clock: wall_clock, batches, mailbox, state })
+        let (client, start, state) = (membership.join(client), config.start, State::default());
+        Ok(Poller { client, membership, intake, start, max_overdue, batches, mailbox, state })
     }
 }
 
@@ -194,10 +198,4 @@ impl Drop for StopOnDrop {
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|panic| panic.to_string())
-}
-
-#[expect(clippy::disallowed_methods, reason = "what is long overdue is judged before Redis is asked, and in days")]
-fn wall_clock() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -16,9 +16,8 @@ use std::{
 };
 
 use rdkafka::{
-    TopicPartitionList,
     consumer::{CommitMode, Consumer},
-    error::{KafkaError, RDKafkaErrorCode},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
 use tokio::{
     sync::{mpsc::UnboundedSender, oneshot},
@@ -26,13 +25,17 @@ use tokio::{
 };
 
 use super::{
-    WallClock,
-    context::{Change, Client},
-    membership::Membership,
+    beginning::{Beginning, beginnings, list},
+    clock::RedisClock,
+    context::Change,
+    membership::{Membership, Seat},
     reading::{Reading, read},
     record::{Place, Record},
 };
-use crate::source::{Entry, Intake};
+use crate::{
+    config::Start,
+    source::{Entry, Intake},
+};
 
 /// Most that goes to Redis in one call of the intake: records, and bytes.
 const BATCH: usize = 1000;
@@ -43,6 +46,8 @@ const TICK: Duration = Duration::from_secs(1);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// What a batch has left to get into Redis when its partitions are revoked. The group waits for it.
 const LANDING: Duration = Duration::from_secs(5);
+/// Longest wait for the brokers to say where new partitions begin; a stop waits for it, too.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Least time between two log lines about what was skipped.
 const SKIP_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -79,11 +84,12 @@ struct Flight {
 }
 
 pub struct Poller {
-    pub client: Arc<Client>,
+    pub client: Seat,
     pub membership: Arc<Membership>,
     pub intake: Intake,
-    pub max_overdue: Option<Duration>,
-    pub clock: WallClock,
+    pub start: Start,
+    /// Of a first read.
+    pub max_overdue: Option<(Duration, RedisClock)>,
     pub batches: UnboundedSender<Batch>,
     pub mailbox: Receiver<Signal>,
     pub state: State,
@@ -96,12 +102,20 @@ pub struct State {
     backlog_bytes: usize,
     paused: bool,
     stopped: bool,
-    /// The connections were lost, and nothing tells when they are back.
-    lost: bool,
+    group: Group,
     ticked: Option<Instant>,
     committed: Option<Instant>,
     skipped: u64,
     skip_logged: Option<Instant>,
+}
+
+/// How it stands with the brokers.
+#[derive(Default)]
+struct Group {
+    /// Partitions were assigned, be it none.
+    joined: bool,
+    /// Something is wrong, and nothing tells when it no longer is.
+    lost: bool,
 }
 
 impl Poller {
@@ -111,15 +125,18 @@ impl Poller {
         let end = self.poll();
         self.land(Duration::ZERO);
         self.commit(CommitMode::Sync);
-        self.membership.leave();
-        self.client.context().close();
         end
     }
 
     fn poll(&mut self) -> Result<(), String> {
         while !self.state.stopped {
             self.drain()?;
-            if self.depart() {
+            let departed = self.depart();
+            // A rebalance makes room too.
+            if self.has_room() {
+                self.pause(false);
+            }
+            if departed {
                 continue;
             }
             match self.mailbox.recv_timeout(TICK) {
@@ -167,11 +184,12 @@ impl Poller {
     /// Polls until there is nothing more, or no room. When paused there are no records, only events.
     fn drain(&mut self) -> Result<(), String> {
         while self.has_room() || self.state.paused {
-            let client = self.client.clone();
+            let client = Arc::clone(&self.client);
             let served = client.context().served();
             let polled = client.poll(Duration::ZERO);
-            for change in client.context().changes() {
+            while let Some(change) = client.context().change() {
                 self.change(&change)?;
+                client.context().answered();
             }
             match polled {
                 Some(Ok(message)) => self.gather(Record::of(&message)),
@@ -185,7 +203,12 @@ impl Poller {
 
     fn gather(&mut self, record: Record) {
         let (place, offset, bytes) = (record.place.clone(), record.offset, record.size());
-        let entry = match read(record, self.max_overdue, (self.clock)()) {
+        let is_first_read = self.membership.positions().is_first_read(&place, offset);
+        let (max_overdue, now) = match self.max_overdue {
+            Some((most, clock)) if is_first_read => (Some(most), clock.now()),
+            _ => (None, 0),
+        };
+        let entry = match read(record, max_overdue, now) {
             Reading::Take(entry) => Some(entry),
             Reading::Skip(replaced) => {
                 self.state.skipped += 1;
@@ -193,7 +216,7 @@ impl Poller {
                 replaced.map(Entry::Cancel)
             }
             Reading::TooLarge(bytes) => {
-                self.intake.metrics().invalid.increment(1);
+                self.intake.metrics().skipped.increment(1);
                 let (source, topic, partition) = (self.intake.name(), &*place.topic, place.partition);
                 tracing::error!(source, topic, partition, offset, bytes, "a record is too large, and was left out");
                 None
@@ -216,7 +239,6 @@ impl Poller {
         if self.batches.send(Batch { entries, called_back }).is_err() {
             self.heed(Signal::Stop);
         }
-        self.pause(false);
         true
     }
 
@@ -235,13 +257,15 @@ impl Poller {
 
     fn change(&mut self, change: &Change) -> Result<(), String> {
         match change {
-            Change::Assigned(list) => {
-                tracing::info!(source = self.intake.name(), partitions = list.count(), "partitions were assigned");
-                change.answer(&self.client).map_err(|error| error.to_string())?;
-                // The state may be one from before it was revoked.
-                let result = if self.state.paused { self.client.pause(list) } else { self.client.resume(list) };
-                result.map_err(|error| error.to_string())?;
-                if self.state.flight.is_none() {
+            Change::Assigned(assigned) => {
+                tracing::info!(source = self.intake.name(), partitions = assigned.count(), "partitions were assigned");
+                let begun = beginnings(&self.client, assigned, self.start, BEGIN_TIMEOUT)?;
+                for one in &begun {
+                    self.membership.positions().begin(one.clone());
+                }
+                self.assign(&begun).map_err(|error| error.to_string())?;
+                self.state.group.joined = true;
+                if !self.state.group.lost {
                     self.intake.running();
                 }
             }
@@ -254,7 +278,9 @@ impl Poller {
                 self.state.backlog.retain(|record| !gone(&record.place));
                 self.state.backlog_bytes = self.state.backlog.iter().map(|record| record.bytes).sum();
                 // Others have it already, and may be further.
-                if !self.client.assignment_lost() {
+                if self.client.assignment_lost() {
+                    self.state.group.joined = false;
+                } else {
                     self.commit(CommitMode::Sync);
                 }
                 self.membership.positions().forget(gone);
@@ -262,6 +288,13 @@ impl Poller {
             }
         }
         Ok(())
+    }
+
+    fn assign(&self, begun: &[Beginning]) -> KafkaResult<()> {
+        let list = list(begun)?;
+        Change::Assigned(list.clone()).answer(&self.client)?;
+        // The state may be one from before it was revoked.
+        if self.state.paused { self.client.pause(&list) } else { self.client.resume(&list) }
     }
 
     fn trouble(&mut self, error: &KafkaError) -> Result<(), String> {
@@ -275,12 +308,15 @@ impl Poller {
                 | RDKafkaErrorCode::SSL
                 | RDKafkaErrorCode::Authentication,
             ) => {
-                self.state.lost = true;
+                self.state.group.lost = true;
                 self.intake.failing(&text);
             }
             // It has left the group because this thread stood still, and joins again by itself.
             KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded) => {}
-            other => self.intake.failing(&other.to_string()),
+            other => {
+                self.state.group.lost = true;
+                self.intake.failing(&other.to_string());
+            }
         }
         Ok(())
     }
@@ -293,9 +329,9 @@ impl Poller {
             self.state.committed = Some(Instant::now());
             self.commit(CommitMode::Async);
         }
-        if self.state.lost && self.membership.ask(&self.client, TICK).is_ok() {
-            self.state.lost = false;
-            if self.state.flight.is_none() {
+        if self.state.group.lost && self.membership.ask(&self.client, TICK).is_ok() {
+            self.state.group.lost = false;
+            if self.state.group.joined {
                 self.intake.running();
             }
         }
@@ -310,8 +346,8 @@ impl Poller {
         if self.state.paused == pause {
             return;
         }
-        let all = self.client.assignment().unwrap_or_else(|_| TopicPartitionList::new());
-        let done = if pause { self.client.pause(&all) } else { self.client.resume(&all) };
+        let all = self.client.assignment();
+        let done = all.and_then(|all| if pause { self.client.pause(&all) } else { self.client.resume(&all) });
         match done {
             Ok(()) => self.state.paused = pause,
             Err(error) => tracing::warn!(source = self.intake.name(), %error, pause, "fetching goes on as before"),
@@ -319,17 +355,14 @@ impl Poller {
     }
 
     fn commit(&self, mode: CommitMode) {
-        let mut positions = self.membership.positions();
         if self.client.context().commit_failed() {
-            positions.not_committed();
+            self.membership.positions().not_committed();
         }
-        let result = match positions.uncommitted() {
-            Ok(None) => Ok(()),
-            Ok(Some(list)) => self.client.commit(&list, mode),
-            Err(error) => Err(error),
-        };
+        // Others may look at the positions while the brokers take their time.
+        let news = self.membership.positions().uncommitted();
+        let result = news.and_then(|news| news.map_or(Ok(()), |list| self.client.commit(&list, mode)));
         if let Err(error) = result {
-            positions.not_committed();
+            self.membership.positions().not_committed();
             tracing::warn!(source = self.intake.name(), %error, "offsets were not committed; they will be again");
         }
     }

@@ -3,16 +3,15 @@
 
 use rdkafka::ClientConfig;
 
-use crate::{
-    config::{KafkaSourceConfig, Start},
-    kafka::connect,
-};
+use crate::{config::KafkaSourceConfig, kafka::connect};
 
 /// What `options` may change.
-const DEFAULTS: [(&str, &str); 6] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("client.id", "punctual"),
     // Once a broker is back, it is found within a second.
     ("reconnect.backoff.max.ms", "1000"),
+    // Longest wait for a commit.
+    ("socket.timeout.ms", "10000"),
     // A topic that is created later is found within so many ms.
     ("topic.metadata.refresh.interval.ms", "30000"),
     // KiB, and records, that are fetched before they are wanted: some batches of ours.
@@ -27,13 +26,8 @@ pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
     let mut settings = client(config);
     settings
         .set("group.id", &config.group_id)
-        .set(
-            "auto.offset.reset",
-            match config.start {
-                Start::Earliest => "earliest",
-                Start::Latest => "latest",
-            },
-        )
+        // For what retention has removed meanwhile: `beginning` knows where to start.
+        .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("enable.partition.eof", "false");

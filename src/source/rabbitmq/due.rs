@@ -26,12 +26,12 @@ pub fn by_headers(headers: &FieldTable) -> Result<Due, String> {
     }
 }
 
-/// A message that was never dead-lettered is due now.
+/// A message that was never dead-lettered is due when its other headers say.
 ///
 /// # Errors
-/// The text to show when `x-death` is not what a broker writes.
+/// The text to show when `x-death` is not what a broker writes, or a header is broken.
 pub fn by_deaths(headers: &FieldTable, backoff: &Backoff, rng: &mut impl Rng) -> Result<Due, String> {
-    let Some(deaths) = headers.inner().get(DEATHS) else { return Ok(Due::NOW) };
+    let Some(deaths) = headers.inner().get(DEATHS) else { return by_headers(headers) };
     let count = |death: &AMQPValue| match death {
         AMQPValue::FieldTable(death) => death.inner().get("count").and_then(integer),
         _ => None,
@@ -42,7 +42,7 @@ pub fn by_deaths(headers: &FieldTable, backoff: &Backoff, rng: &mut impl Rng) ->
     // One round of a retry topology is counted once for each of its queues: the sum would be several times as much.
     let most = counts.into_iter().max().unwrap_or(0);
     match u32::try_from(most.max(0)).unwrap_or(u32::MAX) {
-        0 => Ok(Due::NOW),
+        0 => by_headers(headers),
         failures => millis(backoff.delay(failures, rng).as_nanos().div_ceil(1_000_000)),
     }
 }
@@ -196,6 +196,19 @@ mod tests {
         assert_eq!(due(deaths(&[])), Ok(Due::NOW));
         assert!(due(string("3")).is_err());
         assert!(due(AMQPValue::FieldArray(vec![string("3")].into())).is_err());
-        assert_eq!(by_deaths(&FieldTable::default(), &backoff, &mut StdRng::seed_from_u64(1)), Ok(Due::NOW));
+    }
+
+    #[test]
+    fn what_was_never_dead_lettered_waits_as_its_other_headers_say() {
+        let backoff = Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap();
+        let due = |entries| by_deaths(&table(entries), &backoff, &mut StdRng::seed_from_u64(1));
+        let none = AMQPValue::FieldArray(Vec::new().into());
+        let once = AMQPValue::FieldTable(table(vec![("count", AMQPValue::LongLongInt(1))]));
+        let once = AMQPValue::FieldArray(vec![once].into());
+        assert_eq!(due(vec![]), Ok(Due::NOW));
+        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7))]), Ok(Due::After(7)));
+        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7)), (DEATHS, none)]), Ok(Due::After(7)));
+        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7)), (DEATHS, once)]), Ok(Due::After(1000)));
+        assert!(due(vec![(DELAY, string("soon"))]).is_err());
     }
 }

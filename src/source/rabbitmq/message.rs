@@ -5,7 +5,7 @@
 //! | body, routing key, `content_type` | payload, key, content type |
 //! | `content_encoding`, `correlation_id`, `reply_to`, `type`, `priority`, `app_id` | properties |
 //! | text headers | headers |
-//! | other headers, and those that HTTP or punctual could not bear; `message_id`, `timestamp`, `cluster_id` | the origin |
+//! | other headers, and headers and properties that HTTP or punctual could not bear; `message_id`, `timestamp`, `cluster_id` | the origin |
 //! | `x-delay`, `x-deliver-at` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, what the broker counts and what punctual sets anew | nothing |
 
@@ -58,15 +58,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn entry(&self, delivery: Delivery, rng: &mut impl Rng) -> Entry {
+    /// `unreadable`: what of it is not as its producer sent it.
+    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> Entry {
         let none = FieldTable::default();
         let headers = delivery.properties.headers().as_ref().unwrap_or(&none);
         let due = match &self.backoff {
             Some(backoff) => due::by_deaths(headers, backoff, rng),
             None => due::by_headers(headers),
         };
-        let (id, mut origin) = self.id(&delivery.properties, headers);
-        let mut problem = due.as_ref().err().cloned();
+        let (id, mut origin) = self.id(&delivery.properties, headers, unreadable.as_deref());
+        let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
         let mut metadata = Metadata::default();
         for (name, value) in headers.inner() {
             match (STRIPPED.contains(&name.as_str()), plain(name, value)) {
@@ -85,8 +86,10 @@ impl Reader {
             Ok(()) => metadata.key = (!key.is_empty()).then(|| key.to_owned()),
             Err(_) => origin.key_base64 = Some(STANDARD.encode(key)),
         }
-        metadata.content_type = owned(delivery.properties.content_type().as_ref());
-        metadata.properties = properties(&delivery.properties).or_none().map(Box::new);
+        (metadata.content_type, origin.content_type) = sorted(delivery.properties.content_type().as_ref());
+        let (ours, odd) = properties(&delivery.properties);
+        metadata.properties = ours.or_none().map(Box::new);
+        origin.properties = odd.or_none();
         metadata.origin = origin.or_none();
         let due = due.unwrap_or(Due::NOW);
         let message = NewMessage { id, due, payload: delivery.data.into(), metadata, on_conflict: OnConflict::Keep };
@@ -97,7 +100,7 @@ impl Reader {
     }
 
     /// The id here, and what is to be known of the one there.
-    fn id(&self, properties: &BasicProperties, headers: &FieldTable) -> (MessageId, Origin) {
+    fn id(&self, properties: &BasicProperties, headers: &FieldTable, unreadable: Option<&str>) -> (MessageId, Origin) {
         let message_id = owned(properties.message_id().as_ref());
         let mut origin = Origin {
             message_id: message_id.clone(),
@@ -112,7 +115,11 @@ impl Reader {
         let deaths = headers.inner().get(DEATHS).filter(|_| self.backoff.is_some());
         let id = match (deaths, MessageId::parse(&text)) {
             (None, Ok(id)) => return (id, origin),
-            (None, Err(_)) => digest(&[text.as_bytes()]),
+            (None, Err(_)) => match unreadable {
+                // Different ids may look the same by now.
+                Some(unreadable) => digest(&[text.as_bytes(), unreadable.as_bytes()]),
+                None => digest(&[text.as_bytes()]),
+            },
             // The same message comes again with every round: each is a message of its own.
             (Some(deaths), _) => digest(&[text.as_bytes(), format!("{deaths:?}").as_bytes()]),
         };
@@ -128,14 +135,30 @@ fn plain<'a>(name: &ShortString, value: &'a AMQPValue) -> Option<&'a str> {
     (check_header_name(name.as_str()).is_ok() && check_text(text).is_ok()).then_some(text)
 }
 
-fn properties(given: &BasicProperties) -> Properties {
-    Properties {
-        content_encoding: owned(given.content_encoding().as_ref()),
-        correlation_id: owned(given.correlation_id().as_ref()),
-        reply_to: owned(given.reply_to().as_ref()),
-        r#type: owned(given.kind().as_ref()),
-        priority: *given.priority(),
-        app_id: owned(given.app_id().as_ref()),
+/// Those that the queue takes, and the others.
+fn properties(given: &BasicProperties) -> (Properties, Properties) {
+    let (content_encoding, odd_encoding) = sorted(given.content_encoding().as_ref());
+    let (correlation_id, odd_correlation) = sorted(given.correlation_id().as_ref());
+    let (reply_to, odd_reply_to) = sorted(given.reply_to().as_ref());
+    let (r#type, odd_type) = sorted(given.kind().as_ref());
+    let (app_id, odd_app_id) = sorted(given.app_id().as_ref());
+    let ours = Properties { content_encoding, correlation_id, reply_to, r#type, priority: *given.priority(), app_id };
+    let odd = Properties {
+        content_encoding: odd_encoding,
+        correlation_id: odd_correlation,
+        reply_to: odd_reply_to,
+        r#type: odd_type,
+        priority: None,
+        app_id: odd_app_id,
+    };
+    (ours, odd)
+}
+
+/// In the second place what has control characters.
+fn sorted(text: Option<&ShortString>) -> (Option<String>, Option<String>) {
+    match owned(text) {
+        Some(text) if check_text(&text).is_err() => (None, Some(text)),
+        text => (text, None),
     }
 }
 
@@ -156,7 +179,7 @@ mod tests {
         let reader = Reader { id_from, backoff, new_id: Arc::new(|| MessageId::parse("new").unwrap()) };
         let mut delivery = Delivery::mock(1, "x".into(), key.into(), false, b"body".to_vec());
         delivery.properties = properties;
-        reader.entry(delivery, &mut StdRng::seed_from_u64(1))
+        reader.entry(delivery, None, &mut StdRng::seed_from_u64(1))
     }
 
     fn scheduled(entry: Entry) -> NewMessage {
@@ -196,6 +219,25 @@ mod tests {
         names.sort_unstable();
         assert_eq!(origin.headers.iter().map(|header| &*header.name).collect::<Vec<_>>(), names);
         assert_eq!((message.metadata.key.as_deref(), origin.odd_key().as_deref()), (None, Some("a\u{1}")));
+    }
+
+    #[test]
+    fn properties_with_control_characters_are_kept_beside_those_of_the_message() {
+        let given = BasicProperties::default()
+            .with_content_type("text/a\nb".into())
+            .with_correlation_id("a\nb".into())
+            .with_reply_to("answers".into())
+            .with_type("\0".into())
+            .with_priority(3);
+        let metadata = scheduled(read(IdFrom::Ulid, false, "k", given)).metadata;
+        assert_eq!((metadata.validate(), &metadata.content_type), (Ok(()), &None));
+        let ours = Properties { reply_to: Some("answers".into()), priority: Some(3), ..Properties::default() };
+        assert_eq!(metadata.properties.as_deref(), Some(&ours));
+        let origin = metadata.origin.unwrap();
+        assert_eq!(origin.content_type.as_deref(), Some("text/a\nb"));
+        let odd =
+            Properties { correlation_id: Some("a\nb".into()), r#type: Some("\0".into()), ..Properties::default() };
+        assert_eq!(origin.properties, Some(odd));
     }
 
     #[test]

@@ -83,11 +83,14 @@ impl Source for RabbitMqSource {
             };
             let error = match opened {
                 Ok(mut session) => {
-                    pauses = Pauses::default();
                     *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = session.connection();
                     intake.running();
                     let end = session.consume(&self.reader, &intake, &mut rng, &mut stop).await;
                     session.close().await;
+                    // A connection that takes nothing before it ends is no sign that all is well.
+                    if session.acknowledged {
+                        pauses = Pauses::default();
+                    }
                     match end {
                         End::Stopped => return,
                         End::Lost(error) => error,

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{ANSWER_TIMEOUT, asked, message::Reader, see_queue};
 use crate::{
-    amqp::{Broker, Connected, Switch, text},
+    amqp::{Broker, Connected, Notes, Switch, text},
     source::Intake,
 };
 
@@ -34,12 +34,17 @@ const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A closing handshake takes a round trip; a broker that does not answer it is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+const LOST: &str = "the connection was lost";
+
 pub struct Session {
     connection: Arc<Connection>,
     channel: Channel,
     consumer: Consumer,
     switch: Switch,
+    notes: Notes,
     over: oneshot::Receiver<()>,
+    /// Whether the broker was told of any message.
+    pub acknowledged: bool,
 }
 
 /// Why a session ended. What it had not acknowledged the broker gives out again.
@@ -53,15 +58,15 @@ pub enum End {
 struct Batch {
     deliveries: Vec<Delivery>,
     bytes: usize,
-    /// What came behind them.
-    end: Option<String>,
+    /// The consumer is no longer one, but the channel takes acknowledgements.
+    ended: bool,
 }
 
 impl Session {
     /// # Errors
     /// Why nothing can be consumed.
     pub async fn open(broker: &Broker, queue: &str, prefetch: u16) -> Result<Self, String> {
-        let Connected { connection, switch, over } = broker.connect(ANSWER_TIMEOUT).await?;
+        let Connected { connection, switch, notes, over } = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
             see_queue(&channel, queue).await?;
@@ -72,7 +77,15 @@ impl Session {
         };
         let error = match timeout(ANSWER_TIMEOUT, opening).await {
             Ok(Ok((channel, consumer))) => {
-                return Ok(Self { connection: Arc::new(connection), channel, consumer, switch, over });
+                return Ok(Self {
+                    connection: Arc::new(connection),
+                    channel,
+                    consumer,
+                    switch,
+                    notes,
+                    over,
+                    acknowledged: false,
+                });
             }
             Ok(Err(error)) => text(&error),
             Err(_) => late(),
@@ -97,17 +110,20 @@ impl Session {
                 biased;
                 () = asked(stop) => return End::Stopped,
                 first = self.consumer.next() => first,
-                _ = &mut self.over => return End::Lost("the connection was lost".into()),
+                _ = &mut self.over => return End::Lost(LOST.into()),
             };
-            let Batch { deliveries, end, .. } = self.gather(first);
+            let Batch { deliveries, ended, .. } = match self.gather(first) {
+                Ok(batch) => batch,
+                Err(error) => return End::Lost(text(&error)),
+            };
             if !deliveries.is_empty() {
-                let entered = self.enter(deliveries, reader, intake, rng).await;
-                if let Err(end) = entered {
+                if let Err(end) = self.enter(deliveries, reader, intake, rng).await {
                     return end;
                 }
+                self.acknowledged = true;
             }
-            if let Some(error) = end {
-                return End::Lost(error);
+            if ended {
+                return End::Lost("the broker ended the consumer: the queue was deleted or moved".into());
             }
         }
     }
@@ -120,29 +136,55 @@ impl Session {
     }
 
     /// What is there already, without waiting for more.
-    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> Batch {
+    ///
+    /// # Errors
+    /// When the channel is gone: the broker gives out again what came before, and would not hear that it is taken.
+    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> lapin::Result<Batch> {
         let (mut batch, mut next) = (Batch::default(), Some(first));
         while let Some(one) = next {
-            match one {
-                Some(Ok(delivery)) => {
-                    batch.bytes += delivery.data.len();
-                    batch.deliveries.push(delivery);
-                }
-                Some(Err(error)) => batch.end = Some(text(&error)),
-                None => batch.end = Some("the broker ended the consumer: the queue was deleted or moved".into()),
-            }
-            let full = batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES;
-            if full || batch.end.is_some() {
+            let Some(delivery) = one.transpose()? else {
+                batch.ended = true;
+                break;
+            };
+            batch.bytes += delivery.data.len();
+            batch.deliveries.push(delivery);
+            if batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES {
                 break;
             }
             next = self.consumer.next().now_or_never();
         }
-        batch
+        Ok(batch)
+    }
+
+    /// Returns when no acknowledgement would arrive any more.
+    async fn lost(&mut self) {
+        // Before the look, or what happens between the two would go unheard. It tells of other channels, too.
+        let mut events = std::pin::pin!(self.connection.events_listener());
+        while self.channel.status().connected() {
+            tokio::select! {
+                event = events.next() => if event.is_none() { return },
+                _ = &mut self.over => return,
+            }
+        }
+    }
+
+    fn why_lost(&mut self) -> String {
+        loop {
+            match self.consumer.next().now_or_never().flatten() {
+                // The broker gives it out again.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return text(&error),
+                None => return LOST.into(),
+            }
+        }
     }
 
     /// Returns once Redis has them and the broker is told so.
+    ///
+    /// # Errors
+    /// When one of the two did not happen.
     async fn enter(
-        &self,
+        &mut self,
         deliveries: Vec<Delivery>,
         reader: &Reader,
         intake: &Intake,
@@ -151,6 +193,7 @@ impl Session {
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
+            let unreadable = self.notes.take(tag);
             if delivery.data.len() > MAX_MESSAGE_BYTES {
                 let bytes = delivery.data.len();
                 tracing::error!(source = intake.name(), bytes, "too large to be kept: rejected, the broker drops it");
@@ -158,11 +201,17 @@ impl Session {
                 answered(self.channel.basic_reject(tag, BasicRejectOptions { requeue: false })).await?;
                 continue;
             }
-            entries.push(reader.entry(delivery, rng));
+            entries.push(reader.entry(delivery, unreadable, rng));
             last = Some(tag);
         }
         let Some(last) = last else { return Ok(()) };
-        intake.take(entries).await.map_err(|_| End::Stopped)?;
+        // It waits for as long as Redis is away, and the broker for no longer than its consumer timeout.
+        let taken = tokio::select! {
+            biased;
+            taken = intake.take(entries) => taken.map_err(|_| End::Stopped),
+            () = self.lost() => Err(End::Lost(self.why_lost())),
+        };
+        taken?;
         // All that came before was acknowledged, is in this batch, or was rejected.
         answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
     }

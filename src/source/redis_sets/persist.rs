@@ -25,26 +25,16 @@ impl RedisSets {
     /// Never returns, for a delayqueue.
     pub(super) async fn keep_bodies(&self, intake: &Intake) -> Result<(), Stopped> {
         let Foreign::DelayQueue(keys) = &self.place else { return Ok(()) };
-        let mut told = String::new();
         loop {
-            let walked = self.walk(intake, keys).await;
-            let pause = match &walked {
+            let pause = match self.walk(intake, keys).await {
                 Ok(()) => {
-                    intake.impaired(None);
-                    told.clear();
+                    intake.running();
                     WALK_INTERVAL
                 }
                 Err(error) => {
-                    let text = format!("bodies may expire: {error}");
-                    if text != told {
-                        tracing::warn!(
-                            source = intake.name(),
-                            error = text,
-                            "cannot take the expiry off waiting bodies"
-                        );
-                        // While Redis is away, whoever moves messages tells it.
-                        intake.impaired(is_denied(error).then(|| text.clone()));
-                        told = text;
+                    // While Redis is away, whoever moves messages tells it.
+                    if is_denied(&error) && intake.impaired(&format!("bodies may expire: {error}")) {
+                        tracing::warn!(source = intake.name(), %error, "cannot take the expiry off waiting bodies");
                     }
                     RETRY_INTERVAL
                 }

@@ -39,7 +39,7 @@ for n in range(count):
         delivery_mode=2,
         priority=n % 10,
         correlation_id=f"c{n}",
-        reply_to="answers",
+        reply_to="an\nswers",
         expiration="600000",
         message_id=f"m{n}",
         timestamp=1700000000 + n,

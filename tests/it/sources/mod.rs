@@ -1,5 +1,6 @@
 //! Sources, from the clients that their producers use through the real program to a real sink.
 
+mod check;
 mod delayqueue;
 mod kafka;
 mod program;

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 pub use self::{
     broker::{Broker, tool},
-    client::{Record, consume, count, create_topic, delete_topic},
+    client::{Member, Record, add_partitions, commit, consume, count, create_topic, delete_records, delete_topic},
     mock::{MockBroker, mock_broker},
 };
 use punctual::{

@@ -1,28 +1,23 @@
 //! Whatever dies meanwhile, every record gets into Redis, and none twice.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use redis::AsyncCommands;
+use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{delayed, into_list, produce, stats, status, until};
+use super::{arrived, delayed, into_list, produce, stats, status, until};
 use crate::support::{
     RedisServer,
     kafka::{self, Broker},
     punctual::Punctual,
 };
 
-/// How often each number is in the list `jobs`.
-async fn arrived(redis: &RedisServer) -> BTreeMap<u64, usize> {
-    let jobs: Vec<String> = redis.connection().await.lrange("jobs", 0, -1).await.expect("a list");
-    jobs.iter().fold(BTreeMap::new(), |mut counts, job| {
-        *counts.entry(job.parse().expect("a number")).or_default() += 1;
-        counts
+async fn all_arrive(redis: &RedisServer, punctual: &Punctual, count: u64) {
+    until(&format!("{count} arrive, and nothing is left"), async || {
+        let stats = stats(punctual, "jobs").await;
+        stats["pending"] == 0 && stats["unack"] == 0 && arrived(redis).await.len() as u64 >= count
     })
-}
-
-async fn all_arrive(redis: &RedisServer, count: u64) {
-    until(&format!("{count} arrive"), async || arrived(redis).await.len() as u64 >= count).await;
+    .await;
     let counts = arrived(redis).await;
     assert_eq!(counts.keys().copied().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
     let twice = counts.values().filter(|count| **count > 1).count();
@@ -48,9 +43,9 @@ async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_that_was_deliver
     punctual.kill().await;
     punctual.restart().await;
     producing.await.expect("it produces");
-    all_arrive(&redis, 6000).await;
+    all_arrive(&redis, &punctual, 6000).await;
     until("all is committed", async || status(&punctual).await["depth"] == 0).await;
-    all_arrive(&redis, 6000).await;
+    all_arrive(&redis, &punctual, 6000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,9 +63,54 @@ async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
     // Some ticks with a full backlog, so that partitions are paused. Nothing tells of that.
     sleep(Duration::from_secs(4)).await;
     redis.restart().await;
-    all_arrive(&redis, 6000).await;
+    all_arrive(&redis, &punctual, 6000).await;
     assert_eq!(status(&punctual).await["state"], "running");
     assert!(!punctual.log().contains("partitions were revoked"), "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 3, &[]).await;
+    let mut redis = RedisServer::start().await;
+    let punctual = Punctual::start(&into_list(&redis.url(), &broker, &topic).to_string()).await;
+    produce(&broker, &topic, (0..100).map(|n| delayed(n, "1s"))).await;
+    until("they are taken", async || status(&punctual).await["depth"] == 0).await;
+    redis.kill();
+    produce(&broker, &topic, (100..6000).map(|n| delayed(n, "1s"))).await;
+    until("it is told", async || status(&punctual).await["state"] == "failing").await;
+    // Some ticks with a full backlog, so that partitions are paused. Nothing tells of that.
+    sleep(Duration::from_secs(4)).await;
+    until("it can be told what waits", async || status(&punctual).await["depth"] == 5900).await;
+    kafka::Member::join(&broker, &topic, &topic).await.leave().await;
+    until("it has them all again", async || punctual.log().matches("partitions were assigned").count() >= 3).await;
+    redis.restart().await;
+    all_arrive(&redis, &punctual, 6000).await;
+    assert_eq!(status(&punctual).await["state"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_missing_is_told_until_it_is_there() {
+    let Some(broker) = kafka::shared().await else { return };
+    let (topic, missing) = (kafka::topic_name(), kafka::topic_name());
+    kafka::create_topic(&broker, &topic, 1, &[]).await;
+    let redis = RedisServer::start().await;
+    let mut configuration = into_list(&redis.url(), &broker, &topic);
+    let source = &mut configuration["sources"]["in"];
+    source["topics"] = vec![topic.clone(), missing.clone()].into();
+    source["options"]["topic.metadata.refresh.interval.ms"] = 500.into();
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let is_told = |status: &Value| {
+        status["state"] == "failing"
+            && status["last_error"].as_str().is_some_and(|error| error.contains("nknown topic"))
+    };
+    until("it is told", async || is_told(&status(&punctual).await)).await;
+    produce(&broker, &topic, [delayed(0, "1ms")]).await;
+    all_arrive(&redis, &punctual, 1).await;
+    assert!(is_told(&status(&punctual).await), "a record of the other topic changes nothing");
+    kafka::create_topic(&broker, &missing, 1, &[]).await;
+    until("it is there", async || status(&punctual).await["state"] == "running").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +138,7 @@ async fn two_instances_share_a_group_over_a_rebalance_and_a_stop() {
         let exit = first.terminate().await;
         assert_eq!(exit.code, Some(0), "{}", first.log());
         producing.await.expect("it produces");
-        all_arrive(&redis, 4000).await;
+        all_arrive(&redis, &second, 4000).await;
         assert!(first.log().contains("partitions were revoked"), "{}", first.log());
     }
 }
@@ -110,13 +150,13 @@ async fn a_broker_that_is_killed_is_waited_for() {
     let redis = RedisServer::start().await;
     let mut punctual = Punctual::start(&into_list(&redis.url(), &broker.address(), "t").to_string()).await;
     produce(&broker.address(), "t", (0..1000).map(|n| delayed(n, "1s"))).await;
-    all_arrive(&redis, 1000).await;
+    all_arrive(&redis, &punctual, 1000).await;
     broker.kill();
     until("it is told", async || status(&punctual).await["state"] == "failing").await;
     broker.restart().await;
     until("it is back", async || status(&punctual).await["state"] == "running").await;
     produce(&broker.address(), "t", (1000..2000).map(|n| delayed(n, "1s"))).await;
-    all_arrive(&redis, 2000).await;
+    all_arrive(&redis, &punctual, 2000).await;
     broker.kill();
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "it stops without a broker, too: {}", punctual.log());

@@ -28,6 +28,7 @@ async fn keys_and_headers_of_any_bytes_leave_as_they_came_and_the_broken_are_kep
         Sent { value: value.clone(), headers: old, ..Sent::default() },
         Sent::default(),
     ];
+    produce(&broker, &topic, sent).await;
     let redis = RedisServer::start().await;
     let mut source = source(&broker, &topic, "r");
     source["max_overdue"] = "1000days".into();
@@ -38,7 +39,6 @@ async fn keys_and_headers_of_any_bytes_leave_as_they_came_and_the_broken_are_kep
         "sources": { "in": source },
     });
     let punctual = Punctual::start(&configuration.to_string()).await;
-    produce(&broker, &topic, sent).await;
     until("two are delivered and three are dead", async || {
         let stats = stats(&punctual, "r").await;
         stats["dead"] == 3 && stats["pending"] == 0 && !kafka::consume(&broker, &target).await.is_empty()

@@ -1,16 +1,18 @@
 //! The Kafka source on a real broker.
 
+mod beginning;
 mod faults;
 mod formats;
 mod program;
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
 
 use rdkafka::{
     ClientConfig,
     message::{Header, OwnedHeaders},
     producer::{BaseProducer, BaseRecord, Producer},
 };
+use redis::AsyncCommands;
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt,
@@ -18,7 +20,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{answer, http, punctual::Punctual};
+use crate::support::{RedisServer, answer, http, punctual::Punctual};
 
 /// For all that should have happened long before.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -97,6 +99,15 @@ fn source(brokers: &str, topic: &str, route: &str) -> Value {
     json!({
         "type": "kafka", "brokers": [brokers], "topics": [topic], "group_id": topic, "start": "earliest",
         "route": route, "options": { "session.timeout.ms": 6000, "heartbeat.interval.ms": 500 },
+    })
+}
+
+/// How often each number is in the list `jobs`.
+async fn arrived(redis: &RedisServer) -> BTreeMap<u64, usize> {
+    let jobs: Vec<String> = redis.connection().await.lrange("jobs", 0, -1).await.expect("a list");
+    jobs.iter().fold(BTreeMap::new(), |mut counts, job| {
+        *counts.entry(job.parse().expect("a number")).or_default() += 1;
+        counts
     })
 }
 

@@ -4,7 +4,12 @@ mod outages;
 mod program;
 mod refusals;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use lapin::{
@@ -24,6 +29,17 @@ use crate::support::{
 /// Longest wait for anything, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// A Python with the client, which `tests/run.sh` installs. `None`, and said so, where it is missing.
+fn python() -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/clients/amqp/bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    assert!(env::var("CI").as_deref() != Ok("true"), "no {}: tests/run.sh makes it", python.display());
+    eprintln!("skipped: there is no {}", python.display());
+    None
+}
+
 /// A source that reads queue `{name}-in` with these settings, and a sink to exchange and queue `{name}`, on key `k`.
 fn configuration(server: &RabbitMq, name: &str, redis: &str, settings: &str) -> String {
     let url = format!("amqp://127.0.0.1:{}/%2f", server.port());
@@ -33,6 +49,11 @@ fn configuration(server: &RabbitMq, name: &str, redis: &str, settings: &str) -> 
          routes:\n  r: {{ sink: mq }}\n\
          sources:\n  in: {{ type: rabbitmq, url: '{url}', queue: {name}-in, route: r{settings} }}\n"
     )
+}
+
+/// With a route that knows for ten minutes what it delivered.
+fn remembering(configuration: &str) -> String {
+    configuration.replace("r: { sink: mq }", "r: { sink: mq, remember: { for: 10m, max: 100000 } }")
 }
 
 /// The queue to read and the way out, under key `k`.

@@ -3,29 +3,55 @@
 use std::{collections::HashSet, time::Duration};
 
 use lapin::options::QueueDeleteOptions;
+use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::{PATIENCE, configuration, declare, declare_in, delayed, publish, until, wait_for};
-use crate::support::{RabbitMq, RedisServer, punctual::Punctual, rabbitmq::Got};
+use super::{PATIENCE, configuration, declare, declare_in, delayed, publish, remembering, until, wait_for};
+use crate::support::{RabbitMq, RedisServer, punctual::Punctual, rabbitmq::Got, receiver::wall_clock};
 
 const MESSAGES: usize = 5000;
-const PREFETCH: usize = 500;
+/// Small, so that taking all lasts longer than it takes to kill a process.
+const PREFETCH: usize = 50;
 
 /// Without repetitions.
 fn distinct(got: &[(u64, Got)]) -> usize {
     got.iter().map(|(_, got)| &*got.id).collect::<HashSet<_>>().len()
 }
 
-async fn pending(redis: &RedisServer) -> usize {
-    redis::cmd("ZCARD").arg("{punctual:r:0}:pending").query_async(&mut redis.connection().await).await.unwrap()
+/// Messages that wait, and those in flight.
+async fn in_redis(connection: &mut MultiplexedConnection) -> (usize, usize) {
+    let [pending, unack] = ["pending", "unack"].map(|set| format!("{{punctual:r:0}}:{set}"));
+    redis::pipe().zcard(pending).zcard(unack).query_async(connection).await.unwrap()
 }
 
 /// Waits until a part of what was published is in Redis.
 async fn under_way(redis: &RedisServer) {
-    let deadline = Instant::now() + PATIENCE;
-    while pending(redis).await < MESSAGES / 10 {
+    let (deadline, mut connection) = (Instant::now() + PATIENCE, redis.connection().await);
+    while in_redis(&mut connection).await.0 < MESSAGES / 10 {
         assert!(Instant::now() < deadline, "nothing is taken");
+        sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// All that comes out of `queue`, in the end: when `count` different messages came, those that Redis still holds too.
+async fn all_of(
+    server: &RabbitMq,
+    queue: &str,
+    count: usize,
+    redis: &RedisServer,
+    mut punctual: Punctual,
+) -> Vec<(u64, Got)> {
+    let mut got = wait_for(server, queue, count).await;
+    let (deadline, mut connection) = (Instant::now() + PATIENCE, redis.connection().await);
+    while in_redis(&mut connection).await != (0, 0) {
+        assert!(Instant::now() < deadline, "{:?}", in_redis(&mut connection).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let exit = punctual.terminate().await;
+    assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    assert_eq!(server.depth(&format!("{queue}-in")).await, Some(0), "all is acknowledged");
+    got.extend(server.drain(queue).await.into_iter().map(|got| (wall_clock(), got)));
+    got
 }
 
 /// Messages that came, of `MESSAGES`, though punctual was killed while it took them.
@@ -37,15 +63,15 @@ async fn killed_during_ingest(name: &str, settings: &str) -> usize {
     let redis = RedisServer::start().await;
     publish(server, name, delayed(MESSAGES, 8000)).await;
     let settings = format!(", prefetch: {PREFETCH}{settings}");
-    let mut punctual = Punctual::spawn(&configuration(server, name, &redis.url(), &settings), &[]);
+    let configuration = remembering(&configuration(server, name, &redis.url(), &settings));
+    let mut punctual = Punctual::spawn(&configuration, &[]);
     under_way(&redis).await;
     punctual.kill().await;
-    let taken = pending(&redis).await;
+    let taken = in_redis(&mut redis.connection().await).await.0;
     assert!(taken < MESSAGES, "killed in the middle");
     punctual.restart().await;
-    let got = wait_for(server, name, MESSAGES).await;
-    punctual.terminate().await;
-    println!("{name}: killed with {taken} in Redis, {} came", got.len() + server.drain(name).await.len());
+    let got = all_of(server, name, MESSAGES, &redis, punctual).await;
+    println!("{name}: killed with {taken} in Redis, {} came", got.len());
     assert_eq!(distinct(&got), MESSAGES, "none is lost");
     got.len()
 }
@@ -69,14 +95,43 @@ async fn redis_stopped_during_ingest_loses_nothing() {
     let mut redis = RedisServer::start().await;
     publish(server, "redis-away", delayed(MESSAGES, 6000)).await;
     let settings = format!(", prefetch: {PREFETCH}, id_from: message_id");
-    let punctual = Punctual::spawn(&configuration(server, "redis-away", &redis.url(), &settings), &[]);
+    let configuration = remembering(&configuration(server, "redis-away", &redis.url(), &settings));
+    let punctual = Punctual::spawn(&configuration, &[]);
     under_way(&redis).await;
     redis.kill();
     until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "failing").await;
     sleep(Duration::from_secs(2)).await;
     redis.restart().await;
-    let got = wait_for(server, "redis-away", MESSAGES).await;
+    let got = all_of(server, "redis-away", MESSAGES, &redis, punctual).await;
     assert_eq!((distinct(&got), got.len()), (MESSAGES, MESSAGES));
+}
+
+/// RabbitMQ takes back what is not acknowledged within half an hour, by closing the channel.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_broker_took_back_while_redis_was_away_is_scheduled_once() {
+    let server = RabbitMq::troubled().await;
+    declare(&server, "taken-back").await;
+    let mut redis = RedisServer::start().await;
+    let set = async |name: &str, millis: u32| {
+        server.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;
+    };
+    set("channel_tick_interval", 500).await;
+    set("consumer_timeout", 1000).await;
+    let punctual = Punctual::start(&configuration(&server, "taken-back", &redis.url(), "")).await;
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    // A channel keeps the timeout that it begins with: the next one has time.
+    set("consumer_timeout", 1_800_000).await;
+    redis.kill();
+    publish(&server, "taken-back", delayed(100, 0)).await;
+    let deadline = Instant::now() + PATIENCE;
+    while !punctual.log().contains("timed out") {
+        assert!(Instant::now() < deadline, "it is not noticed: {}", punctual.log());
+        sleep(Duration::from_millis(100)).await;
+    }
+    redis.restart().await;
+    let got = all_of(&server, "taken-back", 100, &redis, punctual).await;
+    set("channel_tick_interval", 60_000).await;
+    assert_eq!((distinct(&got), got.len()), (100, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,11 @@
 //! What cannot be understood or kept.
 
-use lapin::types::AMQPValue;
+use std::path::Path;
 
-use super::{configuration, declare, publish, until, wait_for, with_headers};
+use lapin::types::AMQPValue;
+use tokio::process::Command;
+
+use super::{configuration, declare, publish, python, until, wait_for, with_headers};
 use crate::support::{RabbitMq, http, punctual::Punctual};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,4 +37,38 @@ async fn what_is_broken_or_too_large_becomes_a_dead_letter_with_the_reason_and_t
     for line in ["taken_total{source=\"in\"} 1", "invalid_total{source=\"in\"} 2", "skipped_total{source=\"in\"} 1"] {
         assert!(page.contains(&format!("punctual_source_{line}")), "{line}:\n{page}");
     }
+}
+
+/// RabbitMQ does not look whether short strings are UTF-8, nor how deeply tables are nested.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_cannot_read_becomes_a_dead_letter_and_does_not_block_the_queue() {
+    let Some(python) = python() else { return };
+    let server = RabbitMq::shared().await;
+    declare(server, "odd").await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/amqp/odd.py");
+    let mut producer = Command::new(python);
+    producer.arg(script).args([&server.port().to_string(), "odd-in", "k"]);
+    assert!(producer.status().await.unwrap().success());
+    let punctual = Punctual::start(&configuration(server, "odd", "embedded", ", id_from: message_id")).await;
+    until(&punctual, "/v1/routes/r", |route| route["dead"] == 5).await;
+    let got = wait_for(server, "odd", 10).await;
+    assert_eq!(got.len(), 10, "each once");
+    for (_, got) in got {
+        assert_eq!(got.properties.correlation_id().as_ref().unwrap().as_str(), "café");
+    }
+    let dead = super::get(&punctual, "/v1/routes/r/messages?state=dead").await;
+    let dead: Vec<_> = dead["messages"].as_array().unwrap().iter().map(|dead| &dead["last_error"]).collect();
+    for reason in [
+        r"correlation_id `caf\xe9` is no UTF-8",
+        r"message_id `caf\xe9` is no UTF-8",
+        r"header name `caf\xe9` is no UTF-8, type `caf\xe9` is no UTF-8",
+        r"header name `caf\xe9` is no UTF-8",
+        "header `deep` has more than 32 arrays or tables in each other",
+    ] {
+        assert!(dead.contains(&&format!("invalid: {reason}").into()), "{reason}: {dead:?}");
+    }
+    let kept = super::get(&punctual, "/v1/routes/r/messages/odd-header").await;
+    assert_eq!((&kept["headers"]["X"], &kept["properties"]["type"]), (&"kept".into(), &"caf?".into()), "{kept}");
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["depth"] == 0).await;
+    assert!(!punctual.log().contains("cannot take messages"), "{}", punctual.log());
 }

@@ -1,15 +1,26 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use rdkafka::{
     ClientConfig, Message, Offset, TopicPartitionList,
-    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication},
     client::DefaultClientContext,
-    consumer::{BaseConsumer, Consumer},
+    consumer::{BaseConsumer, CommitMode, Consumer},
     error::{KafkaError, RDKafkaErrorCode},
     message::Headers,
     metadata::MetadataTopic,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::oneshot,
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, sleep, timeout},
+};
 
 /// Longest wait for anything that a broker is asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +63,75 @@ pub async fn create_topic(brokers: &str, topic: &str, partitions: i32, settings:
     let created = admin(brokers).create_topics([&new], &AdminOptions::new()).await.expect("the broker answers");
     assert!(created.iter().all(Result::is_ok), "{created:?}");
     until(brokers, topic, usize::try_from(partitions).expect("some")).await;
+}
+
+/// Ready to be produced to.
+pub async fn add_partitions(brokers: &str, topic: &str, partitions: usize) {
+    let more = NewPartitions::new(topic, partitions);
+    let added = admin(brokers).create_partitions([&more], &AdminOptions::new()).await.expect("the broker answers");
+    assert!(added.iter().all(Result::is_ok), "{added:?}");
+    until(brokers, topic, partitions).await;
+}
+
+/// As retention does it, of partition 0.
+pub async fn delete_records(brokers: &str, topic: &str, before: i64) {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Offset(before)).expect("a valid offset");
+    let deleted = admin(brokers).delete_records(&list, &AdminOptions::new()).await.expect("the broker answers");
+    assert!(deleted.elements().iter().all(|one| one.error().is_ok()), "{deleted:?}");
+}
+
+/// In the name of a group without members, for partition 0.
+pub async fn commit(brokers: &str, group: &str, topic: &str, (offset, metadata): (i64, &'static str)) {
+    let mut settings = settings(brokers);
+    settings.set("group.id", group);
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Offset(offset)).expect("a valid offset");
+    list.find_partition(topic, 0).expect("it was added").set_metadata(metadata);
+    blocking(move || {
+        let consumer: BaseConsumer = settings.create().expect("valid settings");
+        consumer.commit(&list, CommitMode::Sync).expect("the broker takes it");
+    })
+    .await;
+}
+
+/// A member of a group that reads and commits nothing.
+pub struct Member {
+    is_leaving: Arc<AtomicBool>,
+    end: JoinHandle<()>,
+}
+
+impl Member {
+    /// Returns once it has partitions.
+    pub async fn join(brokers: &str, group: &str, topic: &str) -> Self {
+        let mut settings = settings(brokers);
+        settings.set("group.id", group);
+        let (topic, is_leaving) = (topic.to_owned(), Arc::new(AtomicBool::new(false)));
+        let (joined, has_joined) = oneshot::channel();
+        let end = spawn_blocking({
+            let is_leaving = is_leaving.clone();
+            move || {
+                let consumer: BaseConsumer = settings.create().expect("valid settings");
+                consumer.subscribe(&[&topic]).expect("it is a topic");
+                let mut joined = Some(joined);
+                while !is_leaving.load(Relaxed) {
+                    let _ = consumer.poll(Duration::from_millis(50));
+                    let has_some = || consumer.assignment().expect("it can be told").count() > 0;
+                    if let Some(joined) = joined.take_if(|_| has_some()) {
+                        joined.send(()).expect("it is awaited");
+                    }
+                }
+            }
+        });
+        timeout(PATIENCE, has_joined).await.expect("partitions in time").expect("it runs");
+        Self { is_leaving, end }
+    }
+
+    /// Returns once it has left.
+    pub async fn leave(self) {
+        self.is_leaving.store(true, Relaxed);
+        self.end.await.expect("it does not panic");
+    }
 }
 
 /// Returns when the broker no longer knows it.
@@ -154,6 +234,10 @@ fn record(message: &impl Message<Headers = rdkafka::message::BorrowedHeaders>) -
 }
 
 fn consumer(brokers: &str) -> BaseConsumer {
+    settings(brokers).create().expect("valid settings")
+}
+
+fn settings(brokers: &str) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings
         .set("bootstrap.servers", brokers)
@@ -161,7 +245,7 @@ fn consumer(brokers: &str) -> BaseConsumer {
         .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "false")
         .set("reconnect.backoff.max.ms", "100");
-    settings.create().expect("valid settings")
+    settings
 }
 
 fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {

@@ -1,0 +1,9 @@
+use super::{Queue, QueueError};
+
+impl Queue {
+    /// Redis' clock, in milliseconds since the epoch.
+    pub async fn now(&self, route: &str) -> Result<u64, QueueError> {
+        let (partition, _) = &self.route(route)?.partitions[0];
+        Ok(self.store.stats(partition).await?.now / 1000)
+    }
+}
