@@ -1,9 +1,9 @@
 -- Takes in messages that are dead from the start: what a source could not understand is kept, with the reason.
 --
--- KEYS   messages dead errors pending unack
+-- KEYS   messages dead errors pending unack remembered
 -- ARGV   for each message: id, "<reason>: <error>", body from the metadata's length on
 -- reply  for each message: 1 taken | 0 its id is live, nothing done
-local messages, dead, errors, pending, unack = unpack(KEYS)
+local messages, dead, errors, pending, unack, remembered = unpack(KEYS)
 
 local now = math.floor(clock() / 1000)
 local ids, live = {}, {}
@@ -31,6 +31,7 @@ end
 local steps = {}
 if #taken > 0 then
   add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(taken) } })
+  revive(steps, remembered, taken)
   add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(taken) } })
   add(steps, 'HSET', errors, texts, {})
 end

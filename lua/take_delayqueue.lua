@@ -1,19 +1,21 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
 -- or kept longer than they may.
 --
--- KEYS   pending unack messages dead errors paused their_pending ready retry their_unack counts body...
+-- KEYS   pending unack messages dead errors paused remembered their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies,
 --        then for each of their ids: id, their id, metadata as JSON
 -- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local OWN_KEYS = 11
+local OWN_KEYS = 12
 -- Their scores are seconds.
 local UNIT = 1000
 -- Ids at the end of a list, where its consumers take them, among which one is looked for.
 local WINDOW = 1000
 local MAX_ATTEMPTS = 4294967295
-local theirs, ready, retry, held_by, counts = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
+local theirs, ready, retry, held_by, counts = unpack(KEYS, 8, OWN_KEYS)
+local queue = {
+  pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
+  remembered = KEYS[7],
+}
 local channel = ARGV[1]
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),

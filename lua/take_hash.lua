@@ -1,14 +1,16 @@
 -- Moves due members of another program's sorted set into the queue: each names a hash, whose fields become the
 -- payload, a JSON object.
 --
--- KEYS   pending unack messages dead errors paused source details...
+-- KEYS   pending unack messages dead errors paused remembered source details...
 -- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies, ms in 1 of
 --        a score, then for each member: id, member, metadata as JSON, 1 when the hash is not to be touched else 0
 -- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local OWN_KEYS = 7
-local source = KEYS[7]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
+local OWN_KEYS = 8
+local source = KEYS[8]
+local queue = {
+  pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
+  remembered = KEYS[7],
+}
 local channel, unit = ARGV[1], tonumber(ARGV[5])
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),

@@ -1,12 +1,14 @@
 -- Moves due members of another program's sorted set into the queue: the member is the payload.
 --
--- KEYS   pending unack messages dead errors paused source
+-- KEYS   pending unack messages dead errors paused remembered source
 -- ARGV   wake channel, due messages that may wait in pending, largest payload and most bytes of all bodies, ms in 1 of
 --        a score, then for each member: id, member, metadata as JSON
 -- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room)
-local source = KEYS[7]
-local queue =
-  { pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6] }
+local source = KEYS[8]
+local queue = {
+  pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
+  remembered = KEYS[7],
+}
 local channel, unit = ARGV[1], tonumber(ARGV[5])
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[2]), payload = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]),

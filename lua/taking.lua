@@ -1,7 +1,7 @@
 -- Put behind commit.lua in front of the scripts take_*.lua: decides what becomes of messages that wait in other
 -- programs' keys.
 --
--- queue    pending, unack, messages, dead, errors, paused: keys of the partition
+-- queue    pending, unack, messages, dead, errors, paused, remembered: keys of the partition
 -- limits   now (ms), room (due messages that may wait in pending), payload (bytes), bytes (of all bodies)
 -- entries  { id, metadata as JSON, due (ms; nil: it is no longer there, or not due) }
 -- read     function(i): the payload of the i-th, and what is wrong with it, if anything is. Called for the taken only
@@ -59,6 +59,7 @@ local function take(queue, limits, entries, read)
   local steps, all = {}, {}
   for n, i in ipairs(taken) do all[n] = ids[i] end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
+  revive(steps, queue.remembered, all)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, graves, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })

@@ -98,7 +98,8 @@ impl RedisStore {
         batch: &[ForeignEntry],
     ) -> Result<Vec<Verdict>, StoreError> {
         let own = self.keys(partition)?;
-        let mut keys: Vec<&str> = vec![&own.pending, &own.unack, &own.messages, &own.dead, &own.errors, &own.paused];
+        let mut keys: Vec<&str> =
+            vec![&own.pending, &own.unack, &own.messages, &own.dead, &own.errors, &own.paused, &own.remembered];
         let members = batch.iter().map(|entry| &entry.member);
         let call = match place {
             Foreign::Members { key, .. } => {
