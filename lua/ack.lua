@@ -1,9 +1,9 @@
 -- Confirmed: the message is gone.
 --
--- KEYS   unack messages attempts errors remembered
+-- KEYS   unack messages attempts errors remembered records
 -- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token
 -- reply  for each lease: 1 done | 0 stale
-local unack, messages, attempts, errors, remembered = unpack(KEYS)
+local unack, messages, attempts, errors, remembered, records = unpack(KEYS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local ids, tokens = {}, {}
@@ -23,6 +23,6 @@ end
 
 local steps = {}
 add(steps, 'ZREM', unack, gone, { back })
-remember(steps, remembered, gone, false, keep, max)
+remember(steps, remembered, records, gone, false, keep, max)
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

@@ -1,11 +1,19 @@
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered
--- ARGV   id, how long to remember it (ms; not a purged one), how many at most
--- reply  cancelled | purged | in_flight | not_found
-local pending, unack, messages, attempts, errors, dead, remembered = unpack(KEYS)
+-- KEYS   pending unack messages attempts errors dead remembered records
+-- ARGV   id, how long to remember it (ms; one that is purged only for a record's sake), how many at most, the record it
+--        stands for ("" is none; see newer), 1 when what it cancels was read with it and never scheduled else 0: with a
+--        record that is remembered too
+-- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed)
+local pending, unack, messages, attempts, errors, dead, remembered, records = unpack(KEYS)
 local id, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
+local stored, record
+if ARGV[4] ~= '' then
+  stored = redis.call('HGET', records, id)
+  record = newer(ARGV[4], stored)
+  if not record then return 'known' end
+end
 if redis.call('ZSCORE', unack, id) then return 'in_flight' end
 local set, status = pending, 'cancelled'
 local score = redis.call('ZSCORE', pending, id)
@@ -13,10 +21,21 @@ if not score then
   set, status = dead, 'purged'
   score = redis.call('ZSCORE', dead, id)
 end
-if not score then return 'not_found' end
-
 local steps = {}
-add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
-if status == 'cancelled' then remember(steps, remembered, { id }, true, keep, max) end
-forget(steps, attempts, errors, messages, { id })
+if score then
+  add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
+elseif record and ARGV[5] == '1' and keep > 0 then
+  status = 'not_found'
+  -- What ended before under this id may be remembered.
+  revive(steps, remembered, { id })
+else
+  return 'not_found'
+end
+if status == 'cancelled' or record then
+  remember(steps, remembered, records, { id }, true, keep, max)
+else
+  drop(steps, records, { id })
+end
+if record and keep > 0 then add(steps, 'HSET', records, { id, record }, restore(records, { id }, { stored })) end
+if score then forget(steps, attempts, errors, messages, { id }) end
 return commit(steps) or status

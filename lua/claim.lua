@@ -1,6 +1,6 @@
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered
+-- KEYS   pending unack messages attempts errors dead paused remembered records
 -- ARGV   mode, limit (1 to 1000), most bytes of bodies, lease in us, skip (probe), bodies read at once
 --        mode: ordinary (in due order, passing over suspects), probe (one, in place `skip` of the due order of those
 --        that are no suspects, the first where there are fewer), suspect (the first that crashed twice or more)
@@ -9,7 +9,7 @@
 --
 -- The first message comes whatever its size. An id without a body becomes dead, reason orphan: its marker body
 -- is a single zero byte.
-local pending, unack, messages, attempts, errors, dead, paused, remembered = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, paused, remembered, records = unpack(KEYS)
 local mode, limit, max_bytes, lease, skip, chunk =
   ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local SUSPECT_CRASHES = 2
@@ -20,7 +20,7 @@ local now = clock()
 local token = now + lease
 -- A foreign value at any key is found here: what could not be settled must not be delivered.
 for _, set in ipairs({ unack, dead, remembered }) do redis.call('ZCARD', set) end
-for _, hash in ipairs({ messages, attempts, errors }) do redis.call('HLEN', hash) end
+for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
 local is_paused = redis.call('GET', paused) and true or false
 local suspects, orphans = 0, {}
 local taken = {}

@@ -41,14 +41,16 @@ local function restore(key, fields, old)
   return undo
 end
 
+-- Takes fields out of a hash that is often not even there.
+local function drop(steps, key, fields)
+  if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
+  add(steps, 'HDEL', key, fields, restore(key, fields, redis.call('HMGET', key, unpack(fields))))
+end
+
 -- Removes what `attempts` and `errors` keep about ids, and their bodies last: nothing could bring those back.
 local function forget(steps, attempts, errors, messages, ids)
-  if #ids == 0 then return end
-  for _, key in ipairs({ attempts, errors }) do
-    if redis.call('EXISTS', key) == 1 then
-      add(steps, 'HDEL', key, ids, restore(key, ids, redis.call('HMGET', key, unpack(ids))))
-    end
-  end
+  drop(steps, attempts, ids)
+  drop(steps, errors, ids)
   add(steps, 'HDEL', messages, ids, {})
 end
 
@@ -98,44 +100,58 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- Remembers how ids ended, for `keep` ms, at most `max` of them: the score is the time in ms, of a cancelled one half a
--- millisecond more. Lets go of what was kept long enough or is too much, MAX_LET_GO at once at most.
-local MAX_LET_GO = 1000
-local function remember(steps, remembered, ids, cancelled, keep, max)
+-- Remembers how ids that were live ended, for `keep` ms, at most `max` of them: the score is the time in ms, of a
+-- cancelled one half a millisecond more. Lets go of what was kept long enough or is too much, MAX_LET_GO at once at most:
+-- twice as many as may come in, so that a set that is too large shrinks. What is not remembered loses its record.
+local MAX_LET_GO = 2000
+local function remember(steps, remembered, records, ids, cancelled, keep, max)
+  if #ids == 0 then return end
   local known = redis.call('ZCARD', remembered)
-  if #ids == 0 or known + keep == 0 then return end
-  local now = math.floor(clock() / 1000)
   local fresh = keep > 0 and math.min(#ids, max) or 0
-  local old = redis.call('ZCOUNT', remembered, '-inf', '(' .. whole(now - keep))
-  if keep == 0 then old = known end
+  local unknown = { unpack(ids, 1, #ids - fresh) }
+  local now = known + fresh > 0 and math.floor(clock() / 1000)
+  local old = keep > 0 and known > 0 and redis.call('ZCOUNT', remembered, '-inf', '(' .. whole(now - keep)) or known
   old = math.min(math.max(old, known + fresh - max), known, MAX_LET_GO)
   if old > 0 then
     local found = redis.call('ZRANGE', remembered, 0, old - 1, 'WITHSCORES')
     local gone, back = {}, { 'ZADD', remembered }
     for i = 1, #found, 2 do
-      gone[#gone + 1] = found[i]
+      gone[#gone + 1], unknown[#unknown + 1] = found[i], found[i]
       back[#back + 1], back[#back + 2] = found[i + 1], found[i]
     end
     add(steps, 'ZREM', remembered, gone, { back })
   end
+  drop(steps, records, unknown)
   if fresh > 0 then
-    local latest = { unpack(ids, #ids - fresh + 1) }
+    local latest, scores = { unpack(ids, #ids - fresh + 1) }, {}
     local at = string.format('%.1f', now + (cancelled and 0.5 or 0))
-    local scores, set, del = {}, { 'ZADD', remembered }, { 'ZREM', remembered }
-    local before = redis.call('ZMSCORE', remembered, unpack(latest))
-    for i, id in ipairs(latest) do
-      scores[#scores + 1], scores[#scores + 2] = at, id
-      if before[i] then
-        set[#set + 1], set[#set + 2] = before[i], id
-      else
-        del[#del + 1] = id
-      end
-    end
-    local undo = {}
-    if #set > 2 then undo[#undo + 1] = set end
-    if #del > 2 then undo[#undo + 1] = del end
-    add(steps, 'ZADD', remembered, scores, undo)
+    for _, id in ipairs(latest) do scores[#scores + 1], scores[#scores + 2] = at, id end
+    add(steps, 'ZADD', remembered, scores, { { 'ZREM', remembered, unpack(latest) } })
   end
+end
+
+-- What lives again is not remembered as ended.
+local function revive(steps, remembered, ids)
+  if #ids == 0 or redis.call('EXISTS', remembered) == 0 then return end
+  local gone, back = {}, { 'ZADD', remembered }
+  for i, score in ipairs(redis.call('ZMSCORE', remembered, unpack(ids))) do
+    if score then
+      gone[#gone + 1] = ids[i]
+      back[#back + 1], back[#back + 2] = score, ids[i]
+    end
+  end
+  add(steps, 'ZREM', remembered, gone, { back })
+end
+
+-- What `records` is to hold of an id once `record` was applied to it: "<offset> <timestamp ms> <place>"; `stored` is
+-- what it holds, or false. Nothing when the record is old: that place was read again. A smaller offset with a later time
+-- is of a log that was made anew. The time is the latest of all, because those of a log need not ascend.
+local function newer(record, stored)
+  local offset, at, place = string.match(record, '^(%d+) (%d+) (.+)$')
+  local last, latest, same = string.match(stored or '', '^(%d+) (%d+) (.+)$')
+  if place ~= same then return record end
+  if tonumber(offset) <= tonumber(last) and tonumber(at) <= tonumber(latest) then return end
+  return offset .. ' ' .. (tonumber(at) > tonumber(latest) and at or latest) .. ' ' .. place
 end
 
 -- How an id ended, and when in ms, by its score in `remembered`; nothing once `keep` ms have passed.

@@ -1,10 +1,10 @@
 -- Takes in messages that are dead from the start: what a source could not understand is kept, with the reason.
 --
--- KEYS   messages dead errors pending unack route
+-- KEYS   messages dead errors pending unack route remembered
 -- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body from the metadata's length on
 -- reply  for each message: 1 taken | 0 its id is live, nothing done; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller registers the route first
-local messages, dead, errors, pending, unack, route = unpack(KEYS)
+local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
 local refusal = closed(route, ARGV[1])
 if refusal then return refusal end
@@ -35,6 +35,7 @@ end
 local steps = {}
 if #taken > 0 then
   add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(taken) } })
+  revive(steps, remembered, taken)
   add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(taken) } })
   add(steps, 'HSET', errors, texts, {})
 end

@@ -208,8 +208,9 @@ if (in_flight or dead_score) and not replace then return { 'exists', id, (due_in
 
 keep = tonumber(keep) or 0
 local live = pending_score or in_flight or dead_score
-local ended = not live and keep > 0 and redis.call('ZSCORE', tag .. ':remembered', id)
-if ended and tonumber(ended) >= now - keep then
+local remembered = tag .. ':remembered'
+local ended = not live and redis.call('ZSCORE', remembered, id)
+if ended and keep > 0 and tonumber(ended) >= now - keep then
   -- That of a cancelled one is half a millisecond more.
   local at = math.floor(tonumber(ended))
   return { at < tonumber(ended) and 'cancelled' or 'delivered', id, at }
@@ -222,6 +223,8 @@ local steps = { { { 'HSET', messages, id, body }, old and { 'HSET', messages, id
 if dead_score then
   steps[#steps + 1] = { { 'ZREM', dead, id }, { 'ZADD', dead, dead_score, id } }
 end
+-- What lives again is not remembered as ended.
+if ended then steps[#steps + 1] = { { 'ZREM', remembered, id }, { 'ZADD', remembered, ended, id } } end
 for _, key in ipairs({ attempts, errors }) do
   local value = (pending_score or dead_score) and redis.call('HGET', key, id)
   if value then

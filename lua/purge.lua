@@ -1,9 +1,9 @@
 -- Deletes dead messages.
 --
--- KEYS   messages attempts errors dead
+-- KEYS   messages attempts errors dead records
 -- ARGV   died before (ms; "" means now), limit (1 to 1000), then the ids (at most `limit`), or none for all that died before
 -- reply  purged, died before (ms; for the next call), 1 when more wait else 0
-local messages, attempts, errors, dead = unpack(KEYS)
+local messages, attempts, errors, dead, records = unpack(KEYS)
 local before, limit = ARGV[1], tonumber(ARGV[2])
 
 if before == '' then before = whole(math.floor(clock() / 1000)) end
@@ -27,6 +27,7 @@ end
 
 local steps = {}
 add(steps, 'ZREM', dead, gone, { back })
+drop(steps, records, gone)
 forget(steps, attempts, errors, messages, gone)
 local failed = commit(steps)
 if failed then return failed end

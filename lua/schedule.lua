@@ -1,28 +1,28 @@
 -- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
 --
--- KEYS   pending unack messages attempts errors dead route remembered
+-- KEYS   pending unack messages attempts errors dead route remembered records
 -- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
 --        how long an ended one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
---        "keep" | "replace", body from the metadata's length on (checked by the caller)
+--        "keep" | "replace", the record it stands for ("" is none; see newer), body from the metadata's length on
+--        (checked by the caller)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
---        in_flight (not replaced) | delivered, cancelled (remembered: nothing changed; the time is that of its end);
+--        in_flight (not replaced) | delivered, cancelled (remembered, and it stands for no record: nothing changed; the
+--        time is that of its end) | known (its record was applied before: nothing changed; the time is 0);
 --        error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
 --        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
 --        not open: the caller registers the route first
-local pending, unack, messages, attempts, errors, dead, route, remembered = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, route, remembered, records = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local FIRST = 5
+local FIRST, EACH = 5, 5
 
-local settings = redis.call('GET', route)
-if not settings or string.sub(settings, 1, #layout) ~= layout then
-  return redis.error_reply('PUNCTUAL unregistered the partition is open as `' .. (settings or '') .. '`, not `' .. layout .. '`')
-end
+local refusal = closed(route, layout)
+if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
 local earliest = head(pending)
 local ids = {}
-for i = FIRST, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
+for i = FIRST, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
 
 -- Where each id is now, and, as the batch goes on, where it will be.
 local state, due_of = {}, {}
@@ -38,7 +38,7 @@ end
 
 -- Stored bodies are read where their due time is asked for, and to undo a replacement.
 local bytes, counted = 0, {}
-for i = FIRST, #ARGV, 4 do
+for i = FIRST, #ARGV, EACH do
   local id = ARGV[i]
   if state[id] and not counted[id] and (state[id] ~= 'pending' or ARGV[i + 2] == 'replace') then
     counted[id] = true
@@ -61,22 +61,41 @@ end
 
 -- The score of those that ended.
 local ended = {}
-if keep > 0 then
+if redis.call('EXISTS', remembered) == 1 then
   local scores = redis.call('ZMSCORE', remembered, unpack(ids))
   for i, id in ipairs(ids) do ended[id] = scores[i] end
 end
 
+-- The record that was last applied to each id that comes with one: as stored, and as the batch goes on.
+local recorded, stored, record_of = {}, {}, {}
+for i = FIRST, #ARGV, EACH do
+  local id = ARGV[i]
+  if ARGV[i + 3] ~= '' and record_of[id] == nil then
+    recorded[#recorded + 1], record_of[id] = id, false
+  end
+end
+if #recorded > 0 then
+  stored = redis.call('HMGET', records, unpack(recorded))
+  for i, id in ipairs(recorded) do record_of[id] = stored[i] end
+end
+
 local reply = {}
 local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
+local back_alive, endings = {}, { 'ZADD', remembered }
 local old_score = {}
 local wake_up = false
-for i = FIRST, #ARGV, 4 do
-  local id, when, conflict, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+for i = FIRST, #ARGV, EACH do
+  local id, when, conflict, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4]
   local is = state[id]
+  local record = ARGV[i + 3] ~= '' and newer(ARGV[i + 3], record_of[id])
   local status, due
-  if not is then status, due = ending(ended[id], keep, now) end
+  if record == nil then
+    status, due = 'known', 0
+  elseif not is and not record then
+    status, due = ending(ended[id], keep, now)
+  end
   if status then
-    -- Neither kept nor replaced: it is over.
+    -- Neither kept nor replaced: it is over, or was done before.
   elseif is and conflict == 'keep' then
     status = is
     due = is == 'pending' and due_of[id] or due_inside(id)
@@ -88,6 +107,10 @@ for i = FIRST, #ARGV, 4 do
     if string.sub(when, 1, 1) == '+' then due = now + due end
     if not is then
       fresh[#fresh + 1] = id
+      if ended[id] then
+        back_alive[#back_alive + 1] = id
+        endings[#endings + 1], endings[#endings + 2] = ended[id], id
+      end
     elseif not old_score[id] then
       -- Read once, also where the batch names the id again.
       old_score[id] = whole(due_of[id])
@@ -102,6 +125,7 @@ for i = FIRST, #ARGV, 4 do
     scores[#scores + 1] = id
     if not is then old_score[id] = '' end
     state[id], due_of[id] = 'pending', due
+    if record then record_of[id] = record end
     if not earliest or due < earliest then wake_up = true end
   end
   reply[#reply + 1] = status
@@ -121,12 +145,19 @@ if #revived > 0 then
   end
   add(steps, 'ZREM', dead, revived, { graves })
 end
+add(steps, 'ZREM', remembered, back_alive, { endings })
 -- A replaced message starts anew.
-if #old_ids > 0 then
-  for _, key in ipairs({ attempts, errors }) do
-    add(steps, 'HDEL', key, old_ids, restore(key, old_ids, redis.call('HMGET', key, unpack(old_ids))))
+drop(steps, attempts, old_ids)
+drop(steps, errors, old_ids)
+local noted, note_ids, notes = {}, {}, {}
+for i, id in ipairs(recorded) do
+  if record_of[id] ~= stored[i] then
+    local n = #note_ids + 1
+    note_ids[n], notes[n] = id, stored[i]
+    noted[2 * n - 1], noted[2 * n] = id, record_of[id]
   end
 end
+add(steps, 'HSET', records, noted, restore(records, note_ids, notes))
 add(steps, 'ZADD', pending, scores, {})
 
 local failed = commit(steps)

@@ -1,7 +1,7 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
 -- or kept longer than they may.
 --
--- KEYS   pending unack messages dead errors paused route their_pending ready retry their_unack counts body...
+-- KEYS   pending unack messages dead errors paused route remembered their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
 --        pending, largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
 --        JSON

@@ -1,7 +1,7 @@
 -- Moves due members of another program's sorted set into the queue: each names a hash, whose fields become the
 -- payload, a JSON object.
 --
--- KEYS   pending unack messages dead errors paused route source details...
+-- KEYS   pending unack messages dead errors paused route remembered source details...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
 --        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
 --        metadata as JSON, 1 when the hash is not to be touched else 0

@@ -1,6 +1,6 @@
 -- Moves due members of another program's sorted set into the queue: the member is the payload.
 --
--- KEYS   pending unack messages dead errors paused route source
+-- KEYS   pending unack messages dead errors paused route remembered source
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
 --        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
 --        metadata as JSON

@@ -2,10 +2,11 @@
 -- programs' keys.
 
 -- What stands first in KEYS and ARGV of each of them.
-local OWN_KEYS = 7
+local OWN_KEYS = 8
 local OWN_ARGUMENTS = 5
 local queue = {
   pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
+  remembered = KEYS[8],
 }
 local channel = ARGV[1]
 -- now (ms), room (due messages that may wait in pending), payload (the largest, bytes), bytes (of all bodies)
@@ -93,6 +94,7 @@ local function take(entries, weigh, read)
   local steps, all = {}, {}
   for n, i in ipairs(taken) do all[n] = ids[i] end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
+  revive(steps, queue.remembered, all)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, graves, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })

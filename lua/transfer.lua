@@ -1,11 +1,11 @@
 -- Into lists on this Redis, exactly once: pushed and gone in one step.
 --
--- KEYS   unack messages attempts errors remembered list...
+-- KEYS   unack messages attempts errors remembered records list...
 -- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token, which of the lists (from 1),
 --        value
 -- reply  for each lease: 1 done | 0 stale | the type of what its list's key holds instead: still claimed
-local BEFORE_LISTS = 5
-local unack, messages, attempts, errors, remembered = unpack(KEYS, 1, BEFORE_LISTS)
+local BEFORE_LISTS = 6
+local unack, messages, attempts, errors, remembered, records = unpack(KEYS, 1, BEFORE_LISTS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local ids, tokens = {}, {}
@@ -38,6 +38,6 @@ add(steps, 'ZREM', unack, gone, { back })
 for n = BEFORE_LISTS + 1, #KEYS do
   add(steps, 'RPUSH', KEYS[n], values[n], { { 'LTRIM', KEYS[n], 0, -(#values[n] + 1) } })
 end
-remember(steps, remembered, gone, false, keep, max)
+remember(steps, remembered, records, gone, false, keep, max)
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

@@ -28,7 +28,7 @@ const PREFIX_BYTES: usize = 1 + 8 + 8 + 4;
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
     let json = serde_json::to_vec(metadata).expect("strings and integers always serialize");
     let mut tail = BytesMut::with_capacity(4 + json.len() + payload.len());
-    tail.put_u32(u32::try_from(json.len()).expect("bounded by MAX_METADATA_BYTES"));
+    tail.put_u32(u32::try_from(json.len()).expect("far below 4 GiB: no source keeps more than 16 MiB"));
     tail.extend_from_slice(&json);
     tail.extend_from_slice(payload);
     tail.freeze()

@@ -9,12 +9,14 @@ pub use self::{
     ended::{Ended, Ending, Remember},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
+    record::{Cancellation, LogRecord},
 };
 use crate::time::{Due, UnixMillis};
 
 mod ended;
 mod origin;
 mod properties;
+mod record;
 
 /// Most partitions of a route: each is a task, and a look at Redis per `max_sleep`.
 pub const MAX_PARTITIONS: u16 = 256;
@@ -196,6 +198,8 @@ pub struct NewMessage {
     pub payload: Bytes,
     pub metadata: Metadata,
     pub on_conflict: OnConflict,
+    /// Of a source's: what it was read from.
+    pub record: Option<LogRecord>,
 }
 
 /// A message as it is stored.

@@ -184,6 +184,7 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
         payload,
         metadata,
         on_conflict: on_conflict.unwrap_or_default(),
+        record: None,
     })
 }
 

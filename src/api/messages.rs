@@ -117,10 +117,10 @@ pub async fn cancel(
     Path((route, id)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
     let id = parse_id(&id)?;
-    match api.queue.cancel(&route, &id).await? {
+    match api.queue.cancel(&route, &id.clone().into()).await? {
         Cancelled::Cancelled | Cancelled::Purged => Ok(StatusCode::NO_CONTENT),
         Cancelled::InFlight => Err(Problem::in_flight(id.as_str())),
-        Cancelled::NotFound => Err(Problem::unknown_message(id.as_str())),
+        Cancelled::NotFound | Cancelled::Known => Err(Problem::unknown_message(id.as_str())),
     }
 }
 

@@ -54,6 +54,7 @@ pub async fn raw(
         payload: body.bytes.clone(),
         metadata,
         on_conflict: query.on_conflict.unwrap_or_default(),
+        record: None,
     };
     let scheduled = api.queue.schedule(&route, VIA, vec![message]).await?;
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))

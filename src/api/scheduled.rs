@@ -36,6 +36,7 @@ impl<'a> Answer<'a> {
             Status::Exists(state) => ("exists", Some(state)),
             Status::Replaced | Status::Revived => ("replaced", None),
             Status::InFlight => ("in_flight", None),
+            Status::Known => ("known", None),
             Status::Ended(ending) => (ending.as_str(), None),
         };
         let time = Some(scheduled.due.to_rfc3339());
@@ -54,7 +55,7 @@ impl<'a> Answer<'a> {
 pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     let status = match scheduled.status {
         Status::Scheduled => StatusCode::CREATED,
-        Status::Exists(_) | Status::Replaced | Status::Revived | Status::Ended(_) => StatusCode::OK,
+        Status::Exists(_) | Status::Replaced | Status::Revived | Status::Known | Status::Ended(_) => StatusCode::OK,
         Status::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
     };
     (status, Json(Answer::scheduled(route, scheduled))).into_response()

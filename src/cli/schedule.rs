@@ -58,6 +58,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         Status::Scheduled => "scheduled",
         Status::Exists(_) => "exists",
         Status::Replaced | Status::Revived => "replaced",
+        Status::Known => "known",
         Status::Ended(ending) => ending.as_str(),
         Status::InFlight => {
             return Err(Failure::Failed(format!("`{}` is in flight and cannot be replaced", answer.id)));
@@ -116,5 +117,5 @@ fn message(arguments: Arguments) -> Result<NewMessage, Failure> {
         }
     };
     let on_conflict = if arguments.replace { OnConflict::Replace } else { OnConflict::Keep };
-    Ok(NewMessage { id, due, payload: payload.into(), metadata, on_conflict })
+    Ok(NewMessage { id, due, payload: payload.into(), metadata, on_conflict, record: None })
 }

@@ -1,28 +1,29 @@
 //! From the raw structs to `Config`: ranges, and what must fit together.
 
-use std::{collections::BTreeMap, fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
 
 use url::Url;
 
 use super::{
-    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, SourceConfig,
-    TokenConfig,
+    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, TokenConfig,
     entries::{Names, is_name},
     problem::{Path, Problems},
     raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
+    raw_source::RawSource,
     read::unknown,
     routes, sinks, sources,
     value::{Period, Size},
 };
-use crate::message::Remember;
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.
 const MAX_PAYLOAD: u64 = 3 << 20;
-
-/// `remember` of a route with a Kafka source, unless it says something: after a crash a topic is read again from the last
-/// commit, and nothing of it should come twice.
-const REMEMBER_OF_KAFKA: Remember = Remember { period: Duration::from_mins(10), max: 100_000 };
 
 pub const fn millis(millis: u64) -> Period {
     Period(Duration::from_millis(millis))
@@ -44,11 +45,15 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         timeouts.extend(sinks::timeout(&sink).map(|timeout| (name.clone(), timeout)));
         sinks.extend(sinks::sink(sink, &at, &key_prefix, problems).map(|sink| (name, sink)));
     }
-    let limits = routes::Limits { sinks: &names.sinks, timeouts: &timeouts, max_payload };
+    let from_kafka = raw.sources.values().filter_map(|source| match source {
+        RawSource::Kafka(source) => source.route.clone(),
+        _ => None,
+    });
+    let from_kafka: BTreeSet<String> = from_kafka.collect();
+    let limits = routes::Limits { sinks: &names.sinks, timeouts: &timeouts, max_payload, from_kafka: &from_kafka };
     let mut routes = BTreeMap::new();
     for (name, route) in raw.routes {
-        let at = Path::of("routes").key(&name);
-        routes.extend(routes::route(route, &at, &limits, problems).map(|route| (name, route)));
+        routes.extend(routes::route(&name, route, &limits, problems).map(|route| (name, route)));
     }
     let limits = sources::Limits { routes: &names.routes, key_prefix: &key_prefix };
     let mut sources = BTreeMap::new();
@@ -57,13 +62,6 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
     }
     sources::check_groups(&sources, problems);
-    for source in sources.values() {
-        if let SourceConfig::Kafka(source) = source
-            && let Some(route) = routes.get_mut(&*source.route)
-        {
-            route.remember.get_or_insert(REMEMBER_OF_KAFKA);
-        }
-    }
     Some(Config {
         redis: redis?,
         server: server?,

@@ -25,6 +25,13 @@ const LEASE_MARGIN: Duration = Duration::from_millis(500);
 /// Longest time for which an ended id is remembered: what repeats later is no repetition any more.
 const LONGEST_MEMORY: Duration = Duration::from_hours(30 * 24);
 
+/// How long a route with a Kafka source remembers, unless it says so: after a crash a topic is read again from the last
+/// commit, and nothing of it should come twice.
+const MEMORY_OF_KAFKA: Period = Period(Duration::from_mins(10));
+
+/// Where the default of `remember.max` for all routes stands.
+const MAX_DEFAULT: &str = "route_defaults.remember.max";
+
 /// What a message may take beside its payload, in bytes: metadata (64 KiB) and encoding, with room.
 const LARGEST_OVERHEAD: u64 = 128 << 10;
 
@@ -35,9 +42,12 @@ pub struct Limits<'a> {
     pub timeouts: &'a BTreeMap<String, Duration>,
     /// Bytes.
     pub max_payload: Option<u64>,
+    /// Routes with a Kafka source.
+    pub from_kafka: &'a BTreeSet<String>,
 }
 
-pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
+pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
+    let at = &Path::of("routes").key(name);
     let sink = problems.require(&at.key("sink"), raw.sink);
     if let Some(sink) = sink.as_ref().filter(|sink| !limits.sinks.contains(*sink)) {
         problems.add(&at.key("sink"), format!("sink {}", unknown(sink, limits.sinks)));
@@ -62,7 +72,8 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
         problems.add(&bytes_at, text);
     }
     let retry = retry(&raw.retry, &at.key("retry"), problems);
-    let remember = remember(&raw.remember, &at.key("remember"), problems);
+    let unless_said = limits.from_kafka.contains(name).then_some(MEMORY_OF_KAFKA);
+    let remember = remember(&raw.remember, unless_said, &at.key("remember"), problems);
     Some(RouteConfig {
         sink: sink?.into(),
         partitions: u16::try_from(partitions?.0).expect("at most 256"),
@@ -74,9 +85,18 @@ pub fn route(raw: RawRoute, at: &Path, limits: &Limits, problems: &mut Problems)
     })
 }
 
-fn remember(raw: &RawRemember, at: &Path, problems: &mut Problems) -> Option<Remember> {
-    let max = problems.within(&at.key("max"), raw.max, Whole(1)..=Whole(10_000_000));
-    let period = raw.r#for?;
+/// `unless_said`: how long without a `for`.
+fn remember(raw: &RawRemember, unless_said: Option<Period>, at: &Path, problems: &mut Problems) -> Option<Remember> {
+    let max_at = at.key("max");
+    let max = problems.within(&max_at, raw.max, Whole(1)..=Whole(10_000_000));
+    let Some(period) = raw.r#for.or(unless_said) else {
+        // A default for all routes asks for nothing yet.
+        let [written, default] = [&max_at, &Path::of(MAX_DEFAULT)].map(|path| problems.origins.get(path).cloned());
+        if written.is_some() && written != default {
+            problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
+        }
+        return None;
+    };
     let period = problems.within(&at.key("for"), Some(period), millis(0)..=Period(LONGEST_MEMORY));
     Some(Remember { period: period?.0, max: u32::try_from(max?.0).expect("at most 10000000") })
 }

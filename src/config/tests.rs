@@ -66,7 +66,7 @@ fn a_file_changes_what_it_names_and_entries_start_from_their_defaults() {
         &["
 redis: { password: }
 server: { auth: { tokens: [plain, { token: t, rights: [read], routes: [a] }], open_metrics: true } }
-route_defaults: { retry: { max: 1m } }
+route_defaults: { retry: { max: 1m }, remember: { max: 90000 } }
 sinks:
   web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_c2VjcmV0], headers: { X-A: '1' } }
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
@@ -79,7 +79,7 @@ sources:
   records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: r.k }
 routes:
   a: { sink: web }
-  r.k: { sink: web }
+  r.k: { sink: web, remember: { max: 7 } }
   b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 }, remember: { for: 10m } }
   off: { sink: jobs, remember: { for: 0s } }
   few: { sink: jobs, remember: { for: 1s, max: 5 } }
@@ -122,9 +122,9 @@ routes:
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
     let memory = |seconds, max| Some(Remember { period: Duration::from_secs(seconds), max });
-    assert_eq!((a.remember, b.remember), (None, memory(600, 100_000)));
-    assert_eq!(config.routes["r.k"].remember, memory(600, 100_000), "as it has a Kafka source");
-    assert_eq!((config.routes["off"].remember, config.routes["few"].remember), (memory(0, 100_000), memory(1, 5)));
+    assert_eq!((a.remember, b.remember), (None, memory(600, 90_000)));
+    assert_eq!(config.routes["r.k"].remember, memory(600, 7), "as it has a Kafka source");
+    assert_eq!((config.routes["off"].remember, config.routes["few"].remember), (memory(0, 90_000), memory(1, 5)));
     assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
     assert_eq!(a.retry.backoff, crate::backoff::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap());
     assert_eq!((b.partitions, b.lease, b.max_in_flight_bytes), (4, Duration::from_secs(10), 2 << 20));

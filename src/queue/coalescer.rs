@@ -6,7 +6,7 @@
 //! `LINGER` again, to learn how many there are. What came while a call waited for its turn leaves with it.
 //!
 //! A job that could not leave within the store's timeout is answered and dropped: whoever asked has been told
-//! that it failed, and must not find it done later.
+//! that it failed, and must not find it done later. Nor does one leave whose asker has gone.
 
 use std::sync::Arc;
 
@@ -119,9 +119,11 @@ fn parts(messages: Vec<NewMessage>) -> Vec<(Vec<NewMessage>, usize)> {
     parts
 }
 
-fn size(message: &NewMessage) -> usize {
+/// What it takes of a script call, in bytes.
+pub fn size(message: &NewMessage) -> usize {
     let metadata = serde_json::to_vec(&message.metadata).map_or(0, |json| json.len());
-    message.payload.len() + metadata + MESSAGE_OVERHEAD
+    let record = message.record.as_ref().map_or(0, |record| record.place.len());
+    message.payload.len() + metadata + record + MESSAGE_OVERHEAD
 }
 
 fn too_late() -> StoreError {
@@ -190,8 +192,11 @@ impl Way {
         let mut askers = Vec::with_capacity(jobs.len());
         let now = Instant::now();
         for job in jobs {
+            if job.answer.is_closed() {
+                continue;
+            }
             if job.deadline <= now {
-                // Whoever asked may have gone already.
+                // Whoever asked may go at any time.
                 let _ = job.answer.send(Err(too_late()));
                 continue;
             }

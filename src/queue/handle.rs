@@ -12,7 +12,7 @@ use super::{
     registry::{Registry, StartError},
 };
 use crate::{
-    message::{MessageId, NewMessage, State},
+    message::{Cancellation, MessageId, NewMessage, State},
     metrics,
     port::{Partition, StoreError},
     store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
@@ -120,12 +120,12 @@ impl Queue {
         Ok(self.store.reschedule(self.partition(route, id)?, id, due).await?)
     }
 
-    pub async fn cancel(&self, route: &str, id: &MessageId) -> Result<Cancelled, QueueError> {
-        let cancelled = self.store.cancel(self.partition(route, id)?, id).await?;
+    pub async fn cancel(&self, route: &str, cancellation: &Cancellation) -> Result<Cancelled, QueueError> {
+        let cancelled = self.store.cancel(self.partition(route, &cancellation.id)?, cancellation).await?;
         match cancelled {
             Cancelled::Cancelled => metrics::cancelled(route),
             Cancelled::Purged => metrics::purged(route, 1),
-            Cancelled::InFlight | Cancelled::NotFound => {}
+            Cancelled::InFlight | Cancelled::NotFound | Cancelled::Known => {}
         }
         Ok(cancelled)
     }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use futures::future::try_join_all;
 
-use super::{Queue, QueueError, StartError};
+use super::{Queue, QueueError, StartError, coalescer::size};
 use crate::{
     message::NewMessage,
     metrics,
     outcome::DeadReason,
     port::StoreError,
-    store::redis::{MAX_CALL_BYTES, UNREGISTERED},
+    store::redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES, UNREGISTERED},
 };
 
 /// Messages in one script call: they are rare, and may be larger than others.
@@ -72,14 +72,37 @@ impl Queue {
 fn batches(messages: &[(NewMessage, String)]) -> Vec<&[(NewMessage, String)]> {
     let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (place, (message, _)) in messages.iter().enumerate() {
-        bytes += message.payload.len();
+        let size = size(message) + MAX_ERROR_BYTES;
+        bytes += size;
         if place > start && (place - start == BATCH || bytes > MAX_CALL_BYTES / 2) {
             batches.push(&messages[start..place]);
-            (start, bytes) = (place, message.payload.len());
+            (start, bytes) = (place, size);
         }
     }
     if start < messages.len() {
         batches.push(&messages[start..]);
     }
     batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata, OnConflict},
+        time::Due,
+    };
+
+    #[test]
+    fn headers_count_as_payloads_do() {
+        let metadata = Metadata { key: Some("x".repeat(MAX_CALL_BYTES / 8)), ..Metadata::default() };
+        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+        let message = |n: usize| {
+            let (id, metadata) = (MessageId::parse(&n.to_string()).unwrap(), metadata.clone());
+            NewMessage { id, due, payload: "".into(), metadata, on_conflict, record: None }
+        };
+        let messages: Vec<_> = (0..10).map(|n| (message(n), String::new())).collect();
+        let sizes: Vec<usize> = batches(&messages).into_iter().map(<[_]>::len).collect();
+        assert_eq!(sizes, [3, 3, 3, 1]);
+    }
 }

@@ -34,7 +34,10 @@ pub enum Status {
     Revived,
     /// It should be replaced but is in flight: nothing changed.
     InFlight,
-    /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced.
+    /// The record that it was read from, or a later one, was applied before: nothing changed.
+    Known,
+    /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced. Not for what was read
+    /// from a record: one that is not known is another message.
     Ended(Ending),
 }
 
@@ -42,7 +45,7 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     pub id: MessageId,
-    /// Its due time; for a kept message, the one it has; for one that ended, when it did.
+    /// Its due time; for a kept message, the one it has; for one that ended, when it did; 0 for one that is known.
     pub due: UnixMillis,
     pub status: Status,
 }
@@ -85,6 +88,8 @@ pub enum Cancelled {
     Purged,
     InFlight,
     NotFound,
+    /// The record that asks for it, or a later one, was applied before: nothing changed.
+    Known,
 }
 
 /// A part of a listing.

@@ -2,48 +2,36 @@
 //!
 //! What cannot be scheduled becomes a dead letter with the reason. While Redis is down or full the intake waits,
 //! and the source with it. A live id with other content is scheduled under a digest of both. What a source takes
-//! again after a crash has the id that it had, and changes nothing.
+//! again after a crash has the id or the record that it had, and changes nothing.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::{
+    entry::{Entry, folded},
     id::digest,
     status::{Side, Status},
 };
 use crate::{
-    message::{MessageId, NewMessage, OnConflict, StoredMessage},
+    message::{Cancellation, MessageId, NewMessage, OnConflict, StoredMessage},
     metrics::SourceMetrics,
     port::StoreError,
     queue::{self, Cancelled, Queue, QueueError},
+    time::{Due, UnixMillis},
 };
 
 /// Waits between two tries while Redis cannot take messages: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Until a message that is in flight is looked at again, to be replaced or cancelled.
 const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(50);
+/// After so long such a wait is told: the message's sink is slow or away.
+const IN_FLIGHT_SILENCE: Duration = Duration::from_secs(1);
 /// Most that are scheduled in one call.
 const BATCH: usize = 1000;
-
-/// What a source has taken.
-#[derive(Clone, Debug)]
-pub enum Entry {
-    Schedule(NewMessage),
-    /// It cannot be understood; why. Its due time does not matter.
-    Invalid(NewMessage, String),
-    /// No longer wanted.
-    Cancel(MessageId),
-}
-
-impl Entry {
-    fn id(&self) -> &MessageId {
-        match self {
-            Self::Schedule(message) | Self::Invalid(message, _) => &message.id,
-            Self::Cancel(id) => id,
-        }
-    }
-}
 
 /// Punctual is stopping: what was given is not, or not known to be, in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,54 +104,39 @@ impl Intake {
         self.status.set_failing(Side::System, error)
     }
 
-    /// Returns once Redis has all of it. Entries of one id take effect in their order.
+    /// Returns once Redis has all of it. Of entries that replace or cancel one id, only the last takes effect. Dropped
+    /// before, it may have done any of it, and what is in the connection by then may still be done.
     ///
     /// # Errors
     /// When punctual stops first: nothing of this may be acknowledged upstream.
     pub async fn take(&self, entries: Vec<Entry>) -> Result<(), Stopped> {
-        let mut part = Vec::new();
-        let mut ids = HashSet::new();
-        for entry in entries {
-            let cancels = matches!(entry, Entry::Cancel(_));
-            if cancels || part.len() == BATCH || !ids.insert(entry.id().clone()) {
-                self.take_part(std::mem::take(&mut part)).await?;
-                ids = HashSet::from([entry.id().clone()]);
-            }
+        let (mut good, mut bad, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
+        // What cannot be scheduled replaces nothing.
+        for entry in folded(entries.into_iter().map(|entry| self.checked(entry))) {
             match entry {
-                Entry::Cancel(id) => self.cancel(&id).await?,
-                other => part.push(other),
-            }
-        }
-        self.take_part(part).await
-    }
-
-    /// No two of one id.
-    async fn take_part(&self, entries: Vec<Entry>) -> Result<(), Stopped> {
-        let (mut good, mut bad) = (Vec::new(), Vec::new());
-        for entry in entries {
-            match entry {
-                Entry::Schedule(message) => match self.check(&message) {
-                    Ok(()) => good.push(message),
-                    Err(error) => bad.push((message, error)),
-                },
+                Entry::Schedule(message) => good.push(message),
                 Entry::Invalid(message, error) => bad.push((message, error)),
-                Entry::Cancel(_) => unreachable!("cancelled one by one"),
+                Entry::Cancel(cancellation) => cancelled.push(cancellation),
             }
         }
-        if !bad.is_empty() {
-            self.metrics.invalid.increment(bad.len() as u64);
-        }
-        while !bad.is_empty() {
-            let left = self.until_done(|| self.queue.inter(&self.route, bad.clone())).await?;
-            bad = Vec::new();
-            for (message, error) in left {
-                bad.extend(self.other_content(message).await?.map(|message| (message, error)));
-            }
-        }
+        self.bury(bad).await?;
         while !good.is_empty() {
-            good = self.schedule(good).await?;
+            let rest = good.split_off(good.len().min(BATCH));
+            self.schedule(good).await?;
+            good = rest;
+        }
+        if !cancelled.is_empty() {
+            self.cancel(cancelled).await?;
         }
         Ok(())
+    }
+
+    fn checked(&self, entry: Entry) -> Entry {
+        let Entry::Schedule(message) = entry else { return entry };
+        match self.check(&message) {
+            Ok(()) => Entry::Schedule(message),
+            Err(error) => Entry::Invalid(message, error),
+        }
     }
 
     fn check(&self, message: &NewMessage) -> Result<(), String> {
@@ -175,58 +148,91 @@ impl Intake {
         queue::check_due(message.due).map_err(|error| error.to_string())
     }
 
-    /// Returns what must be tried again, in another form.
-    async fn schedule(&self, messages: Vec<NewMessage>) -> Result<Vec<NewMessage>, Stopped> {
-        let answers = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
-        let (mut again, mut taken, mut in_flight) = (Vec::new(), 0, false);
-        for (message, answer) in messages.into_iter().zip(answers) {
-            match answer.status {
-                queue::Status::Scheduled | queue::Status::Replaced | queue::Status::Revived => taken += 1,
-                queue::Status::Exists(_) => again.extend(self.other_content(message).await?),
-                // A schedule whose key is used anew is another one, though the key was remembered.
-                queue::Status::Ended(_) if message.on_conflict == OnConflict::Replace => {
-                    let due = format!("{:?}", message.due);
-                    let id = digest(&[message.id.as_str().as_bytes(), due.as_bytes()]);
-                    again.push(under_digest(NewMessage { id, ..message }));
-                }
-                // It was taken before.
-                queue::Status::Ended(_) => {}
-                queue::Status::InFlight => {
-                    in_flight = true;
-                    again.push(message);
-                }
+    async fn bury(&self, mut bad: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
+        if !bad.is_empty() {
+            self.metrics.invalid.increment(bad.len() as u64);
+        }
+        // Dead letters are due when they came.
+        for (message, _) in &mut bad {
+            message.due = Due::NOW;
+        }
+        while !bad.is_empty() {
+            let left = self.until_done(|| self.queue.inter(&self.route, bad.clone())).await?;
+            bad = Vec::new();
+            for (message, error) in left {
+                bad.extend(self.other_content(message).await?.map(|message| (message, error)));
             }
         }
-        self.metrics.taken.increment(taken);
-        if in_flight {
-            self.pause(IN_FLIGHT_PAUSE).await?;
+        Ok(())
+    }
+
+    async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
+        let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
+        while !messages.is_empty() {
+            let answers = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
+            let (mut again, mut taken, mut in_flight) = (Vec::new(), 0, None);
+            for (message, answer) in messages.into_iter().zip(answers) {
+                match answer.status {
+                    queue::Status::Scheduled | queue::Status::Replaced | queue::Status::Revived => taken += 1,
+                    queue::Status::Exists(_) => again.extend(self.other_content(message).await?),
+                    // It was taken before.
+                    queue::Status::Known | queue::Status::Ended(_) => {}
+                    queue::Status::InFlight => {
+                        in_flight = Some(message.id.clone());
+                        again.push(message);
+                    }
+                }
+            }
+            self.metrics.taken.increment(taken);
+            if let Some(id) = in_flight {
+                self.wait_for(&id, "its replacement", begun).await?;
+            }
+            messages = again;
         }
-        Ok(again)
+        self.well(Side::Flight);
+        Ok(())
+    }
+
+    async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
+        let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
+        while !cancelled.is_empty() {
+            let mut in_flight = Vec::new();
+            for one in cancelled {
+                match self.until_done(|| self.queue.cancel(&self.route, &one)).await? {
+                    Cancelled::InFlight => in_flight.push(one),
+                    Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound | Cancelled::Known => {}
+                }
+            }
+            if let Some(one) = in_flight.last() {
+                self.wait_for(&one.id, "its cancellation", begun).await?;
+            }
+            cancelled = in_flight;
+        }
+        self.well(Side::Flight);
+        Ok(())
+    }
+
+    /// A pause until a message that is in flight is looked at again, since `begun`.
+    async fn wait_for(&self, id: &MessageId, what: &str, begun: Instant) -> Result<(), Stopped> {
+        if begun.elapsed() >= IN_FLIGHT_SILENCE {
+            self.wrong(Side::Flight, &format!("`{id}` is in flight, {what} waits"));
+        }
+        self.pause(IN_FLIGHT_PAUSE).await
     }
 
     /// The message under another id, unless the live one of its id is the same.
     async fn other_content(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
-        let is_same = |stored: &StoredMessage| stored.payload == message.payload && stored.metadata == message.metadata;
         let live = match live {
             Some(queue::Found::Live(live)) => live,
             // Delivered or cancelled meanwhile: remembered or not, scheduling it again will tell.
             Some(queue::Found::Ended(_)) | None => return Ok(Some(message)),
         };
         match live.message {
-            Ok(stored) if is_same(&stored) => Ok(None),
+            Ok(stored) if is_same(&stored, &message) => Ok(None),
             _ => {
                 self.metrics.conflicts.increment(1);
                 Ok(Some(under_digest(message)))
-            }
-        }
-    }
-
-    async fn cancel(&self, id: &MessageId) -> Result<(), Stopped> {
-        loop {
-            match self.until_done(|| self.queue.cancel(&self.route, id)).await? {
-                Cancelled::InFlight => self.pause(IN_FLIGHT_PAUSE).await?,
-                Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound => return Ok(()),
             }
         }
     }
@@ -237,7 +243,7 @@ impl Intake {
         mut call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
         let [mut pause, longest] = PAUSES;
-        let _asking = Asking(&self.status);
+        let _asking = Asking(&self.status, Side::Redis);
         loop {
             let error = match call().await {
                 Ok(done) => {
@@ -264,19 +270,35 @@ impl Intake {
     }
 }
 
-/// A call that is repeated. Once nobody waits for it, Redis may be back long before there is something to take again.
-struct Asking<'a>(&'a Status);
+/// What is repeated. Once nobody waits for it, that side may be well long before there is something to take again.
+struct Asking<'a>(&'a Status, Side);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.forget(Side::Redis);
+        self.0.forget(self.1);
     }
+}
+
+/// A delay counts from when the message was taken: taken again, the same one has another due time.
+fn absolute(due: Due) -> Option<UnixMillis> {
+    match due {
+        Due::At(at) => Some(at),
+        Due::After(_) => None,
+    }
+}
+
+fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
+    stored.payload == message.payload
+        && stored.metadata == message.metadata
+        && absolute(message.due).is_none_or(|due| stored.due == due)
 }
 
 /// The same content gets the same id.
 fn under_digest(message: NewMessage) -> NewMessage {
     let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
-    let id = digest(&[message.id.as_str().as_bytes(), &metadata, &message.payload]);
+    let due = absolute(message.due).map(|due| due.get().to_be_bytes());
+    let due = due.as_ref().map_or(&[][..], |due| &due[..]);
+    let id = digest(&[message.id.as_str().as_bytes(), &metadata, &message.payload, due]);
     NewMessage { id, on_conflict: OnConflict::Keep, ..message }
 }
 

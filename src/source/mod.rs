@@ -2,6 +2,7 @@
 //! API. A source knows its system and the `Intake`; the intake knows the queue. A message is acknowledged upstream
 //! only after the intake has answered for it: then Redis has it, or keeps it as a dead letter.
 
+mod entry;
 mod id;
 mod intake;
 pub mod kafka;
@@ -17,8 +18,9 @@ use tokio::sync::watch;
 use crate::port::Bell;
 
 pub use self::{
+    entry::Entry,
     id::digest,
-    intake::{Entry, Intake, Stopped},
+    intake::{Intake, Stopped},
     redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},
 };
@@ -37,7 +39,8 @@ pub struct Bells {
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
     /// Takes messages until `stop` says so. Returns only then, or when dropped: it survives the loss of its system
-    /// and of Redis, and tells `intake.status()` about either. Dropping it at any await loses nothing.
+    /// and of Redis, and tells `intake.status()` about either. Dropping it at any await loses nothing:
+    /// what was on its way to Redis may still arrive there, and is not acknowledged upstream.
     async fn run(&self, intake: Intake, stop: watch::Receiver<bool>);
 
     /// Whether it could take messages now; bounded in time.

@@ -35,6 +35,8 @@ pub enum Side {
     /// The source's own system.
     System,
     Redis,
+    /// A sink that has a message which is to be replaced or cancelled.
+    Flight,
 }
 
 /// The changing part, written by the source and read by the API. One side's recovery does not hide the other's trouble.
@@ -46,7 +48,7 @@ struct Health {
     /// One side was well at least once.
     begun: bool,
     /// What is wrong, by side.
-    wrong: [Option<String>; 2],
+    wrong: [Option<String>; 3],
     last_error: Option<String>,
 }
 

@@ -309,7 +309,8 @@ const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("retry: {jitter: 2}", "retry.jitter: 2 is not within 0 .. 1"),
     ("retry: {jitter: []}", "retry.jitter: must be a number, not a list"),
     ("remember: {for: 721h}", "remember.for: `30days 1h` is not within 0s .. 30days"),
-    ("remember: {max: 0}", "remember.max: `0` is not within 1 .. 10000000"),
+    ("remember: {max: 0, for: 1s}", "remember.max: `0` is not within 1 .. 10000000"),
+    ("remember: {max: 5}", "remember.for: is missing: without it `max` means nothing"),
     ("retry: 3", "retry: must be a mapping, not a number"),
     ("sinks: s", "sinks: `sinks` is unknown: did you mean `sink`?"),
 ];

@@ -4,8 +4,9 @@
 //! but a tick. What it reads gathers in `backlog` while one batch is in `flight` to Redis. When both are full for a
 //! while, all partitions are paused and polled on, so that the group keeps its member for as long as Redis is away.
 //!
-//! Before partitions are given up, the flight has some time to land; then it is called back, so that nothing of it
-//! can reach Redis after what the next owner reads. What landed is committed; the rest the next owner reads again.
+//! Before partitions are given up, the flight has some time to land; then it is called back, so that nothing more of it
+//! leaves. What is in the connection by then may reach Redis after what the next owner reads: it is known there, by its
+//! record or its id. What landed is committed; the rest the next owner reads again.
 
 use std::{
     sync::{

@@ -9,7 +9,7 @@ use super::{
     timing::{self, TIMING},
 };
 use crate::{
-    message::{MessageId, NewMessage, OnConflict},
+    message::{Cancellation, MessageId, NewMessage, OnConflict},
     source::{Entry, digest},
     time::Due,
 };
@@ -20,8 +20,8 @@ const MAX_KEPT_BYTES: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub enum Reading {
     Take(Entry),
-    /// Overdue for too long. With the id of what it replaces, which is no longer wanted either.
-    Skip(Option<MessageId>),
+    /// Overdue for too long. With the cancellation of what it replaces, which is no longer wanted either.
+    Skip(Option<Cancellation>),
     /// Of so many bytes, which is more than can be kept.
     TooLarge(usize),
 }
@@ -39,6 +39,7 @@ pub fn read(record: Record, max_overdue: Option<Duration>, now: u64) -> Reading 
         return tombstone(record);
     }
     let is_schedule = schedule::is_schedule(&record);
+    let read_from = is_schedule.then(|| record.to_log_record());
     let read = if is_schedule {
         schedule::read(&record)
     } else {
@@ -58,11 +59,11 @@ pub fn read(record: Record, max_overdue: Option<Duration>, now: u64) -> Reading 
     if let (Due::At(at), Some(most)) = (due, max_overdue)
         && u128::from(now.saturating_sub(at.get())) > most.as_millis()
     {
-        return Reading::Skip(is_schedule.then_some(id));
+        return Reading::Skip(is_schedule.then_some(Cancellation { record: read_from, ..id.into() }));
     }
     let on_conflict = if is_schedule { OnConflict::Replace } else { OnConflict::Keep };
     let payload = record.value.unwrap_or_default();
-    Reading::Take(Entry::Schedule(NewMessage { id, due, payload, metadata, on_conflict }))
+    Reading::Take(Entry::Schedule(NewMessage { id, due, payload, metadata, on_conflict, record: read_from }))
 }
 
 /// Cancels the schedule of its key. One that should be delayed itself cannot be: no sink sends a tombstone.
@@ -71,7 +72,10 @@ fn tombstone(record: Record) -> Reading {
         return invalid(record, format!("{name}: a record without a value cannot be delayed"));
     }
     match record.key.as_deref().filter(|key| !key.is_empty()) {
-        Some(key) => Reading::Take(Entry::Cancel(schedule::id(key).0)),
+        Some(key) => {
+            let (id, read_from) = (schedule::id(key).0, record.to_log_record());
+            Reading::Take(Entry::Cancel(Cancellation { record: Some(read_from), ..id.into() }))
+        }
         None => invalid(record, "neither a key nor a value".into()),
     }
 }
@@ -83,7 +87,7 @@ fn invalid(record: Record, error: String) -> Reading {
         metadata.origin.get_or_insert_default().id = Some(told);
     }
     let payload = record.value.unwrap_or_default();
-    let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep };
+    let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None };
     Reading::Take(Entry::Invalid(message, error))
 }
 
@@ -108,11 +112,13 @@ mod tests {
             panic!("it is scheduled")
         };
         assert_eq!((message.id.as_str(), message.on_conflict), ("t:3:7", OnConflict::Keep));
+        assert_eq!(message.record, None, "its id says it");
         let schedule = [("scheduler-epoch", &b"1700000009"[..]), ("scheduler-target-topic", b"x")];
         let Reading::Take(Entry::Schedule(message)) = read(record(&schedule), None, NOW) else {
             panic!("it is scheduled")
         };
         assert_eq!((message.id.as_str(), message.on_conflict), ("key", OnConflict::Replace));
+        assert_eq!(message.record.unwrap().to_string(), "7 1700000000000 t:3");
         let mut long = record(&[]);
         long.place.topic = "t".repeat(200).into();
         let (id, told) = place(&long);
@@ -122,7 +128,8 @@ mod tests {
     #[test]
     fn a_tombstone_cancels_what_has_its_key_and_is_not_delayed() {
         let tombstone = |headers| Record { value: None, ..record(headers) };
-        assert!(matches!(read(tombstone(&[]), None, NOW), Reading::Take(Entry::Cancel(id)) if id.as_str() == "key"));
+        let Reading::Take(Entry::Cancel(cancelled)) = read(tombstone(&[]), None, NOW) else { panic!("it cancels") };
+        assert_eq!((cancelled.id.as_str(), &*cancelled.record.unwrap().to_string()), ("key", "7 1700000000000 t:3"));
         for (record, text) in [
             (tombstone(&[("punctual-delay", b"1s")]), "punctual-delay: a record without a value cannot be delayed"),
             (Record { key: None, ..tombstone(&[]) }, "neither a key nor a value"),
@@ -141,7 +148,9 @@ mod tests {
         assert!(matches!(read(at(b"1"), None, NOW), Reading::Take(_)));
         assert!(matches!(read(record(&[]), most, NOW), Reading::Take(_)), "now is not overdue");
         let schedule = [("scheduler-epoch", &b"1"[..]), ("scheduler-target-topic", b"x")];
-        assert!(matches!(read(record(&schedule), most, NOW), Reading::Skip(Some(id)) if id.as_str() == "key"));
+        assert!(
+            matches!(read(record(&schedule), most, NOW), Reading::Skip(Some(replaced)) if replaced.id.as_str() == "key")
+        );
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::{
 use bytes::Bytes;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 
+use crate::message::LogRecord;
+
 /// Where a record was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
@@ -50,6 +52,15 @@ impl Record {
             }
         }
         record
+    }
+
+    /// What the store is told that it was.
+    pub fn to_log_record(&self) -> LogRecord {
+        LogRecord {
+            place: format!("{}:{}", self.place.topic, self.place.partition).into(),
+            offset: u64::try_from(self.offset).unwrap_or(0),
+            timestamp: self.timestamp.unwrap_or(0),
+        }
     }
 
     /// Bytes of key, value and headers.

@@ -92,7 +92,8 @@ impl Reader {
         origin.properties = odd.or_none();
         metadata.origin = origin.or_none();
         let due = due.unwrap_or(Due::NOW);
-        let message = NewMessage { id, due, payload: delivery.data.into(), metadata, on_conflict: OnConflict::Keep };
+        let (payload, on_conflict) = (delivery.data.into(), OnConflict::Keep);
+        let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
         match problem {
             None => Entry::Schedule(message),
             Some(problem) => Entry::Invalid(message, problem),

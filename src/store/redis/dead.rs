@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, reply::Reply, script, unless_closed};
+use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, engine::shortened, reply::Reply, script, unless_closed};
 use crate::{
     codec,
     message::{MessageId, NewMessage},
@@ -17,10 +17,18 @@ impl RedisStore {
     pub async fn inter(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
         let mut call = script::INTER
-            .keys(&[&keys.messages, &keys.dead, &keys.errors, &keys.pending, &keys.unack, &keys.route])
+            .keys(&[
+                &keys.messages,
+                &keys.dead,
+                &keys.errors,
+                &keys.pending,
+                &keys.unack,
+                &keys.route,
+                &keys.remembered,
+            ])
             .arg(self.layout(partition)?);
         for (message, error) in batch {
-            let text = format!("{}: {error}", DeadReason::Invalid.as_str());
+            let text = format!("{}: {}", DeadReason::Invalid.as_str(), shortened(error));
             let tail = codec::tail(&message.metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
         }
@@ -73,7 +81,7 @@ impl RedisStore {
         let mut parts = ids.map(|ids| ids.chunks(MAX_BATCH));
         loop {
             let mut call = script::PURGE
-                .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+                .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
                 .arg(&before)
                 .arg(MAX_BATCH);
             if let Some(parts) = &mut parts {

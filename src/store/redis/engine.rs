@@ -20,7 +20,7 @@ use crate::{
 const BODIES_AT_ONCE: u32 = 8;
 
 /// Longest error text that is kept with a message, in bytes: enough for a cause, too little for a page.
-const MAX_ERROR_BYTES: usize = 500;
+pub const MAX_ERROR_BYTES: usize = 500;
 
 #[async_trait]
 impl Store for RedisStore {
@@ -42,6 +42,7 @@ impl Store for RedisStore {
                 &keys.dead,
                 &keys.paused,
                 &keys.remembered,
+                &keys.records,
             ])
             .arg(mode)
             .arg(request.limit)
@@ -89,7 +90,7 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let Route { settings, .. } = self.route(&partition.route)?;
         let mut call = script::ACK
-            .keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.remembered])
+            .keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.remembered, &keys.records])
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());
         for lease in leases {
@@ -132,7 +133,8 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
         let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
-        let mut all = vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors, &keys.remembered];
+        let mut all =
+            vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors, &keys.remembered, &keys.records];
         all.extend(&lists);
         let Route { settings, .. } = self.route(&partition.route)?;
         let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
@@ -154,6 +156,6 @@ impl RedisStore {
     }
 }
 
-fn shortened(error: &str) -> &str {
+pub(super) fn shortened(error: &str) -> &str {
     &error[..error.floor_char_boundary(MAX_ERROR_BYTES)]
 }

@@ -111,8 +111,16 @@ impl RedisStore {
         batch: &[ForeignEntry],
     ) -> Result<Vec<Verdict>, StoreError> {
         let own = self.keys(partition)?;
-        let mut keys: Vec<&str> =
-            vec![&own.pending, &own.unack, &own.messages, &own.dead, &own.errors, &own.paused, &own.route];
+        let mut keys: Vec<&str> = vec![
+            &own.pending,
+            &own.unack,
+            &own.messages,
+            &own.dead,
+            &own.errors,
+            &own.paused,
+            &own.route,
+            &own.remembered,
+        ];
         let members = batch.iter().map(|entry| &entry.member);
         let call = match place {
             Foreign::Members { key, .. } => {

@@ -68,6 +68,9 @@ pub struct PartitionKeys {
     /// Sorted set: id -> time at which it was delivered, ms, or half a millisecond after it was cancelled; of those
     /// that the route remembers.
     pub remembered: String,
+    /// Hash: id -> `<offset> <timestamp, ms> <place>` of the record that was last applied to it (`LogRecord`), only for
+    /// ids that came with one and are live or remembered.
+    pub records: String,
     /// Exists while the route is paused.
     pub paused: String,
     /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, for `lua/produce.lua`.
@@ -87,6 +90,7 @@ impl PartitionKeys {
             errors: key("errors"),
             dead: key("dead"),
             remembered: key("remembered"),
+            records: key("records"),
             paused: key("paused"),
             route: key("route"),
             wake: key("wake"),

@@ -18,6 +18,7 @@ mod schedule;
 mod script;
 mod wake;
 
+pub use engine::MAX_ERROR_BYTES;
 pub use foreign::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
 pub use keys::DelayQueueKeys;
 pub use look::{Listed, PartitionStats};

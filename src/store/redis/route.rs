@@ -153,7 +153,8 @@ impl RedisStore {
             .collect();
         let mut all = vec![routes_key.as_str()];
         for keys in &partitions {
-            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route, &keys.remembered]);
+            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
+            all.extend([keys.remembered.as_str(), &keys.records]);
         }
         script::REPARTITION
             .keys(&all)

@@ -5,7 +5,7 @@ use redis::Value;
 use super::{DATA_VERSION, MAX_CALL_BYTES, RedisStore, Route, UNREGISTERED, reply::Reply, script};
 use crate::{
     codec,
-    message::{Ending, MessageId, NewMessage, OnConflict, State},
+    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State},
     port::{Partition, StoreError},
     queue::{Cancelled, Rescheduled, Scheduled, Status},
     time::Due,
@@ -52,6 +52,7 @@ impl RedisStore {
                 &keys.dead,
                 &keys.route,
                 &keys.remembered,
+                &keys.records,
             ])
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
@@ -63,7 +64,9 @@ impl RedisStore {
                 OnConflict::Replace => "replace",
             };
             let tail = codec::tail(&message.metadata, &message.payload);
-            call = call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(conflict).arg(&tail[..]);
+            let record = record_argument(message.record.as_ref());
+            call =
+                call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(conflict).arg(record).arg(&tail[..]);
         }
         let reply: Vec<Value> = call.run(&self.connection).await?;
         let mut reply = Reply::from(reply);
@@ -76,6 +79,7 @@ impl RedisStore {
                     "replaced" => Status::Replaced,
                     "revived" => Status::Revived,
                     "in_flight" => Status::InFlight,
+                    "known" => Status::Known,
                     "unack" => Status::Exists(State::Unack),
                     "dead" => Status::Exists(State::Dead),
                     other => Ending::parse(other).map_or(Status::Exists(State::Pending), Status::Ended),
@@ -103,7 +107,8 @@ impl RedisStore {
         })
     }
 
-    pub async fn cancel(&self, partition: &Partition, id: &MessageId) -> Result<Cancelled, StoreError> {
+    pub async fn cancel(&self, partition: &Partition, cancellation: &Cancellation) -> Result<Cancelled, StoreError> {
+        let Cancellation { id, record, unseen } = cancellation;
         let keys = self.keys(partition)?;
         let Route { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
@@ -115,19 +120,27 @@ impl RedisStore {
                 &keys.errors,
                 &keys.dead,
                 &keys.remembered,
+                &keys.records,
             ])
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
+            .arg(record_argument(record.as_ref()))
+            .arg(u8::from(*unseen))
             .run(&self.connection)
             .await?;
         Ok(match reply.as_str() {
             "cancelled" => Cancelled::Cancelled,
             "purged" => Cancelled::Purged,
             "in_flight" => Cancelled::InFlight,
+            "known" => Cancelled::Known,
             _ => Cancelled::NotFound,
         })
     }
+}
+
+fn record_argument(record: Option<&LogRecord>) -> String {
+    record.map_or_else(String::new, LogRecord::to_string)
 }
 
 fn due_argument(due: Due) -> String {

@@ -2,6 +2,7 @@
 
 mod check;
 mod delayqueue;
+mod intake;
 mod kafka;
 mod program;
 mod rabbitmq;

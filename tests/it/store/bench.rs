@@ -172,7 +172,7 @@ pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload
         name: name.into(),
         partitions,
         max_payload,
-        remember: Some(remember(name)),
+        remember: remember(name),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use punctual::{
     connection::classify,
-    message::{Ending, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    message::{Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
     outcome::DeadReason,
     port::{
         Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, StoreError, Transfer,
@@ -126,6 +126,46 @@ async fn every_script_takes_a_thousand_ids() {
 }
 
 #[tokio::test]
+async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at_once() {
+    let mut bench = Bench::start().await;
+    let fill = "for n = 1, 5000 do redis.call('ZADD', KEYS[1], ARGV[1], 'old-' .. n) \
+                redis.call('HSET', KEYS[2], 'old-' .. n, '1 1 t:0') end";
+    let now = bench.micros().await / 1000;
+    let [remembered, records] = ["remembered", "records"].map(|name| key(ROUTE, 0, name));
+    redis::cmd("EVAL")
+        .arg(fill)
+        .arg(2)
+        .arg(&[&remembered, &records])
+        .arg(now)
+        .exec_async(&mut bench.raw)
+        .await
+        .expect("filled");
+    let store = |remember| {
+        let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: MAX_PAYLOAD, remember };
+        RedisStore::new(bench.store.connection().clone(), PREFIX, [settings])
+    };
+    let stores = [store(Some(Remember { period: Duration::from_hours(1), max: 1000 })), store(None)];
+    // Each time 1000 come in, and the second store forgets.
+    for (round, (store, left)) in (0_u64..).zip([(0, 4000), (0, 3000), (0, 2000), (0, 1000), (0, 1000), (1, 0)]) {
+        let store = &stores[store];
+        let record = LogRecord { place: "t:0".into(), offset: round, timestamp: 1 };
+        let anew = |one: NewMessage| {
+            let (id, record) = (id(&format!("{round}-{}", &one.id.as_str()[120..])), Some(record.clone()));
+            NewMessage { id, record, ..one }
+        };
+        let batch: Vec<_> = batch(MAX_BATCH, 1, OnConflict::Keep).into_iter().map(anew).collect();
+        store.schedule(&partition(), &batch).await.expect("scheduled");
+        let claim = claim(store).await;
+        let leases: Vec<Lease> =
+            claim.messages.iter().map(|one| Lease { id: one.id.clone(), token: claim.token }).collect();
+        store.ack(&partition(), &leases).await.expect("acknowledged");
+        let rows = bench.rows(&partition()).await;
+        rows.check_invariants();
+        assert_eq!((rows.remembered.len(), rows.records.len()), (left, left));
+    }
+}
+
+#[tokio::test]
 async fn no_reply_is_larger_than_eight_mebibytes() {
     let mut bench = Bench::start().await;
     let scripts = scripts();
@@ -201,7 +241,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
         call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..4]);
         for message in batch(count, 1, OnConflict::Replace) {
-            call.arg(message.id.as_str()).arg("+0").arg("replace").arg("tail");
+            call.arg(message.id.as_str()).arg("+0").arg("replace").arg("").arg("tail");
         }
         call
     };
@@ -261,6 +301,7 @@ fn batch(count: usize, payload: usize, on_conflict: OnConflict) -> Vec<NewMessag
             payload: vec![0; payload].into(),
             metadata: Metadata::default(),
             on_conflict,
+            record: None,
         })
         .collect()
 }

@@ -99,7 +99,7 @@ pub fn expect(
                 format!("{:?}", model.claim(request, claim.clock.micros, claim.token.0))
             }
             Operation::Recover => format!("{:?}", model.recover(micros, now)),
-            Operation::Cancel(id) => format!("{:?}", model.cancel(id.as_str(), now, memory)),
+            Operation::Cancel(cancellation) => format!("{:?}", model.cancel(cancellation, now, memory)),
             Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now)),
             Operation::Redrive(ids) => model.redrive(ids.as_deref(), now).to_string(),
             Operation::Purge(ids) => model.purge(ids.as_deref()).to_string(),
@@ -119,6 +119,7 @@ fn produced(status: Status) -> &'static str {
         Status::Exists(_) => "exists",
         Status::Replaced | Status::Revived => "replaced",
         Status::InFlight => "in_flight",
+        Status::Known => panic!("it cannot name a record"),
         Status::Ended(ending) => ending.as_str(),
     }
 }

@@ -249,7 +249,7 @@ impl Case<'_> {
                     text
                 }
                 Operation::Recover => shown(store.recover(partition).await),
-                Operation::Cancel(id) => shown(store.cancel(partition, id).await),
+                Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
                 Operation::Redrive(ids) => shown(store.redrive(partition, ids.as_deref()).await),
                 Operation::Purge(ids) => shown(store.purge(partition, ids.as_deref()).await),
@@ -288,6 +288,8 @@ impl Operation {
         let stays = memory.keep > FAR / 2;
         let fixed = |message: &NewMessage| stays && message.on_conflict == OnConflict::Keep;
         match self {
+            // Of several, one may be of a log made anew, and the other no longer old then.
+            Operation::Schedule(batch) if batch.len() == 1 && batch[0].record.is_some() => true,
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),
             Operation::Reschedule(..) | Operation::Claim(_) => false,

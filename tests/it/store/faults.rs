@@ -37,13 +37,20 @@ const GROWING: [&str; 13] = [
 /// What changes nothing.
 const READING: [&str; 4] = ["due", "get", "list", "stats"];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 10] = [
+const UNTOUCHED: [(&str, &str); 17] = [
     ("cancel dead", "remembered"),
     ("cancel pending", "dead"),
+    ("cancel pending by a record", "dead"),
+    ("cancel unseen", "attempts"),
+    ("cancel unseen", "errors"),
+    ("cancel unseen", "messages"),
     ("get", "remembered"),
     ("produce", "attempts"),
     ("produce", "errors"),
+    ("produce", "records"),
+    ("produce in place of a dead one", "records"),
     ("produce in place of a dead one", "remembered"),
+    ("produce in place of a pending one", "records"),
     ("produce in place of a pending one", "remembered"),
     ("take from a delayqueue", "paused"),
     ("take hashes", "paused"),
@@ -88,7 +95,7 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
         bench.set(scene).await;
         let call = bench.record(scene, script).await;
         let keys = if script == "produce" {
-            ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered"]
+            ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered", "records"]
                 .map(|name| key(ROUTE, 0, name))
                 .to_vec()
         } else {
@@ -213,12 +220,13 @@ async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_
         payload: Bytes::from_static(b"x"),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        record: None,
     };
     bench.store.schedule(&last, std::slice::from_ref(&message)).await.expect("scheduled");
     for store in &stores[..2] {
         mismatch(store).await;
     }
-    bench.store.cancel(&last, &message.id).await.expect("cancelled");
+    bench.store.cancel(&last, &message.id.clone().into()).await.expect("cancelled");
     bench.store.pause(&last).await.expect("paused");
     for store in &stores[..2] {
         mismatch(store).await;

@@ -44,6 +44,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         payload: Bytes::from_static(b"x"),
         metadata: Metadata::default(),
         on_conflict: OnConflict::Keep,
+        record: None,
     };
     let before = bench.dump().await;
     let refused = bench.store.inter(&last, &[(message.clone(), "broken".into())]).await;

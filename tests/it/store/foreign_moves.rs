@@ -22,6 +22,8 @@ use super::{
 async fn a_member_is_moved_with_its_due_time_rounded_up() {
     let mut bench = Bench::start().await;
     bench.set("take members").await;
+    let remembered = key(ROUTE, 0, "remembered");
+    let () = redis::cmd("ZADD").arg(&remembered).arg(1).arg("one").query_async(&mut bench.raw).await.unwrap();
     let verdicts = take(&mut bench, "take members").await;
     let expected = [Taken, Taken, Conflict, Conflict, Conflict, Gone, Gone, Taken, Taken, Taken, Taken, Invalid];
     assert_eq!(verdicts, expected);
@@ -31,6 +33,7 @@ async fn a_member_is_moved_with_its_due_time_rounded_up() {
     let now = bench.micros().await / 1000;
     assert!((now - 5000..=now).contains(&one.accepted.get()), "lateness counts from when it was taken");
     assert_eq!(rows.pending["one"], 1001);
+    assert!(!rows.remembered.contains_key("one"), "it lives again");
     assert_eq!(message(&rows, "two").metadata.content_type.as_deref(), Some("text/plain"));
     let large = entries("take members").pop().unwrap().member;
     assert_eq!(message(&rows, "large").payload, large);

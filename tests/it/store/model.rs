@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use punctual::{
     codec,
-    message::{Ending, MessageId, NewMessage, OnConflict, State, StoredMessage},
+    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, StoredMessage},
     port::{Burial, ClaimMode, ClaimRequest, Lease, Recovered, Release, Retry, Settled},
     queue::{Cancelled, Rescheduled, Status},
     time::{Due, UnixMillis},
@@ -73,18 +73,33 @@ impl Rows {
         Some((if cancelled { Ending::Cancelled } else { Ending::Delivered }, at))
     }
 
-    /// Lets go of the oldest to keep to both bounds.
+    /// What is kept of `record` once it is applied; nothing when it is old.
+    fn newer(&self, id: &str, record: &LogRecord) -> Option<LogRecord> {
+        let last = self.records.get(id).filter(|last| last.place == record.place);
+        let is_old = |last: &LogRecord| record.offset <= last.offset && record.timestamp <= last.timestamp;
+        match last {
+            Some(last) if is_old(last) => None,
+            Some(last) => Some(LogRecord { timestamp: record.timestamp.max(last.timestamp), ..record.clone() }),
+            None => Some(record.clone()),
+        }
+    }
+
+    /// Lets go of the oldest to keep to both bounds. Who is not remembered loses its record.
     pub fn remember(&mut self, ids: &[&str], cancelled: bool, now: u64, memory: Memory) {
         if ids.is_empty() {
             return;
         }
         let mut ordered: Vec<_> = self.remembered.iter().map(|(id, ended)| (*ended, id.clone())).collect();
         ordered.sort();
-        let fresh = ids.len().min(memory.max);
+        let fresh = if memory.keep > 0 { ids.len().min(memory.max) } else { 0 };
         let too_old = ordered.iter().filter(|((at, _), _)| at + memory.keep < now).count();
         let too_many = (ordered.len() + fresh).saturating_sub(memory.max);
         for (_, id) in ordered.iter().take(too_old.max(too_many)) {
             self.remembered.remove(id);
+            self.records.remove(id);
+        }
+        for id in &ids[..ids.len() - fresh] {
+            self.records.remove(*id);
         }
         for id in &ids[ids.len() - fresh..] {
             self.remembered.insert((*id).to_owned(), (now, cancelled));
@@ -93,7 +108,13 @@ impl Rows {
 
     fn schedule_one(&mut self, message: &NewMessage, now: u64, keep: u64) -> (Status, u64) {
         let id = message.id.as_str();
-        if let Some((ending, at)) = self.ended(id, now, keep) {
+        let record = message.record.as_ref().map(|record| self.newer(id, record));
+        if record == Some(None) {
+            return (Status::Known, 0);
+        }
+        if let Some((ending, at)) = self.ended(id, now, keep)
+            && record.is_none()
+        {
             return (Status::Ended(ending), at);
         }
         let state = self.state(id);
@@ -106,6 +127,10 @@ impl Rows {
             (Some(State::Pending), OnConflict::Replace) => Status::Replaced,
         };
         self.forget(id);
+        self.remembered.remove(id);
+        if let Some(record) = record.flatten() {
+            self.records.insert(id.to_owned(), record);
+        }
         let due = at(message.due, now);
         let body = StoredMessage {
             due: millis(due),
@@ -128,6 +153,7 @@ impl Rows {
             let body = StoredMessage { due: at, accepted: at, metadata, payload: message.payload.clone() };
             self.bodies.insert(id.clone(), codec::encode(&body));
             self.errors.insert(id.clone(), "invalid: odd".into());
+            self.remembered.remove(&id);
             self.dead.insert(id, now);
             true
         };
@@ -236,17 +262,31 @@ impl Rows {
         settled
     }
 
-    pub fn cancel(&mut self, id: &str, now: u64, memory: Memory) -> Cancelled {
+    pub fn cancel(&mut self, cancellation: &Cancellation, now: u64, memory: Memory) -> Cancelled {
+        let Cancellation { id, record, unseen } = cancellation;
+        let id = id.as_str();
+        let record = record.as_ref().map(|record| self.newer(id, record));
+        if record == Some(None) {
+            return Cancelled::Known;
+        }
         let cancelled = match self.state(id) {
+            None if record.is_some() && *unseen && memory.keep > 0 => Cancelled::NotFound,
             None => return Cancelled::NotFound,
             Some(State::Unack) => return Cancelled::InFlight,
-            Some(State::Pending) => {
-                self.remember(&[id], true, now, memory);
-                Cancelled::Cancelled
-            }
+            Some(State::Pending) => Cancelled::Cancelled,
             Some(State::Dead) => Cancelled::Purged,
         };
         self.forget(id);
+        match record.flatten() {
+            None if cancelled == Cancelled::Purged => drop(self.records.remove(id)),
+            None => self.remember(&[id], true, now, memory),
+            Some(record) => {
+                self.remember(&[id], true, now, memory);
+                if memory.keep > 0 {
+                    self.records.insert(id.to_owned(), record);
+                }
+            }
+        }
         cancelled
     }
 
@@ -279,6 +319,7 @@ impl Rows {
         let ids = self.dead_ones(ids);
         for id in &ids {
             self.forget(id);
+            self.records.remove(id);
         }
         ids.len() as u64
     }

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
-    message::{MessageId, Metadata, NewMessage, OnConflict, Remember},
+    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember},
     outcome::DeadReason,
     port::{ClaimMode, ClaimRequest, Partition},
     time::{Due, UnixMillis},
 };
 
 /// Routes of the model, and their partitions.
-pub const ROUTES: [(&str, u16); 2] = [("one", 1), ("three", 3)];
+pub const ROUTES: [(&str, u16); 3] = [("one", 1), ("three", 3), ("off", 1)];
 /// What a partition remembers of the ended.
 #[derive(Clone, Copy)]
 pub struct Memory {
@@ -20,11 +20,12 @@ pub struct Memory {
     pub max: usize,
 }
 
-/// One route remembers long but few, the other hardly at all.
-pub fn remember(route: &str) -> Remember {
+/// One route remembers long but few, one for a moment, one nothing.
+pub fn remember(route: &str) -> Option<Remember> {
     match route {
-        "one" => Remember { period: Duration::from_hours(1), max: 3 },
-        _ => Remember { period: Duration::from_millis(5), max: 5 },
+        "one" => Some(Remember { period: Duration::from_hours(1), max: 3 }),
+        "three" => Some(Remember { period: Duration::from_millis(5), max: 5 }),
+        _ => None,
     }
 }
 
@@ -57,7 +58,7 @@ pub enum Operation {
     Bury(Vec<Pick>, DeadReason),
     Release(Vec<Pick>),
     Transfer(Vec<Pick>),
-    Cancel(MessageId),
+    Cancel(Cancellation),
     Reschedule(MessageId, Due),
     Redrive(Option<Vec<MessageId>>),
     Purge(Option<Vec<MessageId>>),
@@ -87,7 +88,7 @@ pub fn partitions() -> Vec<Partition> {
 }
 
 pub fn memory(partition: &Partition) -> Memory {
-    let Remember { period, max } = remember(&partition.route);
+    let Some(Remember { period, max }) = remember(&partition.route) else { return Memory { keep: 0, max: 0 } };
     let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
     Memory { keep: u64::try_from(period.as_millis()).expect("short"), max: max.div_ceil(u32::from(count)) as usize }
 }
@@ -125,7 +126,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
     prop_oneof![
         8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
         1 => vec(message.clone(), 1..4).prop_map(Operation::Inter),
-        2 => message.prop_map(Operation::Produce),
+        2 => message.prop_map(|message| Operation::Produce(NewMessage { record: None, ..message })),
         10 => claim().prop_map(Operation::Claim),
         3 => Just(Operation::Recover),
         2 => picks().prop_map(Operation::Ack),
@@ -133,7 +134,8 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         3 => (picks(), reason).prop_map(|(picks, reason)| Operation::Bury(picks, reason)),
         3 => picks().prop_map(Operation::Release),
         3 => picks().prop_map(Operation::Transfer),
-        1 => id().prop_map(Operation::Cancel),
+        2 => (id(), log_record(), any::<bool>())
+            .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
         1 => some_ids().prop_map(Operation::Redrive),
         1 => some_ids().prop_map(Operation::Purge),
@@ -151,15 +153,24 @@ fn picks() -> impl Strategy<Value = Vec<Pick>> {
 
 fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
-    (select(ids), due(), vec(any::<u8>(), 0..40), option::of("[a-zé\"\\\\\t]{0,5}"), conflict).prop_map(
-        |(id, due, payload, key, on_conflict)| NewMessage {
+    let key = option::of("[a-zé\"\\\\\t]{0,5}");
+    (select(ids), due(), vec(any::<u8>(), 0..40), key, conflict, log_record()).prop_map(
+        |(id, due, payload, key, on_conflict, record)| NewMessage {
             id,
             due,
             payload: payload.into(),
             metadata: Metadata { key, ..Metadata::default() },
             on_conflict,
+            record,
         },
     )
+}
+
+/// Few, so that they are read again and again, behind and ahead of each other, from a log that was made anew.
+fn log_record() -> impl Strategy<Value = Option<LogRecord>> {
+    let record = (0..6_u64, 0..3_u64, select(vec!["t:0", "t:0", "t:0", "log 2"]));
+    let record = record.prop_map(|(offset, era, place)| LogRecord { place: place.into(), offset, timestamp: era });
+    option::weighted(0.5, record)
 }
 
 /// Long ago (often the same), now, in a few milliseconds, or far ahead: whatever it is, the clock that a script

@@ -54,6 +54,7 @@ async fn the_same_message_is_stored_the_same_through_the_script_and_through_the_
                     payload: payload.to_vec().into(),
                     metadata: metadata.clone(),
                     on_conflict: OnConflict::Keep,
+                    record: None,
                 };
                 assert_eq!(metadata.validate(), Ok(()));
                 let (status, produced_due) = bench.try_produce(&partition, &message("produced")).await.expect("taken");

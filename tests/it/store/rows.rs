@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use punctual::message::LogRecord;
 use redis::aio::MultiplexedConnection;
 
 pub const PREFIX: &str = "p";
@@ -19,13 +20,15 @@ pub struct Rows {
     pub errors: BTreeMap<String, String>,
     /// When each ended, in milliseconds, and whether it was cancelled.
     pub remembered: BTreeMap<String, (u64, bool)>,
+    /// The record that was last applied to each that came with one.
+    pub records: BTreeMap<String, LogRecord>,
     pub paused: bool,
 }
 
 type Set = Vec<(String, f64)>;
 type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
-type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, bool);
+type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, bool);
 
 pub fn key(route: &str, number: u16, name: &str) -> String {
     format!("{{{PREFIX}:{route}:{number}}}:{name}")
@@ -37,11 +40,11 @@ impl Rows {
         for set in ["pending", "unack", "dead", "remembered"] {
             pipe.cmd("ZRANGE").arg(key(route, number, set)).arg(0).arg(-1).arg("WITHSCORES");
         }
-        for hash in ["messages", "attempts", "errors"] {
+        for hash in ["messages", "attempts", "errors", "records"] {
             pipe.hgetall(key(route, number, hash));
         }
         pipe.exists(key(route, number, "paused"));
-        let (pending, unack, dead, remembered, bodies, attempts, errors, paused): Reply =
+        let (pending, unack, dead, remembered, bodies, attempts, errors, records, paused): Reply =
             pipe.query_async(connection).await.expect("our keys hold our types");
         Self {
             pending: whole_scores(pending),
@@ -51,6 +54,7 @@ impl Rows {
             attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
             errors,
             remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
+            records: records.into_iter().map(|(id, text)| (id, log_record(&text))).collect(),
             paused,
         }
     }
@@ -76,6 +80,9 @@ impl Rows {
             let half = if *cancelled { ".5" } else { "" };
             pipe.zadd(key(route, number, "remembered"), id, format!("{at}{half}")).ignore();
         }
+        for (id, record) in &self.records {
+            pipe.hset(key(route, number, "records"), id, record.to_string()).ignore();
+        }
         if self.paused {
             pipe.set(key(route, number, "paused"), 1).ignore();
         }
@@ -98,6 +105,13 @@ impl Rows {
         for id in self.attempts.keys().chain(self.errors.keys()) {
             assert!(live.contains(&id), "something is kept about `{id}`, which is not live: {self:?}");
         }
+        for id in self.remembered.keys() {
+            assert!(!live.contains(&id), "`{id}` is remembered as ended, and live: {self:?}");
+        }
+        for id in self.records.keys() {
+            let known = live.contains(&id) || self.remembered.contains_key(id);
+            assert!(known, "a record of `{id}`, which is neither live nor remembered: {self:?}");
+        }
         assert!(self.attempts.values().all(|counts| *counts != (0, 0)), "attempts of an id that has none: {self:?}");
     }
 }
@@ -116,6 +130,12 @@ fn whole_scores(set: Vec<(String, f64)>) -> BTreeMap<String, u64> {
 fn ended(score: f64) -> (u64, bool) {
     assert!([0.0, 0.5].contains(&score.fract()), "{score}");
     (score as u64, score.fract() > 0.0)
+}
+
+fn log_record(text: &str) -> LogRecord {
+    let parts: Vec<&str> = text.splitn(3, ' ').collect();
+    let number = |n: usize| parts[n].parse().expect("a number");
+    LogRecord { offset: number(0), timestamp: number(1), place: parts[2].into() }
 }
 
 fn counts(text: &str) -> (u32, u32) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use punctual::{
     codec,
-    message::{MessageId, Metadata, NewMessage, OnConflict, Remember, State, StoredMessage},
+    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State, StoredMessage},
     outcome::DeadReason,
     port::{Burial, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Store, StoreError, Token, Transfer},
     store::redis::RegistrationError,
@@ -32,11 +32,14 @@ const FAR_AHEAD: u64 = 4_000_000_000_000;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 34] = [
+pub const SCENES: [(&str, &str); 37] = [
     ("ack", "ack"),
     ("bury", "bury"),
     ("cancel pending", "cancel"),
     ("cancel dead", "cancel"),
+    ("cancel pending by a record", "cancel"),
+    ("cancel dead by a record", "cancel"),
+    ("cancel unseen", "cancel"),
     ("claim", "claim"),
     ("probe", "claim"),
     ("claim a suspect", "claim"),
@@ -120,6 +123,8 @@ pub fn rows() -> Rows {
     rows.remembered = [("long-gone", 1000, false), ("long-gone-too", 1000, true), ("ended", FAR_AHEAD, true)]
         .map(|(id, at, cancelled)| (id.to_owned(), (at, cancelled)))
         .into();
+    let records = ["failed", "held", "dead", "long-gone", "ended"].map(|id| (id.to_owned(), record(7)));
+    rows.records = records.into();
     rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
     rows
 }
@@ -131,11 +136,14 @@ impl Bench {
         pipe.cmd("FLUSHALL");
         let routes = format!("{PREFIX}:routes");
         for (route, partitions) in super::operation::ROUTES {
-            let Remember { period, max } = remember(route);
-            let keep = period.as_millis();
-            let text = format!(
-                r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD},"remember":{{"for":{keep},"max":{max}}}}}"#
-            );
+            let (keep, memory) = match remember(route) {
+                Some(Remember { period, max }) => {
+                    let keep = period.as_millis();
+                    (keep, format!(r#","remember":{{"for":{keep},"max":{max}}}"#))
+                }
+                None => (0, String::new()),
+            };
+            let text = format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}{memory}}}"#);
             pipe.hset(&routes, route, text);
             for number in 0..partitions {
                 pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}"));
@@ -181,10 +189,13 @@ impl Bench {
             "probe" => drop(store.claim(&partition, claim(ClaimMode::Probe { skip: 1 })).await?),
             "claim a suspect" => drop(store.claim(&partition, claim(ClaimMode::Suspect)).await?),
             "recover" => drop(store.recover(&partition).await?),
-            "cancel pending" => drop(store.cancel(&partition, &id("failed")).await?),
-            "cancel dead" => drop(store.cancel(&partition, &id("dead")).await?),
+            "cancel pending" => drop(store.cancel(&partition, &id("failed").into()).await?),
+            "cancel dead" => drop(store.cancel(&partition, &id("dead").into()).await?),
+            "cancel pending by a record" => drop(store.cancel(&partition, &cancelled("failed")).await?),
+            "cancel dead by a record" => drop(store.cancel(&partition, &cancelled("dead")).await?),
+            "cancel unseen" => drop(store.cancel(&partition, &cancelled("ended")).await?),
             "inter" => {
-                let named = ["fresh", "due", "other", "fresh", "dead"];
+                let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
                 store.inter(&partition, &batch).await?;
             }
@@ -287,19 +298,36 @@ fn message(text: &str, due: Due, replace: bool) -> NewMessage {
         payload: Bytes::from_static(b"new"),
         metadata: Metadata::default(),
         on_conflict: if replace { OnConflict::Replace } else { OnConflict::Keep },
+        record: None,
     }
+}
+
+fn record(offset: u64) -> LogRecord {
+    LogRecord { place: "t:0".into(), offset, timestamp: LONG_AGO }
+}
+
+fn cancelled(text: &str) -> Cancellation {
+    Cancellation { id: id(text), record: Some(record(8)), unseen: true }
+}
+
+fn read_from(offset: u64, message: NewMessage) -> NewMessage {
+    NewMessage { record: Some(record(offset)), ..message }
 }
 
 fn batch() -> Vec<NewMessage> {
     vec![
         message("fresh", Due::After(FAR), false),
         message("ended", Due::NOW, true),
+        read_from(7, message("ended", Due::NOW, true)),
+        read_from(8, message("ended", Due::After(FAR), true)),
+        read_from(8, message("new", Due::After(FAR), true)),
         message("long-gone", Due::At(UnixMillis::default()), false),
         message("early", Due::At(UnixMillis::default()), false),
         message("fresh", Due::After(FAR + 1), true),
         message("due", Due::NOW, false),
         message("failed", Due::NOW, true),
         message("failed", Due::After(1), true),
+        read_from(9, message("failed", Due::After(2), true)),
         message("held", Due::NOW, true),
         message("dead-crashed", Due::NOW, false),
         message("dead", Due::NOW, true),

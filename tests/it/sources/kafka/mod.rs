@@ -4,6 +4,7 @@ mod beginning;
 mod faults;
 mod formats;
 mod program;
+mod schedules;
 
 use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
 

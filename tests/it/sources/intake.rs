@@ -1,0 +1,279 @@
+//! What sources hand over, to the queue on a real Redis: read again, out of step, or with something else in the way.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use punctual::{
+    config::RemoteRedis,
+    connection::{Connection, client},
+    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    outcome::DeadReason,
+    port::{Burial, ClaimMode, ClaimRequest, Lease, Partition, Store},
+    queue::{Found, Queue},
+    source::{Entry, Intake, SourceState, Status},
+    store::redis::{RedisStore, RouteSettings},
+    time::{Due, UnixMillis},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::support::RedisServer;
+
+const ROUTE: &str = "r";
+const REMEMBER: Remember = Remember { period: Duration::from_mins(10), max: 100 };
+const PATIENCE: Duration = Duration::from_secs(10);
+const HOUR: Due = Due::After(3_600_000);
+
+/// A source's way in, and the way out.
+struct Bench {
+    redis: RedisServer,
+    store: Arc<RedisStore>,
+    queue: Arc<Queue>,
+    status: Arc<Status>,
+    intake: Intake,
+    stop: watch::Sender<bool>,
+}
+
+impl Bench {
+    async fn start(remember: Option<Remember>) -> Self {
+        let redis = RedisServer::start().await;
+        let url = redis.url().as_str().into();
+        let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
+        let server = RemoteRedis { url, username, password, ca_file, cert_file, key_file };
+        let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
+        let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember };
+        let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
+        store.register(false).await.expect("nothing is registered yet");
+        let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
+        let (status, (stop, stopping)) = (Arc::new(Status::default()), watch::channel(false));
+        let intake = Intake::new(queue.clone(), "in", ROUTE.into(), status.clone(), stopping);
+        Self { redis, store, queue, status, intake, stop }
+    }
+
+    async fn take(&self, entries: impl IntoIterator<Item = Entry>) {
+        let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect())).await;
+        taken.expect("nothing is in the way").expect("nobody stops it");
+    }
+
+    /// Everything that is due.
+    async fn claim(&self) -> Vec<Lease> {
+        let mode = ClaimMode::Ordinary;
+        let request = ClaimRequest { mode, limit: 100, max_bytes: 1 << 20, lease: Duration::from_hours(1) };
+        let claim = self.store.claim(&partition(), request).await.expect("a claim");
+        claim.messages.into_iter().map(|message| Lease { id: message.id, token: claim.token }).collect()
+    }
+
+    /// Ids of everything that is due; then it is gone.
+    async fn delivered(&self) -> Vec<String> {
+        let leases = self.claim().await;
+        self.store.ack(&partition(), &leases).await.expect("acknowledged");
+        leases.into_iter().map(|lease| lease.id.to_string()).collect()
+    }
+
+    /// Of an id that is live.
+    async fn state(&self, text: &str) -> Option<State> {
+        match self.queue.get(ROUTE, &id(text)).await.expect("an answer") {
+            Some(Found::Live(live)) => Some(live.state),
+            Some(Found::Ended(_)) | None => None,
+        }
+    }
+
+    /// How many live ids there are.
+    async fn live(&self) -> u64 {
+        let stats = self.queue.stats(ROUTE).await.expect("numbers");
+        stats.pending + stats.unack + stats.dead
+    }
+
+    async fn until_waiting(&self, what: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.status.get() != (SourceState::Failing, Some(what.to_owned())) {
+            assert!(Instant::now() < deadline, "{:?}", self.status.get());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// How often sleepers were woken.
+    async fn wake_ups(&self) -> u64 {
+        let mut info = redis::cmd("INFO");
+        let stats: String =
+            info.arg("commandstats").query_async(&mut self.redis.connection().await).await.expect("numbers");
+        let calls = |line: &str| line.strip_prefix("cmdstat_publish:calls=")?.split(',').next()?.parse().ok();
+        stats.lines().find_map(calls).unwrap_or(0)
+    }
+}
+
+fn partition() -> Partition {
+    Partition { route: ROUTE.into(), number: 0 }
+}
+
+fn id(text: &str) -> MessageId {
+    MessageId::parse(text).expect("an id")
+}
+
+fn at(offset: u64) -> LogRecord {
+    LogRecord { place: "t:0".into(), offset, timestamp: 1000 + offset }
+}
+
+fn message(id: MessageId, due: Due, on_conflict: OnConflict) -> NewMessage {
+    NewMessage { id, due, payload: "payload".into(), metadata: Metadata::default(), on_conflict, record: None }
+}
+
+fn schedule(text: &str, offset: u64, due: Due) -> Entry {
+    Entry::Schedule(NewMessage { record: Some(at(offset)), ..message(id(text), due, OnConflict::Replace) })
+}
+
+fn tombstone(text: &str, offset: u64) -> Entry {
+    Entry::Cancel(Cancellation { record: Some(at(offset)), ..id(text).into() })
+}
+
+#[tokio::test]
+async fn what_is_read_again_does_not_come_again_whatever_became_of_it() {
+    let bench = Bench::start(Some(REMEMBER)).await;
+    let read = [
+        schedule("delivered", 1, Due::NOW),
+        schedule("dead", 2, Due::NOW),
+        schedule("replaced", 3, Due::NOW),
+        schedule("cancelled", 4, HOUR),
+        schedule("purged", 5, Due::NOW),
+    ];
+    bench.take(read.clone()).await;
+    let leases = bench.claim().await;
+    for lease in leases {
+        match lease.id.as_str() {
+            "dead" | "purged" => {
+                let burial = Burial { lease, reason: DeadReason::Rejected, error: String::new() };
+                bench.store.bury(&partition(), &[burial]).await.expect("buried");
+            }
+            _ => drop(bench.store.ack(&partition(), &[lease]).await.expect("acknowledged")),
+        }
+    }
+    // Read together, and then not.
+    let unseen = [schedule("unseen", 9, Due::NOW), tombstone("unseen", 10)];
+    bench.take(unseen.clone()).await;
+    let later = [schedule("replaced", 6, HOUR), tombstone("cancelled", 7), tombstone("purged", 8)];
+    bench.take(later.clone()).await;
+    for again in [1, 3, 100] {
+        for part in [&read[..], &later, &unseen].concat().chunks(again) {
+            bench.take(part.to_vec()).await;
+            assert_eq!(bench.delivered().await, [""; 0]);
+        }
+        assert_eq!(
+            (bench.state("dead").await, bench.state("replaced").await),
+            (Some(State::Dead), Some(State::Pending))
+        );
+        assert_eq!(bench.live().await, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_used_anew_has_its_own_id_which_a_tombstone_cancels() {
+    let bench = Bench::start(Some(REMEMBER)).await;
+    bench.take([schedule("key", 1, Due::NOW)]).await;
+    assert_eq!(bench.delivered().await, ["key"]);
+    bench.take([schedule("key", 2, HOUR)]).await;
+    assert_eq!(bench.state("key").await, Some(State::Pending));
+    bench.take([tombstone("key", 3)]).await;
+    assert_eq!(bench.live().await, 0);
+    bench.take([schedule("key", 4, Due::NOW)]).await;
+    assert_eq!(bench.delivered().await, ["key"]);
+    // The topic was made anew.
+    let anew = LogRecord { place: "t:0".into(), offset: 0, timestamp: 5000 };
+    let message = NewMessage { record: Some(anew), ..message(id("key"), Due::NOW, OnConflict::Replace) };
+    bench.take([Entry::Schedule(message)]).await;
+    assert_eq!(bench.delivered().await, ["key"]);
+}
+
+#[tokio::test]
+async fn a_schedule_that_is_read_together_with_what_ends_it_is_not_seen_for_a_moment() {
+    let bench = Bench::start(None).await;
+    bench.take([schedule("first", 1, HOUR)]).await;
+    let before = bench.wake_ups().await;
+    bench
+        .take([schedule("a", 2, Due::NOW), schedule("b", 3, Due::NOW), tombstone("a", 4), schedule("b", 5, HOUR)])
+        .await;
+    assert_eq!(bench.wake_ups().await, before, "nothing was due");
+    assert_eq!((bench.state("a").await, bench.state("b").await), (None, Some(State::Pending)));
+}
+
+#[tokio::test]
+async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_is_told() {
+    let bench = Bench::start(Some(REMEMBER)).await;
+    bench.take([schedule("a", 1, Due::NOW), schedule("b", 2, Due::NOW)]).await;
+    let leases = bench.claim().await;
+    assert_eq!(bench.status.get().0, SourceState::Running);
+    for (n, (entry, what)) in
+        [(schedule("a", 3, HOUR), "its replacement"), (tombstone("b", 4), "its cancellation")].into_iter().enumerate()
+    {
+        let taking = tokio::spawn({
+            let intake = bench.intake.clone();
+            async move { intake.take(vec![entry, schedule("other", 10, HOUR)]).await }
+        });
+        bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
+        assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
+        bench.store.ack(&partition(), &leases[n..=n]).await.expect("acknowledged");
+        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("nobody stops it");
+        assert_eq!(bench.status.get().0, SourceState::Running);
+    }
+    assert_eq!((bench.state("a").await, bench.state("b").await), (Some(State::Pending), None));
+    bench.stop.send_replace(true);
+}
+
+#[tokio::test]
+async fn a_waiting_id_with_another_time_is_another_message_and_a_delay_only_counts_anew() {
+    let bench = Bench::start(None).await;
+    let time = |millis| Due::At(UnixMillis::new(millis).expect("below 2^53"));
+    let keep = |text, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
+    let far = 1 << 50;
+    bench.take([keep("at", time(far)), keep("after", HOUR)]).await;
+    for _ in 0..2 {
+        bench.take([keep("at", time(far)), keep("after", HOUR)]).await;
+        assert_eq!(bench.live().await, 2);
+    }
+    for _ in 0..2 {
+        bench.take([keep("at", time(far + 1)), keep("at", time(far)), keep("at", time(far + 1))]).await;
+        assert_eq!(bench.live().await, 3);
+    }
+    // Too large: a dead letter, whatever its time.
+    let large = NewMessage { payload: vec![0; 1001].into(), ..message(id("large"), time(far), OnConflict::Keep) };
+    for _ in 0..3 {
+        bench.take([Entry::Schedule(large.clone())]).await;
+        assert_eq!(bench.live().await, 4);
+    }
+}
+
+#[tokio::test]
+async fn what_is_called_back_before_it_left_is_not_written_later() {
+    let bench = Bench::start(None).await;
+    bench.take([schedule("before", 0, HOUR)]).await;
+    let mut pause = redis::cmd("CLIENT");
+    pause.arg("PAUSE").arg(2000).arg("ALL").exec_async(&mut bench.redis.connection().await).await.expect("paused");
+    let mut under_way = Vec::new();
+    // The first two calls are on their way, and the third waits for one of them.
+    for (n, text) in ["one", "two", "three"].into_iter().enumerate() {
+        let intake = bench.intake.clone();
+        let entry = schedule(text, n as u64, HOUR);
+        under_way.push(tokio::spawn(async move { intake.take(vec![entry]).await }));
+        sleep(Duration::from_millis(50)).await;
+    }
+    let called_back = under_way.remove(2);
+    called_back.abort();
+    assert!(called_back.await.expect_err("it was under way").is_cancelled());
+    for taking in under_way {
+        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("nobody stops it");
+    }
+    bench.take([schedule("after", 9, HOUR)]).await;
+    assert_eq!((bench.state("two").await, bench.state("three").await), (Some(State::Pending), None));
+}
+
+#[tokio::test]
+async fn without_a_memory_only_what_waits_is_known() {
+    let bench = Bench::start(None).await;
+    bench.take([schedule("key", 1, HOUR)]).await;
+    bench.take([schedule("key", 0, Due::NOW)]).await;
+    assert_eq!(bench.delivered().await, [""; 0], "older than what waits");
+    bench.take([schedule("key", 2, Due::NOW)]).await;
+    assert_eq!(bench.delivered().await, ["key"]);
+    bench.take([schedule("key", 2, Due::NOW)]).await;
+    assert_eq!(bench.delivered().await, ["key"], "it forgot");
+}
