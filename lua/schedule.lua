@@ -91,7 +91,7 @@ for i = FIRST, #ARGV, EACH do
   local status, due
   if record == nil then
     status, due = 'known', 0
-  elseif not is and not record then
+  elseif not is and not record and keep > 0 then
     status, due = ending(ended[id], keep, now)
   end
   if status then
