@@ -41,6 +41,7 @@ const REDIS_ERRORS: &str = "punctual_redis_errors_total";
 const SOURCE_TAKEN: &str = "punctual_source_taken_total";
 const SOURCE_INVALID: &str = "punctual_source_invalid_total";
 const SOURCE_CONFLICTS: &str = "punctual_source_conflicts_total";
+const SOURCE_KNOWN: &str = "punctual_source_known_total";
 const SOURCE_SKIPPED: &str = "punctual_source_skipped_total";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
@@ -69,6 +70,7 @@ pub fn describe() {
         "Messages that a source could not understand, or larger than the route's limit: they are dead letters"
     );
     describe_counter!(SOURCE_CONFLICTS, "Messages whose id was live with other content: they got another id");
+    describe_counter!(SOURCE_KNOWN, "Messages that were taken before: live, or remembered, they changed nothing");
     describe_counter!(
         SOURCE_SKIPPED,
         "Messages that a source left out: overdue by more than `max_overdue`, or larger than 16 MiB"
@@ -195,6 +197,7 @@ pub struct SourceMetrics {
     pub taken: Counter,
     pub invalid: Counter,
     pub conflicts: Counter,
+    pub known: Counter,
     pub skipped: Counter,
 }
 
@@ -205,6 +208,7 @@ impl SourceMetrics {
             taken: of(SOURCE_TAKEN),
             invalid: of(SOURCE_INVALID),
             conflicts: of(SOURCE_CONFLICTS),
+            known: of(SOURCE_KNOWN),
             skipped: of(SOURCE_SKIPPED),
         }
     }

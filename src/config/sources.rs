@@ -147,7 +147,7 @@ fn kafka_source(raw: RawKafkaSource, at: &Path, limits: &Limits, problems: &mut 
 }
 
 /// A group hands each partition to one of its members: were they to lead to different routes, chance would tell where
-/// a record goes.
+/// a record goes. And ids are `topic:partition:offset`: those of two clusters must not meet on one route.
 pub fn check_groups(sources: &BTreeMap<String, SourceConfig>, problems: &mut Problems) {
     let kafka: Vec<_> = sources
         .iter()
@@ -158,13 +158,20 @@ pub fn check_groups(sources: &BTreeMap<String, SourceConfig>, problems: &mut Pro
         .collect();
     for (place, (name, one)) in kafka.iter().enumerate() {
         for (other_name, other) in &kafka[..place] {
-            let is_shared = one.group_id == other.group_id
-                && one.server.brokers.iter().any(|broker| other.server.brokers.contains(broker));
-            let topic = one.topics.iter().find(|topic| other.topics.contains(topic));
-            if let Some(topic) = topic.filter(|_| is_shared && one.route != other.route) {
+            let Some(topic) = one.topics.iter().find(|topic| other.topics.contains(topic)) else { continue };
+            let one_cluster = one.server.brokers.iter().any(|broker| other.server.brokers.contains(broker));
+            let one_route = one.route == other.route;
+            let at = Path::of("sources").key(*name);
+            if one_cluster && !one_route && one.group_id == other.group_id {
                 let group = one.group_id.escape_debug();
                 let text = format!("`{group}` reads topic {topic} for another route too: sources.{other_name}");
-                problems.add(&Path::of("sources").key(*name).key("group_id"), text);
+                problems.add(&at.key("group_id"), text);
+            } else if !one_cluster && one_route {
+                let text = format!(
+                    "{topic} of other brokers leads to this route too (sources.{other_name}), with the same ids: give it \
+                     another route; if they are one cluster, name a common broker"
+                );
+                problems.add(&at.key("topics"), text);
             }
         }
     }

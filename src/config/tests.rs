@@ -142,6 +142,7 @@ sources:
   one: { type: kafka, topics: [t, u], route: a }
   other-brokers: { type: kafka, brokers: ['l:1'], topics: t, route: b }
   other-group: { type: kafka, group_id: h, topics: t, route: b }
+  other-cluster: { type: kafka, brokers: ['m:1'], topics: t, route: a }
   other-topic: { type: kafka, topics: v, route: b }
   same-route: { type: kafka, topics: t, route: a }
   two: { type: kafka, brokers: 'k:2', topics: [v, u], route: b }
@@ -152,6 +153,9 @@ sources:
     );
     let errors = setup.load().unwrap_err().to_string();
     for (path, text) in [
+        ("sources.other-cluster.topics", "t of other brokers leads to this route too (sources.one), with the same ids"),
+        ("sources.other-group.topics", "t of other brokers leads to this route too (sources.other-brokers)"),
+        ("sources.same-route.topics", "t of other brokers leads to this route too (sources.other-cluster)"),
         ("sources.two.group_id", "`g` reads topic u for another route too: sources.one"),
         ("sources.wrong.brokers.0", "`k` is not a host"),
         ("sources.wrong.max_overdue", "`1ms` is not within"),
@@ -160,7 +164,7 @@ sources:
     ] {
         assert!(errors.contains(&format!("{path}: {text}")), "{path}: {text}\n{errors}");
     }
-    assert_eq!(errors.lines().count(), 5, "{errors}");
+    assert_eq!(errors.lines().count(), 8, "{errors}");
 }
 
 const SECOND: Duration = Duration::from_secs(1);

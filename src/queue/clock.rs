@@ -1,3 +1,5 @@
+//! The clock that everything goes by.
+
 use super::{Queue, QueueError};
 
 impl Queue {

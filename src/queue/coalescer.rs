@@ -15,14 +15,11 @@ use tokio::{
     time::{Duration, Instant, timeout_at},
 };
 
-use super::{
-    Scheduled,
-    registry::{Registry, StartError},
-};
+use super::{Scheduled, registry::Registry};
 use crate::{
     message::{MAX_ID_BYTES, NewMessage},
     port::{Partition, StoreError},
-    store::redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, UNREGISTERED},
+    store::redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore},
 };
 
 /// Longest wait for company: at 5,000 messages/s it gathers 25.
@@ -218,15 +215,6 @@ impl Way {
     }
 
     async fn schedule_batch(&self, batch: &[NewMessage]) -> Answer {
-        match self.store.schedule(&self.partition, batch).await {
-            // Nothing was written. The first post after Redis was emptied is often who notices.
-            Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
-                let unusable =
-                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
-                self.registry.prepare().await.map_err(unusable)?;
-                self.store.schedule(&self.partition, batch).await
-            }
-            answer => answer,
-        }
+        self.registry.when_open(|| self.store.schedule(&self.partition, batch)).await
     }
 }

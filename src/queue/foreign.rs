@@ -38,7 +38,8 @@ impl Queue {
         }
         let answers = try_join_all(parts.into_iter().map(async |(number, (places, part))| {
             let (partition, _) = &found.partitions[usize::from(number)];
-            let verdicts = self.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
+            let verdicts =
+                self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
             let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
             metrics::scheduled(route, via, count(Verdict::Taken));
             metrics::dead(route, DeadReason::Invalid, count(Verdict::Invalid));

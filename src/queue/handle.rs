@@ -27,7 +27,7 @@ const LISTED_AT_ONCE: usize = 4;
 pub struct Queue {
     pub(super) store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, Route>,
-    registry: Arc<Registry>,
+    pub(super) registry: Arc<Registry>,
 }
 
 pub(super) struct Route {

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 
 use futures::future::try_join_all;
 
-use super::{Queue, QueueError, StartError, coalescer::size};
+use super::{Queue, QueueError, coalescer::size};
 use crate::{
     message::NewMessage,
     metrics,
     outcome::DeadReason,
-    port::StoreError,
-    store::redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES, UNREGISTERED},
+    store::redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES},
 };
 
 /// Messages in one script call: they are rare, and may be larger than others.
@@ -36,7 +35,7 @@ impl Queue {
             let (partition, _) = &found.partitions[usize::from(number)];
             let mut left = Vec::new();
             for batch in batches(&part) {
-                let taken = self.when_open(|| self.store.inter(partition, batch)).await?;
+                let taken = self.registry.when_open(|| self.store.inter(partition, batch)).await?;
                 let of_batch = batch.iter().zip(taken).filter(|(_, taken)| !taken).map(|(one, _)| one.clone());
                 let before = left.len();
                 left.extend(of_batch);
@@ -46,25 +45,6 @@ impl Queue {
         }))
         .await?;
         Ok(left.into_iter().flatten().collect())
-    }
-}
-
-impl Queue {
-    /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
-    /// forgotten that.
-    pub(super) async fn when_open<T, F: Future<Output = Result<T, StoreError>>>(
-        &self,
-        mut call: impl FnMut() -> F,
-    ) -> Result<T, StoreError> {
-        match call().await {
-            Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
-                let unusable =
-                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
-                self.prepare().await.map_err(unusable)?;
-                call().await
-            }
-            answer => answer,
-        }
     }
 }
 

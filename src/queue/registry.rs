@@ -6,7 +6,8 @@ use tokio::sync::Mutex;
 
 use crate::{
     metrics,
-    store::redis::{RedisStore, Registration, RegistrationError, SafetyError},
+    port::StoreError,
+    store::redis::{RedisStore, Registration, RegistrationError, SafetyError, UNREGISTERED},
 };
 
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
@@ -78,6 +79,26 @@ impl Registry {
         }
         *registered = Some(generation);
         Ok(())
+    }
+
+    /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
+    /// forgotten that: the first post after it was emptied is often who notices.
+    ///
+    /// # Errors
+    /// Those of the call; why its partition cannot be opened.
+    pub async fn when_open<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T, StoreError> {
+        match call().await {
+            Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
+                let unusable =
+                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
+                self.prepare().await.map_err(unusable)?;
+                call().await
+            }
+            answer => answer,
+        }
     }
 
     /// Whether messages are accepted and delivered now.

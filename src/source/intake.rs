@@ -26,8 +26,8 @@ use crate::{
 
 /// Waits between two tries while Redis cannot take messages: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// Until a message that is in flight is looked at again, to be replaced or cancelled.
-const IN_FLIGHT_PAUSE: Duration = Duration::from_millis(50);
+/// Until a message that is in flight is looked at again, to be replaced or cancelled: at first, and at last.
+const IN_FLIGHT_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// After so long such a wait is told: the message's sink is slow or away.
 const IN_FLIGHT_SILENCE: Duration = Duration::from_secs(1);
 /// Most that are scheduled in one call.
@@ -135,6 +135,8 @@ impl Intake {
         let Entry::Schedule(message) = entry else { return entry };
         match self.check(&message) {
             Ok(()) => Entry::Schedule(message),
+            // Under the id, what it should have replaced or what comes next would hide it.
+            Err(error) if message.on_conflict == OnConflict::Replace => Entry::Invalid(under_digest(message), error),
             Err(error) => Entry::Invalid(message, error),
         }
     }
@@ -170,13 +172,15 @@ impl Intake {
         let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
         while !messages.is_empty() {
             let answers = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
-            let (mut again, mut taken, mut in_flight) = (Vec::new(), 0, None);
+            let (mut again, mut taken, mut known, mut in_flight) = (Vec::new(), 0, 0, None);
             for (message, answer) in messages.into_iter().zip(answers) {
                 match answer.status {
                     queue::Status::Scheduled | queue::Status::Replaced | queue::Status::Revived => taken += 1,
-                    queue::Status::Exists(_) => again.extend(self.other_content(message).await?),
-                    // It was taken before.
-                    queue::Status::Known | queue::Status::Ended(_) => {}
+                    queue::Status::Exists(_) => match self.other_content(message).await? {
+                        Some(other) => again.push(other),
+                        None => known += 1,
+                    },
+                    queue::Status::Known | queue::Status::Ended(_) => known += 1,
                     queue::Status::InFlight => {
                         in_flight = Some(message.id.clone());
                         again.push(message);
@@ -184,6 +188,7 @@ impl Intake {
                 }
             }
             self.metrics.taken.increment(taken);
+            self.metrics.known.increment(known);
             if let Some(id) = in_flight {
                 self.wait_for(&id, "its replacement", begun).await?;
             }
@@ -200,7 +205,8 @@ impl Intake {
             for one in cancelled {
                 match self.until_done(|| self.queue.cancel(&self.route, &one)).await? {
                     Cancelled::InFlight => in_flight.push(one),
-                    Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound | Cancelled::Known => {}
+                    Cancelled::Known => self.metrics.known.increment(1),
+                    Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound => {}
                 }
             }
             if let Some(one) = in_flight.last() {
@@ -217,7 +223,8 @@ impl Intake {
         if begun.elapsed() >= IN_FLIGHT_SILENCE {
             self.wrong(Side::Flight, &format!("`{id}` is in flight, {what} waits"));
         }
-        self.pause(IN_FLIGHT_PAUSE).await
+        let [first, last] = IN_FLIGHT_PAUSES;
+        self.pause((begun.elapsed() / 4).clamp(first, last)).await
     }
 
     /// The message under another id, unless the live one of its id is the same.

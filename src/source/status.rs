@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_runs_only_while_both_sides_are_well() {
+    fn a_source_runs_only_while_all_sides_are_well() {
         let status = Status::default();
         assert_eq!(status.get(), (SourceState::Starting, None));
         assert!(status.set_well(Side::Redis));

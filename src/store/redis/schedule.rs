@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{DATA_VERSION, MAX_CALL_BYTES, RedisStore, Route, UNREGISTERED, reply::Reply, script};
+use super::{MAX_CALL_BYTES, RedisStore, Route, reply::Reply, script, unless_closed};
 use crate::{
     codec,
     message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State},
@@ -26,10 +26,7 @@ impl RedisStore {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
-                Err(StoreError::Refused { slug, text }) if slug == UNREGISTERED => {
-                    return Err(StoreError::Unavailable { kind: UNREGISTERED, text });
-                }
-                result => answers.extend(result?),
+                result => answers.extend(result.map_err(unless_closed)?),
             }
         }
         Ok(answers)
@@ -56,7 +53,7 @@ impl RedisStore {
             ])
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
-            .arg(format!("{DATA_VERSION} {} {} ", settings.partitions, partition.number))
+            .arg(self.layout(partition)?)
             .arg(settings.keep_millis());
         for message in batch {
             let conflict = match message.on_conflict {

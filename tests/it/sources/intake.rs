@@ -267,6 +267,28 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
 }
 
 #[tokio::test]
+async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_hides() {
+    let too_large = |offset| {
+        let Entry::Schedule(message) = schedule("key", offset, HOUR) else { unreachable!("it is one") };
+        Entry::Schedule(NewMessage { payload: vec![b'x'; 1001].into(), ..message })
+    };
+    let tombstone = |offset| tombstone("key", offset);
+    for (entries, pending) in [
+        (vec![schedule("key", 1, HOUR), too_large(2)], 1),
+        (vec![too_large(1), schedule("key", 2, HOUR)], 1),
+        (vec![too_large(1), tombstone(2)], 0),
+    ] {
+        let bench = Bench::start(Some(REMEMBER)).await;
+        // The second time it is read again.
+        for _ in 0..2 {
+            bench.take(entries.clone()).await;
+            let stats = bench.queue.stats(ROUTE).await.expect("numbers");
+            assert_eq!((stats.pending, stats.dead), (pending, 1), "{entries:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_a_memory_only_what_waits_is_known() {
     let bench = Bench::start(None).await;
     bench.take([schedule("key", 1, HOUR)]).await;

