@@ -112,5 +112,5 @@ async fn where_a_group_begins_is_decided_for_all_partitions_whoever_has_them() {
     produce(&broker, &topic, (20..120).map(|n| delayed(n, "1ms"))).await;
     until("all arrive", async || arrived(&redis).await.len() >= 100).await;
     assert_eq!(numbers(&redis).await, (20..120).collect::<Vec<_>>());
-    assert_eq!(punctual.log().matches("partitions were assigned").count(), 2, "{}", punctual.log());
+    assert!(punctual.log().matches("partitions were assigned").count() >= 2, "{}", punctual.log());
 }
