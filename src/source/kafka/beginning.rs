@@ -2,7 +2,8 @@
 //!
 //! What the group has committed counts. `start` is only for the first start of a group on a topic: it is decided once,
 //! for all partitions of the topic, and committed before anything is read, so that no restart and no rebalance decides
-//! again. A partition that came later holds only what was produced since, and is read from its first record.
+//! again. A partition or a topic that came later holds only what was produced since, and is read from its first record.
+//! Members of a group may decide at the same time: what one has committed counts for all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,7 @@ use std::{
 use rdkafka::{
     Offset, TopicPartitionList,
     consumer::{CommitMode, Consumer},
-    error::{KafkaError, KafkaResult},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
 use tokio::time::Instant;
 
@@ -43,54 +44,71 @@ impl Beginning {
         Self { place, next, first_read_ends: ends.filter(|ends| next < *ends) }
     }
 
-    fn first(place: Place, (low, high): (i64, i64), start: Start) -> Self {
+    /// `None`: it came later than the group.
+    fn first(place: Place, (low, high): (i64, i64), start: Option<Start>) -> Self {
         match start {
-            Start::Earliest => Self { place, next: low, first_read_ends: Some(high).filter(|high| low < *high) },
-            Start::Latest => Self { place, next: high, first_read_ends: None },
+            Some(Start::Earliest) => Self { place, next: low, first_read_ends: Some(high).filter(|high| low < *high) },
+            Some(Start::Latest) => Self { place, next: high, first_read_ends: None },
+            None => Self { place, next: low, first_read_ends: None },
         }
     }
 }
 
-/// Of `assigned`; the group knows them afterwards. Blocks for about `limit`, and for a commit.
+/// Of all that are `assigned`; the group knows them afterwards. `start` is asked where the first start on a topic
+/// begins, which is `None` if the topic came later. Blocks for about `limit`, and for a commit of each topic.
 ///
 /// # Errors
 /// Why that cannot be told: nothing may be read then.
 pub fn beginnings(
     client: &Client,
     assigned: &TopicPartitionList,
-    start: Start,
+    start: impl Fn(&str) -> Option<Start>,
     limit: Duration,
 ) -> Result<Vec<Beginning>, String> {
-    begin(client, assigned, start, Instant::now() + limit)
-        .map_err(|error| format!("where its partitions begin is not known: {error}"))
+    let (begun, unknown) = begin(client, assigned, start, Instant::now() + limit)
+        .map_err(|error| format!("where its partitions begin is not known: {error}"))?;
+    match unknown.first() {
+        None => Ok(begun),
+        Some(Place { topic, partition }) => {
+            Err(format!("where partition {partition} of topic {topic} begins was not committed"))
+        }
+    }
 }
 
+/// Those of `assigned`, and of which partitions the group knows nothing though it should.
 fn begin(
     client: &Client,
     assigned: &TopicPartitionList,
-    start: Start,
+    start: impl Fn(&str) -> Option<Start>,
     deadline: Instant,
-) -> KafkaResult<Vec<Beginning>> {
+) -> KafkaResult<(Vec<Beginning>, BTreeSet<Place>)> {
     let (mut beginnings, unknown) = committed(client, assigned.clone(), deadline)?;
     let topics: BTreeSet<Arc<str>> = unknown.iter().map(|place| place.topic.clone()).collect();
+    let mut decided = unknown.clone();
     for topic in topics {
-        let (others, mut begun) = committed(client, partitions(client, &topic, deadline)?, deadline)?;
+        let all = partitions(client, &topic, deadline)?;
+        let (others, mut begun) = committed(client, all.clone(), deadline)?;
         let is_first = others.is_empty();
         begun.retain(|place| is_first || unknown.contains(place));
         let marks = watermarks(client, &listed(begun.iter().map(|place| (place, None)))?, deadline)?;
-        let start = if is_first { start } else { Start::Earliest };
-        let begun: Vec<Beginning> = begun
-            .into_iter()
-            .filter_map(|place| marks.get(&place).map(|marks| Beginning::first(place.clone(), *marks, start)))
-            .map(|begun| Beginning { first_read_ends: begun.first_read_ends.filter(|_| is_first), ..begun })
-            .collect();
+        let start = if is_first { start(&topic) } else { None };
+        // Another member may have begun meanwhile, and read already.
+        let (_, unbegun) = committed(client, all, deadline)?;
+        begun.retain(|place| unbegun.contains(place));
+        let begun = begun.into_iter().map(|place| {
+            let marks = marks.get(&place).ok_or(KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset))?;
+            Ok(Beginning::first(place, *marks, start))
+        });
+        let begun = begun.collect::<KafkaResult<Vec<Beginning>>>()?;
         if !begun.is_empty() {
             client.commit(&list(&begun)?, CommitMode::Sync)?;
         }
-        // Of a first start, ours only. What another member began meanwhile is among the others.
-        beginnings.extend(others.into_iter().chain(begun).filter(|begun| unknown.contains(&begun.place)));
+        decided.extend(begun.into_iter().map(|begun| begun.place));
     }
-    Ok(beginnings)
+    // A commit fails only when it fails for all partitions, so what the group knows now counts.
+    let (known, missed) = committed(client, listed(decided.iter().map(|place| (place, None)))?, deadline)?;
+    beginnings.extend(known.into_iter().filter(|begun| unknown.contains(&begun.place)));
+    Ok((beginnings, missed))
 }
 
 /// As librdkafka assigns and commits them.
@@ -176,7 +194,7 @@ pub fn watermarks(
     for (low, high) in lows.elements().iter().zip(highs.elements()) {
         low.error().and_then(|()| high.error())?;
         let (Offset::Offset(low), Offset::Offset(last)) = (low.offset(), high.offset()) else {
-            return Err(KafkaError::OffsetFetch(rdkafka::error::RDKafkaErrorCode::NoOffset));
+            return Err(KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset));
         };
         marks.insert(Place { topic: high.topic().into(), partition: high.partition() }, (low, last));
     }
@@ -190,12 +208,40 @@ pub fn left(deadline: Instant) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use rdkafka::{ClientConfig, mocking::MockCluster};
+
+    use super::{super::context::Context, *};
+
+    #[test]
+    fn what_another_member_commits_while_this_one_decides_stays() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("t", 3, 1).expect("a topic");
+        let member = || -> Client {
+            let mut settings = ClientConfig::new();
+            settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", "g");
+            settings.create_with_context(Context::new("test".into())).expect("valid settings")
+        };
+        let (ours, other) = (member(), member());
+        let place = |partition| Place { topic: "t".into(), partition };
+        let at = |partition, next| Beginning { place: place(partition), next, first_read_ends: None };
+        let assigned = listed([place(0), place(1)].iter().map(|place| (place, None))).expect("a list");
+        let meanwhile = |_: &str| {
+            let theirs = list(&[at(1, 7), at(2, 9)]).expect("a list");
+            other.commit(&theirs, CommitMode::Sync).expect("it is committed");
+            Some(Start::Latest)
+        };
+        let limit = Duration::from_secs(20);
+        let begun = beginnings(&ours, &assigned, meanwhile, limit).expect("they begin");
+        assert_eq!(begun, [at(0, 0), at(1, 7)]);
+        let all = listed((0..3).map(place).collect::<Vec<_>>().iter().map(|place| (place, None))).expect("a list");
+        let (known, _) = committed(&ours, all, Instant::now() + limit).expect("an answer");
+        assert_eq!(known, [at(0, 0), at(1, 7), at(2, 9)]);
+    }
 
     #[test]
     fn a_first_read_is_told_with_its_offset_until_it_ends() {
         let place = Place { topic: "t".into(), partition: 3 };
-        let first = Beginning::first(place.clone(), (2, 9), Start::Earliest);
+        let first = Beginning::first(place.clone(), (2, 9), Some(Start::Earliest));
         assert_eq!((first.next, first.first_read_ends), (2, Some(9)));
         let list = list(&[first]).unwrap();
         let told = list.elements()[0].metadata().to_owned();
@@ -203,8 +249,10 @@ mod tests {
         assert_eq!(Beginning::committed(place.clone(), 8, &told).first_read_ends, Some(9));
         assert_eq!(Beginning::committed(place.clone(), 9, &told).first_read_ends, None);
         assert_eq!(Beginning::committed(place.clone(), 8, "somebody's own").first_read_ends, None);
-        let latest = Beginning::first(place.clone(), (2, 9), Start::Latest);
+        let latest = Beginning::first(place.clone(), (2, 9), Some(Start::Latest));
         assert_eq!((latest.next, latest.first_read_ends), (9, None));
-        assert_eq!(Beginning::first(place, (9, 9), Start::Earliest).first_read_ends, None);
+        let later = Beginning::first(place.clone(), (2, 9), None);
+        assert_eq!((later.next, later.first_read_ends), (2, None), "nothing was there before the group");
+        assert_eq!(Beginning::first(place, (9, 9), Some(Start::Earliest)).first_read_ends, None);
     }
 }

@@ -1,6 +1,7 @@
 //! What others may know of the consumer while it runs, and that it is left.
 
 use std::{
+    collections::BTreeMap,
     ops::Deref,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -8,7 +9,7 @@ use std::{
 
 use rdkafka::{
     consumer::Consumer,
-    error::{KafkaError, RDKafkaErrorCode},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     metadata::MetadataTopic,
 };
 use tokio::time::Instant;
@@ -23,6 +24,8 @@ pub struct Membership {
     topics: Vec<String>,
     client: Mutex<Option<Arc<Client>>>,
     positions: Mutex<Positions>,
+    /// Whether each topic that was looked for was missing once, since this process runs.
+    missing: Mutex<BTreeMap<String, bool>>,
 }
 
 /// A consumer's place in its group. However its thread ends, it leaves.
@@ -48,7 +51,12 @@ impl Drop for Seat {
 
 impl Membership {
     pub fn new(topics: &[String]) -> Self {
-        Self { topics: topics.to_vec(), client: Mutex::default(), positions: Mutex::default() }
+        Self {
+            topics: topics.to_vec(),
+            client: Mutex::default(),
+            positions: Mutex::default(),
+            missing: Mutex::default(),
+        }
     }
 
     pub fn join(self: &Arc<Self>, client: Client) -> Seat {
@@ -73,17 +81,51 @@ impl Membership {
     pub fn ask(&self, client: &Client, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         for topic in &self.topics {
-            let error = match client.fetch_metadata(Some(topic), left(deadline)) {
-                Ok(metadata) => match metadata.topics().iter().find_map(MetadataTopic::error) {
-                    Some(error) => RDKafkaErrorCode::from(error).to_string(),
-                    None => continue,
-                },
-                Err(KafkaError::MetadataFetch(code)) => code.to_string(),
+            let error = match self.look(client, topic, deadline) {
+                Ok(None) => continue,
+                Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => code.to_string(),
                 Err(other) => other.to_string(),
             };
             return Err(format!("topic {topic}: {error}"));
         }
         Ok(())
+    }
+
+    /// Becomes a member of the group, once it is known which topics are missing before: what they hold when they are
+    /// found was produced later. Blocks for `limit` at most, and goes on where it ended when it is called again.
+    ///
+    /// # Errors
+    /// Why it did not.
+    pub fn subscribe(&self, client: &Client, limit: Duration) -> KafkaResult<()> {
+        let deadline = Instant::now() + limit;
+        for topic in &self.topics {
+            let is_known = self.missing().contains_key(topic);
+            if !is_known {
+                self.look(client, topic, deadline)?;
+            }
+        }
+        client.subscribe(&self.topics.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Whether the topic was missing at some time since this process runs.
+    pub fn came_later(&self, topic: &str) -> bool {
+        self.missing().get(topic).is_some_and(|missing| *missing)
+    }
+
+    fn missing(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the brokers say is wrong with the topic.
+    fn look(&self, client: &Client, topic: &str, deadline: Instant) -> KafkaResult<Option<RDKafkaErrorCode>> {
+        let code = match client.fetch_metadata(Some(topic), left(deadline)) {
+            Ok(metadata) if metadata.topics().is_empty() => Some(RDKafkaErrorCode::UnknownTopic),
+            Ok(metadata) => metadata.topics().iter().find_map(MetadataTopic::error).map(RDKafkaErrorCode::from),
+            Err(KafkaError::MetadataFetch(code)) if is_missing(code) => Some(code),
+            Err(error) => return Err(error),
+        };
+        *self.missing().entry(topic.to_owned()).or_default() |= code.is_some_and(is_missing);
+        Ok(code)
     }
 
     /// Blocks for about `limit` at most: the records of our partitions that are not in Redis.
@@ -95,6 +137,10 @@ impl Membership {
         let lags = marks.iter().map(|(place, (low, high))| Some(high - positions.next(place)?.max(*low)));
         lags.map(|lag| lag.map(|lag| u64::try_from(lag).unwrap_or(0))).sum()
     }
+}
+
+fn is_missing(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
 }
 
 #[cfg(test)]

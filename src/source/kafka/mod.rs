@@ -180,8 +180,6 @@ impl Opening {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);
         });
-        let topics: Vec<&str> = config.topics.iter().map(String::as_str).collect();
-        client.subscribe(&topics).map_err(|error| error.to_string())?;
         let (client, start, state) = (membership.join(client), config.start, State::default());
         Ok(Poller { client, membership, intake, start, max_overdue, batches, mailbox, state })
     }

@@ -49,6 +49,9 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const LANDING: Duration = Duration::from_secs(5);
 /// Longest wait for the brokers to say where new partitions begin; a stop waits for it, too.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time from an assignment until its positions are committed once more: another member that decided about the same
+/// partitions at the same time, and was slower, has long committed by then.
+const CONFIRM_AFTER: Duration = Duration::from_secs(30);
 /// Least time between two log lines about what was skipped.
 const SKIP_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -106,6 +109,8 @@ pub struct State {
     group: Group,
     ticked: Option<Instant>,
     committed: Option<Instant>,
+    /// Of the last one that is to be confirmed.
+    assigned: Option<Instant>,
     skipped: u64,
     skip_logged: Option<Instant>,
 }
@@ -113,6 +118,8 @@ pub struct State {
 /// How it stands with the brokers.
 #[derive(Default)]
 struct Group {
+    /// It is known which topics were missing before.
+    subscribed: bool,
     /// Partitions were assigned, be it none.
     joined: bool,
     /// Something is wrong, and nothing tells when it no longer is.
@@ -130,6 +137,8 @@ impl Poller {
     }
 
     fn poll(&mut self) -> Result<(), String> {
+        // If this is too early, the next tick tries again, and tells why.
+        let _ = self.subscribe();
         while !self.state.stopped {
             self.drain()?;
             let departed = self.depart();
@@ -153,6 +162,12 @@ impl Poller {
                 self.tick();
             }
         }
+        Ok(())
+    }
+
+    fn subscribe(&mut self) -> KafkaResult<()> {
+        self.membership.subscribe(&self.client, TICK)?;
+        self.state.group.subscribed = true;
         Ok(())
     }
 
@@ -260,11 +275,13 @@ impl Poller {
         match change {
             Change::Assigned(assigned) => {
                 tracing::info!(source = self.intake.name(), partitions = assigned.count(), "partitions were assigned");
-                let begun = beginnings(&self.client, assigned, self.start, BEGIN_TIMEOUT)?;
+                let start = |topic: &str| (!self.membership.came_later(topic)).then_some(self.start);
+                let begun = beginnings(&self.client, assigned, start, BEGIN_TIMEOUT)?;
                 for one in &begun {
                     self.membership.positions().begin(one.clone());
                 }
                 self.assign(&begun).map_err(|error| error.to_string())?;
+                self.state.assigned = Some(Instant::now());
                 self.state.group.joined = true;
                 if !self.state.group.lost {
                     self.intake.running();
@@ -325,6 +342,20 @@ impl Poller {
     fn tick(&mut self) {
         if self.state.flight.is_some() && !self.has_room() {
             self.pause(true);
+        }
+        if !self.state.group.subscribed
+            && let Err(error) = self.subscribe()
+        {
+            // What is said meanwhile comes as an event.
+            if !self.state.group.lost {
+                self.state.group.lost = true;
+                self.intake.failing(&self.client.context().reports.cause().unwrap_or_else(|| error.to_string()));
+            }
+            return;
+        }
+        if self.state.assigned.is_some_and(|since| since.elapsed() >= CONFIRM_AFTER) {
+            self.state.assigned = None;
+            self.membership.positions().not_committed();
         }
         if is_over(self.state.committed, COMMIT_INTERVAL) {
             self.state.committed = Some(Instant::now());

@@ -97,6 +97,7 @@ mod tests {
         positions.forget(|place| place.partition == 0);
         assert_eq!(offsets(&mut positions), [(1, 8)]);
     }
+
     #[test]
     fn a_first_read_is_told_with_each_commit_until_it_ends() {
         let place = Place { topic: "t".into(), partition: 0 };

@@ -40,6 +40,31 @@ async fn latest_means_the_first_start_of_a_group_and_nothing_that_comes_later_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_created_later_is_read_from_its_first_record() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    let redis = RedisServer::start().await;
+    let mut configuration = into_list(&redis.url(), &broker, &topic);
+    let source = &mut configuration["sources"]["in"];
+    source["start"] = "latest".into();
+    source["max_overdue"] = "1h".into();
+    source["options"]["topic.metadata.refresh.interval.ms"] = 500.into();
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let missing = async || {
+        let error = status(&punctual).await["last_error"].to_string();
+        error.contains("nknown topic")
+    };
+    until("it is told that the topic is missing", missing).await;
+    // It finds the topic only when there is something in it.
+    punctual.suspend();
+    kafka::create_topic(&broker, &topic, 2, &[]).await;
+    produce(&broker, &topic, (0..50).map(|n| delayed(n, "1ms")).chain([overdue(50)])).await;
+    punctual.resume();
+    until("all arrive", async || arrived(&redis).await.len() >= 51).await;
+    assert_eq!(numbers(&redis).await, (0..51).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_beyond_retention_what_is_left_is_read() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
@@ -112,5 +137,5 @@ async fn where_a_group_begins_is_decided_for_all_partitions_whoever_has_them() {
     produce(&broker, &topic, (20..120).map(|n| delayed(n, "1ms"))).await;
     until("all arrive", async || arrived(&redis).await.len() >= 100).await;
     assert_eq!(numbers(&redis).await, (20..120).collect::<Vec<_>>());
-    assert_eq!(punctual.log().matches("partitions were assigned").count(), 2, "{}", punctual.log());
+    assert!(punctual.log().matches("partitions were assigned").count() >= 2, "{}", punctual.log());
 }
