@@ -8,7 +8,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-work=$(mktemp -d "${TMPDIR:-/tmp}/punctual.XXXXXX")
+work=$(mktemp -d)
 rabbitmq=/usr/lib/rabbitmq/bin # the programs of that name on the PATH change the user and drop the environment
 
 # Process ids, stopped at the end, the last one first.

@@ -43,6 +43,7 @@ const SOURCE_INVALID: &str = "punctual_source_invalid_total";
 const SOURCE_CONFLICTS: &str = "punctual_source_conflicts_total";
 const SOURCE_KNOWN: &str = "punctual_source_known_total";
 const SOURCE_SKIPPED: &str = "punctual_source_skipped_total";
+const SOURCE_UP: &str = "punctual_source_up";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
 /// Upper bounds in seconds, from a millisecond to the longest that a dashboard still tells apart.
@@ -75,6 +76,7 @@ pub fn describe() {
         SOURCE_SKIPPED,
         "Messages that a source left out: overdue by more than `max_overdue`, or larger than 16 MiB"
     );
+    describe_gauge!(SOURCE_UP, "1 while a source takes messages; 0 while it cannot, or has not begun");
     describe_gauge!(
         SOURCE_DEPTH,
         "Messages that wait in a source's system; of Kafka, in this instance's partitions: sum it"
@@ -214,8 +216,9 @@ impl SourceMetrics {
     }
 }
 
-/// `None`: it cannot be told now.
-pub fn source_depth(source: &str, depth: Option<u64>) {
+/// `depth` is `None` when it cannot be told now.
+pub fn source(source: &str, is_running: bool, depth: Option<u64>) {
+    gauge!(SOURCE_UP, "source" => source.to_owned()).set(u8::from(is_running));
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
     gauge!(SOURCE_DEPTH, "source" => source.to_owned()).set(depth.map_or(f64::NAN, |depth| depth as f64));
 }

@@ -10,7 +10,10 @@ use crate::{
     config::{Config, SourceConfig},
     metrics,
     queue::Queue,
-    source::{Bells, Intake, RedisSets, Source, SourceStatus, Status, kafka::KafkaSource, rabbitmq::RabbitMqSource},
+    source::{
+        Bells, Intake, RedisSets, Source, SourceState, SourceStatus, Status, kafka::KafkaSource,
+        rabbitmq::RabbitMqSource,
+    },
 };
 
 /// Where the messages of some route come from.
@@ -98,8 +101,8 @@ impl Inlet {
     /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
     pub async fn status(&self, patience: Duration) -> SourceStatus {
         let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
-        metrics::source_depth(&self.name, depth);
         let (state, last_error) = self.status.get();
+        metrics::source(&self.name, state == SourceState::Running, depth);
         SourceStatus {
             name: self.name.to_string(),
             r#type: self.kind,

@@ -81,7 +81,11 @@ async fn ask_all(
 
 async fn ask_sources(config: &Config) -> Vec<(String, Result<(), String>)> {
     let backend = open::backend(config).await.map_err(|error| error.to_string());
+    let runs_later = embedded_runs_later(config).await;
     let asked = config.sources.iter().map(async |(name, source)| {
+        if runs_later && source.is_on_redis() {
+            return (format!("sources.{name}"), Ok(()));
+        }
         let inlet = Inlet::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
         let answer = match inlet {
             Ok(inlet) => within(inlet.check()).await,
@@ -96,9 +100,13 @@ async fn close_all(destinations: &BTreeMap<String, Destination>) {
     join_all(destinations.values().map(Destination::close)).await;
 }
 
+/// The embedded Redis runs only while `serve` does.
+async fn embedded_runs_later(config: &Config) -> bool {
+    config.redis.url == RedisUrl::Embedded && embedded::running_url(&config.redis.data_dir).await.is_err()
+}
+
 async fn ask_redis(config: &Config) -> Result<(), String> {
-    if config.redis.url == RedisUrl::Embedded && embedded::running_url(&config.redis.data_dir).await.is_err() {
-        // It runs only while `serve` does.
+    if embedded_runs_later(config).await {
         return embedded::check_installed().map_err(|error| error.to_string());
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;

@@ -62,6 +62,7 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
         sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
     }
     sources::check_groups(&sources, problems);
+    sources::check_keys(&sources, problems);
     Some(Config {
         redis: redis?,
         server: server?,

@@ -176,3 +176,18 @@ pub fn check_groups(sources: &BTreeMap<String, SourceConfig>, problems: &mut Pro
         }
     }
 }
+
+/// Two sources on the same keys would compete, and with different units one of them would be early.
+pub fn check_keys(sources: &BTreeMap<String, SourceConfig>, problems: &mut Problems) {
+    let mut seen: BTreeMap<(&str, &str, bool), &str> = BTreeMap::new();
+    for (name, source) in sources {
+        let (keys, setting) = match source {
+            SourceConfig::SortedSet(set) => ((&*set.key, "", false), "key"),
+            SourceConfig::DelayQueue(queue) => ((&*queue.name, &*queue.prefix, queue.hash_tag), "name"),
+            SourceConfig::RabbitMq(_) | SourceConfig::Kafka(_) => continue,
+        };
+        if let Some(other) = seen.insert(keys, name) {
+            problems.add(&Path::of("sources").key(name).key(setting), format!("is that of sources.{other} too"));
+        }
+    }
+}

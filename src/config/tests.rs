@@ -170,6 +170,32 @@ sources:
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
+fn what_two_sources_would_take_from_each_other_is_refused() {
+    let setup = Setup::new(
+        &["
+sinks: { jobs: { type: redis_list, key: jobs } }
+routes: { a: { sink: jobs }, b: { sink: jobs } }
+sources:
+  one: { type: sorted_set, key: s, route: a }
+  other: { type: sorted_set, key: t, route: a }
+  queue: { type: delayqueue, name: s, route: a }
+  same-queue: { type: delayqueue, name: s, route: b }
+  tagged: { type: delayqueue, name: s, hash_tag: true, route: b }
+  two: { type: sorted_set, key: s, unit: milliseconds, route: b }
+"],
+        &[("PUNCTUAL__SERVER__AUTH__TOKENS", "[]")],
+    );
+    assert_eq!(
+        setup.problems(),
+        [
+            "1.yaml:8:37: sources.same-queue.name: is that of sources.queue too",
+            "1.yaml:10:30: sources.two.key: is that of sources.one too",
+            "$PUNCTUAL__SERVER__AUTH__TOKENS: server.auth.tokens: is to be one text with commas between, without brackets",
+        ]
+    );
+}
+
+#[test]
 fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     let mut setup = Setup::new(
         &[

@@ -229,6 +229,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
                     let item: StrDeserializer<'_, E> = text.trim().into_deserializer();
                     T::deserialize(item).map(Some)
                 };
+                if text.trim_start().starts_with('[') {
+                    return Err(E::custom("is to be one text with commas between, without brackets"));
+                }
                 text.split(',').map(item).collect::<Result<_, E>>().map(List)
             }
 

@@ -3,7 +3,7 @@
 //! `record` is what is consumed, `reading` says what it asks for, `timing` and `schedule` know the headers, `content`
 //! the way of keys and headers into a message. `poller` is the thread that has the consumer, `context` what
 //! librdkafka calls back on it, `beginning` says where partitions begin, `positions` what is to be committed,
-//! `membership` what others may know of it. `clock` tells what is overdue.
+//! `membership` what others may know of it. `clock` tells what is overdue, `skips` of what was.
 
 mod beginning;
 mod clock;
@@ -16,6 +16,7 @@ mod reading;
 mod record;
 mod schedule;
 mod settings;
+mod skips;
 #[cfg(test)]
 mod testing;
 mod timing;

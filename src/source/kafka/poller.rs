@@ -32,6 +32,7 @@ use super::{
     membership::{Membership, Seat},
     reading::{Reading, read},
     record::{Place, Record},
+    skips::Skips,
 };
 use crate::{
     config::Start,
@@ -52,8 +53,6 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time from an assignment until its positions are committed once more: another member that decided about the same
 /// partitions at the same time, and was slower, has long committed by then.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
-/// Least time between two log lines about what was skipped.
-const SKIP_LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// What wakes the poller.
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +110,7 @@ pub struct State {
     committed: Option<Instant>,
     /// Of the last one that is to be confirmed.
     assigned: Option<Instant>,
-    skipped: u64,
-    skip_logged: Option<Instant>,
+    skips: Skips,
 }
 
 /// How it stands with the brokers.
@@ -227,7 +225,7 @@ impl Poller {
         let entry = match read(record, max_overdue, now) {
             Reading::Take(entry) => Some(entry),
             Reading::Skip(replaced) => {
-                self.state.skipped += 1;
+                self.state.skips.add();
                 self.intake.metrics().skipped.increment(1);
                 replaced.map(Entry::Cancel)
             }
@@ -367,11 +365,7 @@ impl Poller {
                 self.intake.running();
             }
         }
-        if self.state.skipped > 0 && is_over(self.state.skip_logged, SKIP_LOG_INTERVAL) {
-            let (source, records) = (self.intake.name(), std::mem::take(&mut self.state.skipped));
-            tracing::warn!(source, records, "skipped what is overdue by more than `max_overdue`");
-            self.state.skip_logged = Some(Instant::now());
-        }
+        self.state.skips.tell(self.intake.name());
     }
 
     fn pause(&mut self, pause: bool) {

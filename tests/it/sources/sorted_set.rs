@@ -121,6 +121,7 @@ async fn foreign_producer(mut world: World, program: &Program) {
     assert_eq!(world.count().await, 0);
     let metrics = world.client.metrics().await;
     assert_eq!(metrics.sum("punctual_source_taken_total", &["source=\"theirs\""]), 1000);
+    assert_eq!(metrics.sum("punctual_source_up", &["source=\"theirs\""]), 1);
     assert_eq!(metrics.sum("punctual_messages_scheduled_total", &["via=\"theirs\""]), 1000);
     assert_eq!(metrics.sum("punctual_messages_delivered_total", &["route=\"web\""]), 1000);
 }

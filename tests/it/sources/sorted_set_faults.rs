@@ -185,8 +185,10 @@ async fn a_key_of_another_type_is_told_and_nothing_is_lost() {
         (sources["sources"][0]["state"] == "failing").then_some(())
     })
     .await;
+    assert_eq!(client.metrics().await.sum("punctual_source_up", &[]), 0);
     let mut pipe = redis::pipe();
     pipe.del("delayed").ignore().zadd("delayed", "m", 1).ignore();
     pipe.exec_async(&mut raw).await.expect("written");
     receiver.wait_for(1, PATIENCE).await;
+    assert_eq!(client.metrics().await.sum("punctual_source_up", &[]), 1);
 }
