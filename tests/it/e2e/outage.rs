@@ -18,7 +18,7 @@ use crate::support::{
     receiver::{Behaviour, Receiver, Request, wall_clock},
 };
 
-const OUTAGE: Duration = Duration::from_secs(10);
+const OUTAGE: Duration = Duration::from_secs(30);
 /// Time of flow before and after the outage.
 const CALM: Duration = Duration::from_secs(3);
 /// Messages of each route in each `TICK`.
