@@ -188,8 +188,8 @@ sources:
     assert_eq!(
         setup.problems(),
         [
-            "1.yaml:8:37: sources.same-queue.name: is that of sources.queue too",
-            "1.yaml:10:30: sources.two.key: is that of sources.one too",
+            "1.yaml:8:35: sources.same-queue.name: is that of sources.queue too",
+            "1.yaml:10:28: sources.two.key: is that of sources.one too",
             "$PUNCTUAL__SERVER__AUTH__TOKENS: server.auth.tokens: is to be one text with commas between, without brackets",
         ]
     );
