@@ -1,18 +1,28 @@
--- Makes a route known, to producers and to other instances.
+-- Makes a route known, to producers and to other instances, and opens its partitions for scheduling.
 --
--- KEYS   P:routes
--- ARGV   route, version, partitions, its JSON
--- reply  created | kept | updated (its settings), or the JSON of another version or partition count
+-- KEYS   P:routes route...
+-- ARGV   route, version, partitions, its JSON, what `route` keeps behind version, partitions and number
+-- reply  created | kept | updated (its settings), or the JSON of another version or partition count: nothing written
 --
 -- Writes nothing when nothing changed: an instance must be able to start at maxmemory.
 local routes = KEYS[1]
-local route, version, partitions, text = unpack(ARGV)
+local route, version, partitions, text, limits = unpack(ARGV)
+local BEFORE_PARTITIONS = 1
 
 local known = redis.call('HGET', routes, route)
-if known == text then return 'kept' end
-if known then
+if known and known ~= text then
   local ok, value = pcall(cjson.decode, known)
   if not ok or type(value) ~= 'table' or value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
 end
-redis.call('HSET', routes, route, text)
-return known and 'updated' or 'created'
+local steps = {}
+if known ~= text then
+  add(steps, 'HSET', routes, { route, text }, restore(routes, { route }, { known }))
+end
+for n = BEFORE_PARTITIONS + 1, #KEYS do
+  local settings = string.format('%s %s %d %s', version, partitions, n - BEFORE_PARTITIONS - 1, limits)
+  local old = redis.call('GET', KEYS[n])
+  if old ~= settings then
+    add(steps, 'SET', KEYS[n], { settings }, { old and { 'SET', KEYS[n], old } or { 'DEL', KEYS[n] } })
+  end
+end
+return commit(steps) or (not known and 'created' or known == text and 'kept' or 'updated')

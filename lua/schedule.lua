@@ -1,15 +1,22 @@
 -- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
 --
--- KEYS   pending unack messages attempts errors dead
--- ARGV   wake channel, most bytes of bodies to read, then for each message: id, "+<delay ms>" | "<due ms>",
---        "keep" | "replace", body from the metadata's length on (checked by the caller)
+-- KEYS   pending unack messages attempts errors dead route
+-- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
+--        then for each message: id, "+<delay ms>" | "<due ms>", "keep" | "replace", body from the metadata's length
+--        on (checked by the caller)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
 --        in_flight (not replaced); error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
---        stored bodies than that: the caller sends fewer at once
-local pending, unack, messages, attempts, errors, dead = unpack(KEYS)
-local channel, max_bytes = ARGV[1], tonumber(ARGV[2])
-local FIRST = 3
+--        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
+--        not open: the caller registers the route first
+local pending, unack, messages, attempts, errors, dead, route = unpack(KEYS)
+local channel, max_bytes, layout = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local FIRST = 4
+
+local settings = redis.call('GET', route)
+if not settings or string.sub(settings, 1, #layout) ~= layout then
+  return redis.error_reply('PUNCTUAL unregistered the partition is open as `' .. (settings or '') .. '`, not `' .. layout .. '`')
+end
 
 local now = math.floor(clock() / 1000)
 local earliest = head(pending)

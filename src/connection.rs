@@ -15,7 +15,9 @@ use std::{
 
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
-    TlsCertificates, aio::MultiplexedConnection, io::tcp::TcpSettings,
+    TlsCertificates,
+    aio::MultiplexedConnection,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
@@ -28,6 +30,13 @@ use crate::{config::RemoteRedis, metrics, port::StoreError};
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The kernel probes a silent peer after so long, costing neither side a command...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+/// ...then so often...
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// ...and ends the connection after so many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 2;
 
 /// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
 pub const NO_ANSWER: &str = "timeout";
@@ -47,7 +56,10 @@ pub fn client(server: &RemoteRedis) -> Result<Client, String> {
     if let Some(password) = &server.password {
         settings = settings.set_password(password.expose());
     }
-    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let client_tls = match (&server.cert_file, &server.key_file) {
         (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),

@@ -19,6 +19,9 @@ pub enum Outcome {
     Rejected { error: String },
     /// The destination could not be reached: says nothing about the message.
     Unavailable { error: String },
+    /// The connection was lost with this message under way. Like `Unavailable`, unless others get through: then this
+    /// message may be what the destination cannot stand.
+    Lost { error: String },
 }
 
 /// Every value of `Outcome::failure_kind`.
@@ -32,7 +35,7 @@ impl Outcome {
             Outcome::Failed { .. } => Some("failed"),
             Outcome::Throttled { .. } => Some("throttled"),
             Outcome::Rejected { .. } => Some("rejected"),
-            Outcome::Unavailable { .. } => Some("unavailable"),
+            Outcome::Unavailable { .. } | Outcome::Lost { .. } => Some("unavailable"),
         }
     }
 
@@ -43,7 +46,8 @@ impl Outcome {
             Outcome::Failed { error, .. }
             | Outcome::Throttled { error, .. }
             | Outcome::Rejected { error }
-            | Outcome::Unavailable { error } => Some(error),
+            | Outcome::Unavailable { error }
+            | Outcome::Lost { error } => Some(error),
         }
     }
 }
@@ -115,7 +119,7 @@ pub fn decide(
     match outcome {
         Outcome::Confirmed => Decision::Ack,
         Outcome::Rejected { .. } => Decision::Bury(DeadReason::Rejected),
-        Outcome::Unavailable { .. } => Decision::Release,
+        Outcome::Unavailable { .. } | Outcome::Lost { .. } => Decision::Release,
         Outcome::Failed { .. } | Outcome::Throttled { .. } if probe => Decision::Release,
         Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. } => {
             if attempt >= max_attempts.unwrap_or(policy.max_attempts) {
@@ -155,7 +159,8 @@ mod tests {
             follows(&Outcome::Rejected { error: error.clone() }, 1, false),
             Decision::Bury(DeadReason::Rejected)
         );
-        assert_eq!(follows(&Outcome::Unavailable { error }, 3, false), Decision::Release);
+        assert_eq!(follows(&Outcome::Unavailable { error: error.clone() }, 3, false), Decision::Release);
+        assert_eq!(follows(&Outcome::Lost { error }, 3, false), Decision::Release);
     }
 
     #[test]

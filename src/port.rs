@@ -186,7 +186,8 @@ pub trait Store: Send + Sync + 'static {
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
 }
 
-/// Rings when a partition's head may have become earlier. It carries no data: look again.
+/// Rings when a partition's head may have become earlier. It carries no data: look again. Who listens to the store
+/// rings it; how soon a lost subscription is noticed is theirs to say.
 #[derive(Debug, Default)]
 pub struct Bell {
     rung: Notify,
@@ -215,7 +216,7 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// Whether the subscription behind this bell answers.
+    /// Whether the subscription behind this bell answers, as far as is known: false until the first one.
     pub fn is_listening(&self) -> bool {
         self.listening.load(Ordering::SeqCst)
     }

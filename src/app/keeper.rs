@@ -1,4 +1,5 @@
-//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect.
+//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect, and looked
+//! after once a minute, because one that was emptied (FLUSHALL) keeps its connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,6 +13,10 @@ use crate::queue::{Queue, RouteStats, StartError};
 /// Pause between two tries while Redis is away: it is found again within a second.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Between two looks, one command each, whether Redis still knows the routes.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// `generations` of the connection, `subscriptions` of the wake-ups: what was made anew may lead to another server.
 /// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
 ///
 /// # Errors
@@ -19,6 +24,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 pub async fn keep(
     queue: Arc<Queue>,
     mut generations: watch::Receiver<u64>,
+    mut subscriptions: watch::Receiver<u64>,
     prepared: oneshot::Sender<()>,
 ) -> StartError {
     let mut told = String::new();
@@ -36,13 +42,17 @@ pub async fn keep(
     let _ = prepared.send(());
     loop {
         generations.mark_unchanged();
+        subscriptions.mark_unchanged();
         told.clear();
         while let Err(error) = queue.prepare().await {
             complain(&mut told, &error);
             sleep(RETRY_INTERVAL).await;
         }
-        if generations.changed().await.is_err() {
-            return std::future::pending().await;
+        // A sender that is gone: the process is stopping, and the look changes nothing.
+        tokio::select! {
+            Ok(()) = generations.changed() => {}
+            Ok(()) = subscriptions.changed() => {}
+            () = sleep(LOOK_INTERVAL) => {}
         }
     }
 }

@@ -90,6 +90,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
 
     let (prepared, preparation) = oneshot::channel();
     let generations = instance.store.connection().generations();
+    let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
@@ -107,7 +108,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Err(error) => Err(error.to_string()),
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
-            refused = keeper::keep(queue, generations, prepared) => Err(refused.to_string()),
+            refused = keeper::keep(queue, generations, subscriptions, prepared) => Err(refused.to_string()),
             // Nothing would be delivered, or nobody heard, behind a /livez that says all is well.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),

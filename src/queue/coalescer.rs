@@ -15,11 +15,14 @@ use tokio::{
     time::{Duration, Instant, timeout_at},
 };
 
-use super::Scheduled;
+use super::{
+    Scheduled,
+    registry::{Registry, StartError},
+};
 use crate::{
     message::{MAX_ID_BYTES, NewMessage},
     port::{Partition, StoreError},
-    store::redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore},
+    store::redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, UNREGISTERED},
 };
 
 /// Longest wait for company: at 5,000 messages/s it gathers 25.
@@ -79,10 +82,10 @@ pub struct Coalescer {
 
 impl Coalescer {
     /// Spawns the gathering task; it ends when this is dropped.
-    pub fn spawn(store: Arc<RedisStore>, partition: Partition) -> Self {
+    pub fn spawn(store: Arc<RedisStore>, registry: Arc<Registry>, partition: Partition) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
         let timeout = store.connection().timeout();
-        tokio::spawn(gather(store, partition, waiting));
+        tokio::spawn(gather(Way { store, registry, partition }, waiting));
         Self { jobs, timeout }
     }
 
@@ -129,7 +132,7 @@ fn stopping() -> StoreError {
     StoreError::Unavailable { kind: "shutdown", text: "punctual is stopping".into() }
 }
 
-async fn gather(store: Arc<RedisStore>, partition: Partition, mut waiting: mpsc::Receiver<Job>) {
+async fn gather(way: Way, mut waiting: mpsc::Receiver<Job>) {
     let slots = Arc::new(Semaphore::new(CALLS));
     let mut held_over = None;
     let mut wanted = 1;
@@ -165,37 +168,60 @@ async fn gather(store: Arc<RedisStore>, partition: Partition, mut waiting: mpsc:
         {
             held_over = batch.add(job).err();
         }
-        let (store, partition) = (store.clone(), partition.clone());
+        let way = way.clone();
         tokio::spawn(async move {
-            schedule(&store, &partition, batch.jobs).await;
+            way.schedule(batch.jobs).await;
             drop(slot);
         });
     }
 }
 
-async fn schedule(store: &RedisStore, partition: &Partition, jobs: Vec<Job>) {
-    let mut batch = Vec::new();
-    let mut askers = Vec::with_capacity(jobs.len());
-    let now = Instant::now();
-    for job in jobs {
-        if job.deadline <= now {
-            // Whoever asked may have gone already.
-            let _ = job.answer.send(Err(too_late()));
-            continue;
+/// Where jobs go.
+#[derive(Clone)]
+struct Way {
+    store: Arc<RedisStore>,
+    registry: Arc<Registry>,
+    partition: Partition,
+}
+
+impl Way {
+    async fn schedule(&self, jobs: Vec<Job>) {
+        let mut batch = Vec::new();
+        let mut askers = Vec::with_capacity(jobs.len());
+        let now = Instant::now();
+        for job in jobs {
+            if job.deadline <= now {
+                // Whoever asked may have gone already.
+                let _ = job.answer.send(Err(too_late()));
+                continue;
+            }
+            askers.push((job.messages.len(), job.answer));
+            batch.extend(job.messages);
         }
-        askers.push((job.messages.len(), job.answer));
-        batch.extend(job.messages);
+        if batch.is_empty() {
+            return;
+        }
+        let mut answer = self.schedule_batch(&batch).await.map(Vec::into_iter);
+        for (count, asker) in askers {
+            let part = match &mut answer {
+                Ok(scheduled) => Ok(scheduled.by_ref().take(count).collect()),
+                Err(error) => Err(error.clone()),
+            };
+            // An asker that has gone away may ask again with the same id.
+            let _ = asker.send(part);
+        }
     }
-    if batch.is_empty() {
-        return;
-    }
-    let mut answer = store.schedule(partition, &batch).await.map(Vec::into_iter);
-    for (count, asker) in askers {
-        let part = match &mut answer {
-            Ok(scheduled) => Ok(scheduled.by_ref().take(count).collect()),
-            Err(error) => Err(error.clone()),
-        };
-        // An asker that has gone away may ask again with the same id.
-        let _ = asker.send(part);
+
+    async fn schedule_batch(&self, batch: &[NewMessage]) -> Answer {
+        match self.store.schedule(&self.partition, batch).await {
+            // Nothing was written. The first post after Redis was emptied is often who notices.
+            Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
+                let unusable =
+                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
+                self.registry.prepare().await.map_err(unusable)?;
+                self.store.schedule(&self.partition, batch).await
+            }
+            answer => answer,
+        }
     }
 }

@@ -4,34 +4,30 @@ use std::{
     time::Duration,
 };
 
-use futures::future::try_join_all;
-use tokio::sync::Mutex;
-
 use super::{
-    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status, coalescer::Coalescer, cursor,
+    Cancelled, Page, QueueError, Rescheduled, RouteStats, Scheduled, Snapshot, Status,
+    coalescer::Coalescer,
+    cursor,
     merge::Merge,
+    registry::{Registry, StartError},
 };
 use crate::{
     message::{MessageId, NewMessage, State},
     metrics,
     port::{Partition, StoreError},
-    store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore, Registration, RegistrationError, SafetyError},
+    store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
     time::{Due, MAX_DELAY_MILLIS},
 };
+use futures::future::try_join_all;
 
 /// Partitions that one listing asks at once: as many replies wait in memory.
 const LISTED_AT_ONCE: usize = 4;
-
-/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
-const EMPTIED: &str = "emptied";
 
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, Route>,
-    allow_eviction: bool,
-    /// The connection's generation that knows our routes.
-    registered: Mutex<Option<u64>>,
+    registry: Arc<Registry>,
 }
 
 struct Route {
@@ -41,36 +37,18 @@ struct Route {
     partitions: Vec<(Partition, Coalescer)>,
 }
 
-/// Why the queues cannot be used yet, or at all.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error(transparent)]
-    Safety(#[from] SafetyError),
-    #[error(transparent)]
-    Registration(#[from] RegistrationError),
-}
-
-impl StartError {
-    /// Whether waiting cannot help, so that a start must end.
-    pub fn is_definite(&self) -> bool {
-        match self {
-            StartError::Safety(error) => error.is_definite(),
-            StartError::Registration(error) => matches!(error, RegistrationError::Mismatch { .. }),
-        }
-    }
-}
-
 impl Queue {
     /// Serves the routes of `store`. `sinks`: where they lead, for show; a route that the configuration does not name
     /// has none. Must be called within a tokio runtime.
     pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
+        let registry = Arc::new(Registry::new(store.clone(), allow_eviction));
         let routes = store
             .routes()
             .map(|settings| {
                 let partitions = (0..settings.partitions)
                     .map(|number| {
                         let partition = Partition { route: settings.name.clone(), number };
-                        let coalescer = Coalescer::spawn(store.clone(), partition.clone());
+                        let coalescer = Coalescer::spawn(store.clone(), registry.clone(), partition.clone());
                         (partition, coalescer)
                     })
                     .collect();
@@ -78,8 +56,7 @@ impl Queue {
                 (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        metrics::begin_redis_errors([EMPTIED]);
-        Self { store, routes, allow_eviction, registered: Mutex::new(None) }
+        Self { store, routes, registry }
     }
 
     /// Route names, sorted.
@@ -213,30 +190,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks the server and makes it know scripts and routes, once per connection. A server that has forgotten
-    /// routes it knew was emptied: that is told loudly, because messages are gone.
+    /// Makes the server know scripts and routes, unless it does.
     ///
     /// # Errors
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
-        let evicting = self.store.check_safety(self.allow_eviction).await?;
-        let mut registered = self.registered.lock().await;
-        let generation = *self.store.connection().generations().borrow();
-        if *registered == Some(generation) {
-            return Ok(());
-        }
-        let routes = self.store.register().await?;
-        if registered.is_some() && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error(EMPTIED);
-            tracing::error!(
-                "redis has lost its data: routes that were registered are gone, and their messages with them"
-            );
-        }
-        if let (None, Some(policy)) = (*registered, evicting) {
-            tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
-        }
-        *registered = Some(generation);
-        Ok(())
+        self.registry.prepare().await
     }
 
     /// Whether messages are accepted and delivered now.
@@ -244,8 +203,7 @@ impl Queue {
     /// # Errors
     /// What stands in the way, for a person.
     pub async fn ready(&self) -> Result<(), String> {
-        self.prepare().await.map_err(|error| error.to_string())?;
-        self.store.check_writable().await.map_err(|error| error.to_string())
+        self.registry.check().await.map_err(|error| error.to_string())
     }
 
     /// Routes that hold messages but are not among ours: nobody delivers them here. Those whose keys hold something else

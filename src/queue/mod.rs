@@ -5,8 +5,10 @@ mod coalescer;
 mod cursor;
 mod handle;
 mod merge;
+mod registry;
 
-pub use handle::{Queue, StartError};
+pub use handle::Queue;
+pub use registry::StartError;
 
 use std::sync::Arc;
 

@@ -80,6 +80,7 @@ impl Attempt {
         clock: &ServerClock,
         (route, settler, rng): (&Route, &Settler, &mut StdRng),
     ) {
+        let outcome = &*route.target.breaker().judge(&route.name, &self.held.lease.id, outcome);
         self.observe(outcome, sent, clock, route);
         let probe = self.held.seat.is_probe();
         let decision = decide(outcome, self.number, self.max_attempts, probe, &route.policy.retry, rng);

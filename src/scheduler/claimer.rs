@@ -1,7 +1,8 @@
 //! One partition's sleeper: registers, looks, sleeps (DESIGN.md, "wake protocol").
 //!
-//! The bell was subscribed before it starts, so nothing that rings after a look is missed. A look is a claim;
-//! its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
+//! The bell rings whenever its subscription comes about, the first time too, so that a look follows: nothing that
+//! rings after that is missed. Until then, and while it is known to be lost, the fallback is a second. A look is a
+//! claim; its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
 //! fallback. While nothing may leave (breaker open, no room) an overdue head is not looked at again; only
 //! expired leases are recovered then.
 

@@ -18,7 +18,7 @@ use crate::{
 /// A route as the scheduler is told of it.
 pub struct RouteSetup {
     pub route: Arc<str>,
-    /// Each with its bell, subscribed already: the scheduler looks after it has registered.
+    /// Each with its bell, which need not be subscribed yet: it rings when that comes about, and so makes look again.
     pub partitions: Vec<(Partition, Arc<Bell>)>,
     pub policy: Policy,
     pub target: Target,

@@ -101,6 +101,35 @@ async fn a_stopped_server_costs_each_caller_its_timeout_and_no_more() {
 }
 
 #[tokio::test]
+async fn the_kernel_asks_a_silent_peer_every_two_seconds_whether_it_is_there() {
+    let server = RedisServer::start().await;
+    let connection = connection(&server.url(), Duration::from_secs(5));
+    let info: String = connection.run(redis::cmd("CLIENT").arg("INFO")).await.expect("the server runs");
+    let port: u16 =
+        info.split_once(" addr=127.0.0.1:").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()).unwrap();
+    // proc(5), tcp: the local address in hexadecimal is the second column, the timer the sixth: 02 is keepalive, then
+    // hundredths of a second.
+    let local = format!("0100007F:{port:04X}");
+    let timer = timeout(Duration::from_secs(5), async {
+        loop {
+            let table = std::fs::read_to_string("/proc/net/tcp").expect("linux");
+            let row: Vec<&str> = table
+                .lines()
+                .map(|line| line.split_whitespace().collect())
+                .find(|row: &Vec<_>| row[1] == local)
+                .unwrap();
+            if let Some(due) = row[5].strip_prefix("02:") {
+                return u32::from_str_radix(due, 16).unwrap();
+            }
+            // A segment of ours is on its way yet.
+            sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let due = timer.await.expect("a keepalive timer");
+    assert!(due <= 200, "{due} hundredths");
+}
+
+#[tokio::test]
 async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));

@@ -4,6 +4,7 @@ mod api;
 mod brokers;
 mod connection;
 mod destinations;
+mod documents;
 mod e2e;
 mod embedded;
 mod http_zoo;

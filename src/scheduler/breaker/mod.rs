@@ -3,11 +3,15 @@
 //!
 //! `Machine` decides; this wraps it in a lock, wakes those who wait, and shows it to people.
 
+mod blame;
 mod machine;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::{
@@ -15,6 +19,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use self::blame::Blame;
 pub use self::machine::BreakerState;
 use self::machine::{Grant, Leave, Machine};
 use super::lock;
@@ -24,6 +29,7 @@ pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
     machine: Mutex<Machine>,
+    blame: Mutex<Blame>,
     /// Seats that are taken; what is granted for a claim under way is not yet.
     seated: AtomicUsize,
     changed: Notify,
@@ -50,6 +56,7 @@ impl Breaker {
             sink: sink.into(),
             metrics,
             machine: Mutex::new(Machine::new()),
+            blame: Mutex::default(),
             seated: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
@@ -122,6 +129,21 @@ impl Breaker {
     pub(super) fn admit(self: &Arc<Self>, want: usize, suspect: bool) -> Option<Admission> {
         let grant = self.with(|machine, now| machine.admit(now, want, suspect))?;
         Some(Admission { breaker: Arc::clone(self), grant })
+    }
+
+    /// What the outcome says about the message, now that it is known how others fare: a lost connection that is its
+    /// own doing is its failure.
+    pub(super) fn judge<'a>(&self, route: &Arc<str>, id: &MessageId, outcome: &'a Outcome) -> Cow<'a, Outcome> {
+        let mut blame = lock(&self.blame);
+        match outcome {
+            Outcome::Lost { error } if blame.lost(route, id) => {
+                let error = format!("{error}; again and again with this message, while others get through");
+                return Cow::Owned(Outcome::Failed { error, retry_after: None });
+            }
+            Outcome::Lost { .. } | Outcome::Unavailable { .. } => {}
+            answered => blame.answered(route, id, *answered == Outcome::Confirmed),
+        }
+        Cow::Borrowed(outcome)
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Machine, Instant) -> T) -> T {

@@ -1,4 +1,4 @@
-//! Messages that take their process down.
+//! Messages that take their process down, or their destination.
 
 use tokio::sync::Notify;
 
@@ -117,4 +117,32 @@ async fn suspects_at_the_head_do_not_keep_others_from_probing() {
     until("a taken message", || !down.taken().is_empty()).await;
     assert!(begun.elapsed() < 12 * SECOND, "{:?}", begun.elapsed());
     until_empty(&twin, "r").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_makes_the_sink_drop_the_connection_ends_dead_and_the_others_pass() {
+    // One among a stream; ten at the head, which fill the window of a slow start; one with a few others.
+    for (poisons, others, gap) in [(1, 3000, 20 * MILLI), (10, 3000, 20 * MILLI), (1, 12, 5 * SECOND)] {
+        let twin = Twin::new(1);
+        let sink = FakeSink::new(&twin, |delivery| {
+            if delivery.id.as_str().starts_with("poison") { Act::report(lost()) } else { Act::confirm(20 * MILLI) }
+        });
+        let breaker = Breaker::new("s");
+        schedule(&twin, (0..poisons).map(|n| format!("poison{n}")), Duration::ZERO);
+        for (n, id) in (0..).zip(numbered(others)) {
+            schedule(&twin, [id], n * gap);
+        }
+        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
+        until_empty(&twin, "r").await;
+        let dead = twin.dead(&partition("r"));
+        assert_eq!((dead.len(), sink.taken().len()), (poisons, others));
+        for (id, (reason, error)) in &dead {
+            assert!(id.starts_with("poison") && *reason == DeadReason::Attempts, "{id}: {reason:?}");
+            assert!(error.starts_with("connection reset; again and again"), "{error}");
+        }
+        let late = sink.most_late();
+        assert!(late < 30_000, "{poisons} among {others}: {late} ms late");
+        let innocent = sink.seen().into_iter().filter(|seen| !seen.id.starts_with("poison"));
+        assert!(innocent.clone().all(|seen| seen.attempt == 1) && innocent.count() == others, "each once");
+    }
 }

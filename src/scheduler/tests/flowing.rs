@@ -112,6 +112,24 @@ async fn what_a_later_release_wrote_is_left_to_it_and_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_claimed_while_the_shutdown_comes_is_released_unsent() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    twin.set_faults(Faults { claim_reply: 200 * MILLI, ..Faults::default() });
+    schedule(&twin, numbered(25), Duration::ZERO);
+    let instance = Instance::of_one(&twin, &sink);
+    sleep(100 * MILLI).await;
+    assert_eq!(twin.count(&partition("r")), (0, 25, 0), "claimed, and the answer is on its way");
+    instance.stop().await;
+    assert_eq!((twin.count(&partition("r")), sink.seen().len()), ((25, 0, 0), 0));
+    assert_eq!(counted(&recorder, "punctual_messages_released_total", ""), 25);
+    let counted = |id: &String| twin.failures(&partition("r"), id);
+    assert!(numbered(25).iter().all(|id| counted(id) == 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutdown_finishes_what_is_being_sent_and_leaves_the_rest() {
     let twin = Twin::new(1);
     let sink = FakeSink::new(&twin, |_| Act::confirm(SECOND));

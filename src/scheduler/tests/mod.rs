@@ -125,6 +125,10 @@ fn unavailable() -> Outcome {
     Outcome::Unavailable { error: "connection refused".into() }
 }
 
+fn lost() -> Outcome {
+    Outcome::Lost { error: "connection reset".into() }
+}
+
 fn failed() -> Outcome {
     Outcome::Failed { error: "HTTP 500".into(), retry_after: None }
 }

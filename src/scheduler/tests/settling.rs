@@ -163,3 +163,33 @@ async fn a_list_that_cannot_take_it_opens_the_breaker_and_nothing_counts() {
     assert_eq!(list, numbered(1200));
     assert_eq!(twin.count(&partition("r")).2, 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_takes_several_transfers_is_counted_once_though_some_fail_and_replies_are_lost() {
+    for seed in 0..20 {
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let twin = Twin::new(seed);
+        // Three to a call.
+        let value = Bytes::from_static(&[0; 1 << 20]);
+        let render = Arc::new(move |delivery: &Delivery| {
+            Ok(Element { list: delivery.id.as_str()[5..].into(), value: value.clone() })
+        });
+        let target = Target::List { render, one_list: false, breaker: Breaker::new("jobs") };
+        let faults =
+            Faults { before: 0.1, after: 0.2, only: Some("transfer"), refusing_list: Some("3"), ..Faults::default() };
+        twin.set_faults(faults);
+        schedule(&twin, numbered(30), Duration::ZERO);
+        let instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+        sleep(SECOND).await;
+        assert!(twin.calls("transfer") >= 10, "seed {seed}");
+        twin.set_faults(Faults { refusing_list: None, ..faults });
+        until_empty(&twin, "r").await;
+        instance.stop().await;
+        let pushed: usize = (0..10).map(|list| twin.list(&list.to_string()).len()).sum();
+        let total = |name: &str| counted(&recorder, &format!("punctual_{name}_total"), "");
+        assert_eq!((pushed, total("messages_delivered"), total("messages_dead")), (30, 30, 0), "seed {seed}");
+        assert_eq!((total("stale_settlements"), total("leases_expired")), (0, 0), "seed {seed}");
+        assert_eq!(total("messages_retried"), total("delivery_failures"), "seed {seed}");
+    }
+}

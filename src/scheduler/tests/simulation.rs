@@ -254,7 +254,7 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
             return Act::confirm(quick);
         }
         let slow = rng.random_range(0..2500) * MILLI;
-        match rng.random_range(0..9) {
+        match rng.random_range(0..10) {
             0 => Act::report(failed()),
             1 => Act { delay: slow, ..Act::report(failed()) },
             2 => Act { takes: true, ..Act::report(throttled()) },
@@ -262,6 +262,7 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
             4 => Act::end(End::Panic),
             5 => Act::end(End::Silence),
             6 => Act::report(throttled()),
+            8 => Act { takes: true, ..Act::report(lost()) },
             7 => Act::report(Outcome::Rejected { error: "HTTP 400".into() }),
             _ => Act::confirm(slow),
         }

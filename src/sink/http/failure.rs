@@ -19,7 +19,7 @@ pub fn outcome(error: &reqwest::Error, address: &str) -> Outcome {
     if cause.is_some_and(hyper::Error::is_parse) {
         return Outcome::Throttled { error: text, retry_after: None };
     }
-    Outcome::Unavailable { error: text }
+    Outcome::Lost { error: text }
 }
 
 /// The innermost texts, without the outermost, which names the URL.

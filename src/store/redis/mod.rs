@@ -33,6 +33,10 @@ use crate::{
 /// Version of the keys and of what they hold, as `P:routes` tells it.
 pub const DATA_VERSION: u32 = 1;
 
+/// The kind of `StoreError::Unavailable` when a partition is not open as it is here: Redis was emptied, or the number
+/// of partitions changed.
+pub const UNREGISTERED: &str = "unregistered";
+
 /// Most bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol it stays below
 /// 8 MiB: what Redis and this process buffer at once.
 pub const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
@@ -77,6 +81,11 @@ impl RedisStore {
 
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    fn route(&self, name: &str) -> Result<&Route, StoreError> {
+        let unknown = || StoreError::Refused { slug: "unknown-route".into(), text: format!("no route `{name}`") };
+        self.routes.get(name).ok_or_else(unknown)
     }
 
     fn keys(&self, partition: &Partition) -> Result<&PartitionKeys, StoreError> {

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DATA_VERSION, RedisStore, Route, keys::routes_key, script};
+use super::{
+    DATA_VERSION, RedisStore, Route,
+    keys::{PartitionKeys, routes_key},
+    script,
+};
 use crate::{
     message::MAX_PARTITIONS,
     port::{Partition, StoreError},
@@ -22,7 +26,8 @@ pub enum Registration {
 pub enum RegistrationError {
     #[error(
         "route `{route}` is stored as {stored}, but this release and configuration want version {DATA_VERSION} \
-         and {partitions} partitions: set `routes.{route}.partitions` as stored, or use another route name"
+         and {partitions} partitions, which change only while it holds no message and is not paused: set \
+         `routes.{route}.partitions` as stored, empty it, or use another route name"
     )]
     Mismatch { route: String, stored: String, partitions: u16 },
     #[error(transparent)]
@@ -63,45 +68,93 @@ impl RouteSettings {
 }
 
 impl RedisStore {
-    /// Loads the scripts and makes every route known. Safe to repeat; writes nothing that stands already.
-    pub async fn register(&self) -> Result<Vec<(String, Registration)>, RegistrationError> {
+    /// Loads the scripts, makes every route known and opens its partitions. Safe to repeat; writes nothing that stands
+    /// already. `repartition`: where a route is stored with another number of partitions, and holds no message in any
+    /// partition of either number and is not paused, one script changes the number and closes the partitions until they
+    /// are opened anew; an instance that wants the old number can schedule nothing from then on.
+    pub async fn register(&self, repartition: bool) -> Result<Vec<(String, Registration)>, RegistrationError> {
         for script in script::all() {
             script.load(&self.connection).await?;
         }
         let mut registrations = Vec::new();
-        for (route, Route { settings, keys }) in &self.routes {
-            let reply: String = script::REGISTER
-                .keys(&[&routes_key(&self.prefix)])
-                .arg(&**route)
-                .arg(DATA_VERSION)
-                .arg(settings.partitions)
-                .arg(settings.to_json())
-                .run(&self.connection)
-                .await?;
-            let registration = match reply.as_str() {
-                "created" => Registration::Created,
-                "kept" | "updated" => Registration::Kept,
-                stored => {
-                    return Err(RegistrationError::Mismatch {
-                        route: route.to_string(),
-                        stored: stored.to_owned(),
-                        partitions: settings.partitions,
-                    });
-                }
-            };
-            for (number, keys) in keys.iter().enumerate() {
-                let () = script::OPEN
-                    .keys(&[&keys.route])
-                    .arg(DATA_VERSION)
-                    .arg(settings.partitions)
-                    .arg(number)
-                    .arg(settings.max_payload)
-                    .run(&self.connection)
-                    .await?;
+        for (name, route) in &self.routes {
+            let mut registered = self.register_route(route).await?;
+            if let Err(stored) = &registered
+                && repartition
+                && self.repartition(route, stored).await?
+            {
+                let partitions = route.settings.partitions;
+                tracing::warn!(route = %name, partitions, "the number of partitions of an empty route was changed");
+                registered = self.register_route(route).await?;
             }
-            registrations.push((route.to_string(), registration));
+            let registration = registered.map_err(|stored| RegistrationError::Mismatch {
+                route: name.to_string(),
+                stored,
+                partitions: route.settings.partitions,
+            })?;
+            registrations.push((name.to_string(), registration));
         }
         Ok(registrations)
+    }
+
+    /// The inner error: as what else it is stored.
+    async fn register_route(&self, route: &Route) -> Result<Result<Registration, String>, StoreError> {
+        let Route { settings, keys } = route;
+        let routes_key = routes_key(&self.prefix);
+        let mut all = vec![routes_key.as_str()];
+        all.extend(keys.iter().map(|keys| keys.route.as_str()));
+        let reply: String = script::REGISTER
+            .keys(&all)
+            .arg(&*settings.name)
+            .arg(DATA_VERSION)
+            .arg(settings.partitions)
+            .arg(settings.to_json())
+            .arg(settings.max_payload)
+            .run(&self.connection)
+            .await?;
+        Ok(match reply.as_str() {
+            "created" => Ok(Registration::Created),
+            "kept" | "updated" => Ok(Registration::Kept),
+            _ => Err(reply),
+        })
+    }
+
+    /// Whether the route has its number of partitions now. `stored`: its JSON with another one.
+    async fn repartition(&self, route: &Route, stored: &str) -> Result<bool, StoreError> {
+        let settings = &route.settings;
+        let Some(known) = RouteSettings::from_json(&settings.name, stored) else { return Ok(false) };
+        let routes_key = routes_key(&self.prefix);
+        let partitions: Vec<PartitionKeys> = (0..known.partitions.max(settings.partitions))
+            .map(|number| PartitionKeys::new(&self.prefix, &settings.name, number))
+            .collect();
+        let mut all = vec![routes_key.as_str()];
+        for keys in &partitions {
+            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
+        }
+        script::REPARTITION
+            .keys(&all)
+            .arg(&*settings.name)
+            .arg(stored)
+            .arg(settings.to_json())
+            .run(&self.connection)
+            .await
+    }
+
+    /// Whether Redis knows every route with its number of partitions; one command.
+    pub async fn is_registered(&self) -> Result<bool, StoreError> {
+        if self.routes.is_empty() {
+            return Ok(true);
+        }
+        let mut command = redis::cmd("HMGET");
+        command.arg(routes_key(&self.prefix));
+        for name in self.routes.keys() {
+            command.arg(&**name);
+        }
+        let known: Vec<Option<String>> = self.connection.run(&command).await?;
+        Ok(self.routes().zip(known).all(|(settings, json)| {
+            let known = json.and_then(|json| RouteSettings::from_json(&settings.name, &json));
+            known.is_some_and(|known| known.partitions == settings.partitions)
+        }))
     }
 
     /// The routes that Redis knows of this release's data version, whoever registered them, by name.

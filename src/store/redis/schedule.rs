@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{MAX_CALL_BYTES, RedisStore, reply::Reply, script};
+use super::{DATA_VERSION, MAX_CALL_BYTES, RedisStore, UNREGISTERED, reply::Reply, script};
 use crate::{
     codec,
     message::{MessageId, NewMessage, OnConflict, State},
@@ -14,6 +14,7 @@ use crate::{
 impl RedisStore {
     /// One answer per message, in order. At most `MAX_BATCH` messages and `MAX_CALL_BYTES`, all of `partition`.
     ///
+    /// `Unavailable` of kind `UNREGISTERED` while Redis does not know the partition as it is here: nothing was written.
     /// Where live messages stand in the way whose bodies are too large for one script together, it goes on in halves.
     pub async fn schedule(&self, partition: &Partition, batch: &[NewMessage]) -> Result<Vec<Scheduled>, StoreError> {
         let mut answers = Vec::with_capacity(batch.len());
@@ -24,6 +25,9 @@ impl RedisStore {
                 Err(StoreError::Refused { slug, .. }) if slug == "split" && part.len() > 1 => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
+                }
+                Err(StoreError::Refused { slug, text }) if slug == UNREGISTERED => {
+                    return Err(StoreError::Unavailable { kind: UNREGISTERED, text });
                 }
                 result => answers.extend(result?),
             }
@@ -38,9 +42,10 @@ impl RedisStore {
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
         let mut call = script::SCHEDULE
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.route])
             .arg(&keys.wake)
-            .arg(MAX_CALL_BYTES);
+            .arg(MAX_CALL_BYTES)
+            .arg(format!("{DATA_VERSION} {} {} ", self.route(&partition.route)?.keys.len(), partition.number));
         for message in batch {
             let conflict = match message.on_conflict {
                 OnConflict::Keep => "keep",

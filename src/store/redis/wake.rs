@@ -2,19 +2,30 @@
 //!
 //! Bells ring on every message, and on every (re)subscribe and loss, because anything may have been missed
 //! meanwhile. Losing a wake-up costs at most `max_sleep`.
+//!
+//! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
+//! within 4 s (`connection`); when somebody in between keeps it open and passes nothing, our own PING finds out,
+//! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
+//! may be late that has become the head meanwhile.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use redis::Client;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::keys::PartitionKeys;
 use crate::port::{Bell, Partition};
 
-/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten routes this
-/// stays below one command in two seconds.
-const PING_INTERVAL: Duration = Duration::from_secs(7);
+/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
+/// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.
+const PING_INTERVAL: Duration = Duration::from_secs(8);
+/// The same with few partitions, which leave more of that budget.
+const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
+const FEW_PARTITIONS: usize = 3;
 /// Longest wait for its answer, and for a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
@@ -24,17 +35,24 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 pub struct WakeListener {
     client: Client,
     bells: HashMap<String, Arc<Bell>>,
+    /// Counts the subscriptions that stood so far.
+    subscriptions: watch::Sender<u64>,
 }
 
 impl WakeListener {
     pub fn new(client: Client) -> Self {
-        Self { client, bells: HashMap::new() }
+        Self { client, bells: HashMap::new(), subscriptions: watch::Sender::new(0) }
     }
 
     /// The bell of a partition; call for all of them before `run`.
     pub fn bell(&mut self, prefix: &str, partition: &Partition) -> Arc<Bell> {
         let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
         self.bells.entry(channel).or_default().clone()
+    }
+
+    /// Changes each time a subscription came about: the server may be another one than before.
+    pub fn subscriptions(&self) -> watch::Receiver<u64> {
+        self.subscriptions.subscribe()
     }
 
     /// Never returns; drop it to end the subscription.
@@ -74,8 +92,11 @@ impl WakeListener {
             Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
         };
         self.set_listening(true);
+        self.subscriptions.send_modify(|count| *count += 1);
+        let few = self.bells.len() <= FEW_PARTITIONS;
+        let ping_interval = if few { PING_INTERVAL_OF_FEW } else { PING_INTERVAL };
         loop {
-            match timeout(PING_INTERVAL, messages.next()).await {
+            match timeout(ping_interval, messages.next()).await {
                 Ok(Some(message)) => {
                     if let Some(bell) = self.bells.get(message.get_channel_name()) {
                         bell.ring();

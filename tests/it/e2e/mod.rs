@@ -13,6 +13,7 @@ mod flow;
 mod idle;
 mod lifecycle;
 mod outage;
+mod poison;
 mod redis_outage;
 mod refusals;
 mod secrets;

@@ -81,7 +81,8 @@ async fn an_endpoint_that_is_down_costs_time_but_no_message_no_attempt_and_no_ot
     let posted = posting.await.unwrap();
     for route in ["failing", "healthy"] {
         let stats = client.drained(route, Duration::from_secs(30)).await;
-        assert_eq!(stats["dead"], 0, "{route}");
+        let dead = client.call("GET", &format!("/v1/routes/{route}/messages?state=dead&limit=1"), "").await.text;
+        assert_eq!(stats["dead"], 0, "{route}: {dead}");
     }
 
     let requests = failing.requests();

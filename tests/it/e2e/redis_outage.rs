@@ -149,6 +149,31 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices_and_used_again() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    let emptied = async || client.metrics().await.sum("punctual_redis_errors_total", &["kind=\"emptied\""]);
+    let flush = async || redis::cmd("FLUSHALL").exec_async(&mut redis.connection().await).await.expect("flushed");
+
+    flush().await;
+    client.schedule("web", r#"{"id":"after","delay":"100ms","payload":""}"#).await;
+    assert_eq!(emptied().await, 1, "the post noticed");
+    let requests = receiver.wait_for(1, Duration::from_secs(5)).await;
+    assert_eq!(requests[0].id(), "after");
+
+    flush().await;
+    assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
+    assert_eq!(emptied().await, 2, "the probe noticed");
+    let known: Vec<String> =
+        redis::cmd("HKEYS").arg("punctual:routes").query_async(&mut redis.connection().await).await.expect("a hash");
+    assert_eq!(known, ["web"]);
+    let log = punctual.log();
+    assert_eq!(log.matches("redis has lost its data").count(), 2, "once each: {log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_stands_still_is_answered_for_in_time_and_nothing_comes_twice() {
     const STILL: Duration = Duration::from_secs(4);
     let _alone = alone().await;

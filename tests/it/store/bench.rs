@@ -30,6 +30,8 @@ pub struct Bench {
     pub store: Arc<RedisStore>,
     /// With another largest payload.
     pub other: RedisStore,
+    /// One route only, with two partitions in place of three.
+    pub repartitioned: RedisStore,
     pub queue: Queue,
     /// For looking at what is stored.
     pub raw: MultiplexedConnection,
@@ -48,7 +50,8 @@ impl Bench {
         let queue = Queue::new(store.clone(), &BTreeMap::new(), false);
         let produce = redis::Script::new(&super::lua("produce"));
         let other = self::store(&server.url(), MAX_PAYLOAD - 1);
-        let mut bench = Self { server, store, other, queue, raw, produce };
+        let repartitioned = store_of([("three", 2)], &server.url(), MAX_PAYLOAD);
+        let mut bench = Self { server, store, other, repartitioned, queue, raw, produce };
         bench.clear().await;
         bench
     }
@@ -56,7 +59,7 @@ impl Bench {
     /// Empty, with the routes registered.
     pub async fn clear(&mut self) {
         let () = redis::cmd("FLUSHALL").query_async(&mut self.raw).await.expect("the server answers");
-        self.store.register().await.expect("nothing is registered yet");
+        self.store.register(false).await.expect("nothing is registered yet");
     }
 
     pub async fn rows(&mut self, partition: &Partition) -> Rows {
@@ -141,11 +144,15 @@ impl Bench {
 
 /// A store with the model's routes on a connection of its own.
 pub fn store(url: &str, max_payload: usize) -> RedisStore {
+    store_of(ROUTES, url, max_payload)
+}
+
+pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload: usize) -> RedisStore {
     let server =
         RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
     let client = client(&server).expect("a valid URL");
     let settings = |(name, partitions): (&str, u16)| RouteSettings { name: name.into(), partitions, max_payload };
-    RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, ROUTES.map(settings))
+    RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }
 
 /// A snapshot that compares.

@@ -178,7 +178,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
     let call = |count: usize, max_bytes: &str| {
         let mut call = redis::cmd("EVAL");
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
-        call.arg(&recorded.arguments[0]).arg(max_bytes);
+        call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2]);
         for message in batch(count, 1, OnConflict::Replace) {
             call.arg(message.id.as_str()).arg("+0").arg("replace").arg("tail");
         }

@@ -2,24 +2,31 @@
 
 use std::time::Duration;
 
-use punctual::{message::State, port::StoreError, store::redis::RegistrationError};
+use bytes::Bytes;
+use punctual::{
+    message::{Metadata, NewMessage, OnConflict, State},
+    port::{Partition, StoreError},
+    store::redis::{RedisStore, RegistrationError},
+    time::Due,
+};
 use tokio::time::Instant;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id, store},
+    bench::{Bench, MAX_PAYLOAD, id, store, store_of},
+    operation::ids,
     rows::key,
     scene::{LISTS, ROUTE, SCENES, partition},
 };
 
 /// What needs memory, and may wait until there is some.
 const GROWING: [&str; 9] = [
-    "open",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
     "redrive all",
     "redrive some",
     "register",
+    "repartition",
     "reschedule",
     "schedule",
 ];
@@ -54,7 +61,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
     bench.maxmemory(0).await;
     bench.set("get").await;
     bench.maxmemory(1).await;
-    bench.store.register().await.expect("nothing to write");
+    bench.store.register(false).await.expect("nothing to write");
 }
 
 #[tokio::test]
@@ -84,8 +91,8 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
             }
             let after = bench.dump().await;
             assert_eq!(after[&key], before[&key], "{scene}: the foreign value");
-            // Registering calls other scripts before this one.
-            assert!(after == before || script == "open", "{scene}, foreign value at {key}: something was written");
+            // Registering one route comes before the other.
+            assert!(after == before || script == "register", "{scene}, foreign value at {key}: something was written");
         }
     }
 }
@@ -160,11 +167,56 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
     let mut bench = Bench::start().await;
     for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
         redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");
-        let error = bench.store.register().await.expect_err("another's");
+        let error = bench.store.register(true).await.expect_err("another's");
         assert!(matches!(&error, RegistrationError::Mismatch { stored, .. } if stored == foreign), "{error}");
         let now: String =
             redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");
         assert_eq!(now, foreign);
+    }
+}
+
+#[tokio::test]
+async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_paused() {
+    let mut bench = Bench::start().await;
+    let url = bench.server.url();
+    let last = Partition { route: "three".into(), number: 2 };
+    let stores = [1, 4, 3].map(|partitions| store_of([("three", partitions)], &url, MAX_PAYLOAD));
+    let mismatch = async |store: &RedisStore| {
+        let error = store.register(true).await.expect_err("it holds something");
+        assert!(matches!(error, RegistrationError::Mismatch { .. }), "{error}");
+    };
+    let message = NewMessage {
+        id: ids(&last).remove(0),
+        due: Due::NOW,
+        payload: Bytes::from_static(b"x"),
+        metadata: Metadata::default(),
+        on_conflict: OnConflict::Keep,
+    };
+    bench.store.schedule(&last, std::slice::from_ref(&message)).await.expect("scheduled");
+    for store in &stores[..2] {
+        mismatch(store).await;
+    }
+    bench.store.cancel(&last, &message.id).await.expect("cancelled");
+    bench.store.pause(&last).await.expect("paused");
+    for store in &stores[..2] {
+        mismatch(store).await;
+    }
+    bench.store.resume(&last).await.expect("resumed");
+    for store in &stores {
+        store.register(false).await.expect_err("not unless it is asked for");
+        store.register(true).await.expect("it is empty");
+        assert!(store.is_registered().await.expect("an answer"));
+        let count = store.routes().next().expect("one").partitions;
+        let opened: Vec<String> =
+            redis::cmd("KEYS").arg("{p:three:*}:route").query_async(&mut bench.raw).await.expect("the server answers");
+        assert_eq!(opened.len(), usize::from(count), "{opened:?}");
+        // Who wants another number can schedule nothing.
+        let refused = bench.store.schedule(&last, std::slice::from_ref(&message)).await;
+        if count == 3 {
+            refused.expect("as before");
+        } else {
+            assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
+        }
     }
 }
 

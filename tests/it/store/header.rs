@@ -41,13 +41,17 @@ fn keys_in_header(script: &str) -> Vec<String> {
     line.split(';').next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
 }
 
-/// `list...` stands for one or more lists.
-fn repeated(mut wanted: Vec<String>, count: usize) -> Vec<String> {
-    if let Some(last) = wanted.pop_if(|name| name.ends_with("...")) {
-        let name = last.trim_end_matches('.').to_owned();
-        wanted.resize(count.max(wanted.len() + 1), name);
-    }
-    wanted
+/// `list...` stands for one or more lists, `(pending unack)...` for one or more of such groups.
+fn repeated(wanted: Vec<String>, count: usize) -> Vec<String> {
+    let Some(line) = wanted.join(" ").strip_suffix("...").map(str::to_owned) else { return wanted };
+    let (once, group) = match line.strip_suffix(')') {
+        Some(line) => line.split_once('(').expect("a group has a beginning"),
+        None => line.rsplit_once(' ').unwrap_or(("", &line)),
+    };
+    let group = group.split_whitespace().cycle().map(str::to_owned);
+    let once: Vec<String> = once.split_whitespace().map(str::to_owned).collect();
+    let rest = count.saturating_sub(once.len()).max(1);
+    once.into_iter().chain(group.take(rest)).collect()
 }
 
 fn name_of(key: &str) -> &str {

@@ -37,7 +37,6 @@ pub const SCENES: [(&str, &str); 28] = [
     ("claim a suspect", "claim"),
     ("get", "get"),
     ("list", "list"),
-    ("open", "open"),
     ("pause", "pause"),
     ("resume", "pause"),
     ("produce", "produce"),
@@ -50,6 +49,7 @@ pub const SCENES: [(&str, &str); 28] = [
     ("redrive some", "redrive"),
     ("register", "register"),
     ("release", "release"),
+    ("repartition", "repartition"),
     ("reschedule", "reschedule"),
     ("retry", "retry"),
     ("schedule", "schedule"),
@@ -178,9 +178,10 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
-            "open" | "register" => {
-                // Another largest payload: both have something to write.
-                self.other.register().await.map_err(|error| match error {
+            "register" | "repartition" => {
+                // Another largest payload, or another number of partitions of an empty route: something to write.
+                let other = if scene == "register" { &self.other } else { &self.repartitioned };
+                other.register(true).await.map_err(|error| match error {
                     RegistrationError::Store(error) => error,
                     mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
                 })?;

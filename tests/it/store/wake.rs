@@ -7,13 +7,14 @@ use punctual::{
     port::{Bell, Partition, Ring},
     store::redis::WakeListener,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     bench::Bench,
     rows::{PREFIX, key},
     scene::{ROUTE, SCENES, partition},
 };
+use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
 const RINGING: [&str; 4] = ["release", "resume", "schedule", "produce"];
@@ -74,6 +75,31 @@ async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_bac
     for bell in [&bell, &other] {
         assert_eq!(heard(bell).await, Ring::Resubscribe, "the other partition's bell did not ring before");
     }
+    listening.abort();
+}
+
+#[tokio::test]
+async fn a_subscription_that_fell_silent_is_noticed_within_five_seconds_and_comes_back() {
+    let mut bench = Bench::start().await;
+    let proxy = Proxy::start(bench.server.port());
+    let mut listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL"));
+    let bell = listener.bell(PREFIX, &partition());
+    let listening = tokio::spawn(listener.run());
+    assert_eq!(heard(&bell).await, Ring::Resubscribe);
+    proxy.set(Mode::BlackHole).await;
+    let silent = Instant::now();
+    let noticed = timeout(Duration::from_secs(8), bell.heard()).await;
+    println!("wake: silence was noticed after {:?}", silent.elapsed());
+    assert_eq!(noticed, Ok(Ring::Resubscribe));
+    assert!(!bell.is_listening());
+    assert!(silent.elapsed() <= Duration::from_millis(5500), "{:?}", silent.elapsed());
+
+    proxy.set(Mode::Pass).await;
+    assert_eq!(heard(&bell).await, Ring::Resubscribe);
+    assert!(bell.is_listening());
+    bench.set("schedule").await;
+    bench.act("schedule").await.expect("scheduled");
+    assert_eq!(heard(&bell).await, Ring::Notify);
     listening.abort();
 }
 

@@ -1,0 +1,25 @@
+-- Gives a route that holds no message another number of partitions.
+--
+-- KEYS   P:routes (pending unack dead paused route)...; a group for each partition of either number
+-- ARGV   route, its JSON as it was read, its new JSON
+-- reply  1 done: nobody can schedule until the partitions are opened again | 0 it holds messages, is paused, or was
+--        registered anew meanwhile
+local routes = KEYS[1]
+local route, old, new = unpack(ARGV)
+
+if redis.call('HGET', routes, route) ~= old then return 0 end
+local open, back = {}, {}
+for n = 2, #KEYS, 5 do
+  local held = redis.call('GET', KEYS[n + 3]) and 1 or 0
+  for set = n, n + 2 do held = held + redis.call('ZCARD', KEYS[set]) end
+  if held > 0 then return 0 end
+  local settings = redis.call('GET', KEYS[n + 4])
+  if settings then
+    open[#open + 1] = KEYS[n + 4]
+    back[#back + 1] = { 'SET', KEYS[n + 4], settings }
+  end
+end
+
+local steps = { { { 'HSET', routes, route, new }, { { 'HSET', routes, route, old } } } }
+if #open > 0 then steps[2] = { { 'DEL', unpack(open) }, back } end
+return commit(steps) or 1
