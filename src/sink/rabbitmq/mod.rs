@@ -35,6 +35,10 @@ use crate::{
 /// in doubt when the connection is lost.
 const MAX_BATCH_MESSAGES: usize = 500;
 
+/// How much before its timeout the sink gives up, or a tenth of it if that is less: what the sink reports in time as the
+/// broker's silence costs no attempt, what it does not report does.
+const REPORT_MARGIN: Duration = Duration::from_millis(500);
+
 pub struct RabbitMqSink {
     supervisor: Supervisor,
     address: Address,
@@ -105,7 +109,7 @@ impl Sink for RabbitMqSink {
     }
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout - REPORT_MARGIN.min(self.timeout / 10);
         let link = match self.supervisor.link(deadline).await {
             Ok(link) => link,
             Err(error) => {

@@ -36,8 +36,8 @@ enum End {
     Judged(Vec<Verdict>),
     /// The channel or the connection is gone, and nothing can be said about any of the batch.
     Broken(Error),
-    /// Nothing can be said about the first `published` in time; the others were not sent.
-    Late { published: usize },
+    /// Nothing can be said about any of the batch in time; perhaps the last ones were not sent.
+    Late,
 }
 
 enum Verdict {
@@ -75,17 +75,15 @@ impl Batch<'_> {
                 self.isolate(messages, &text(&error)).await;
             }
             End::Broken(error) => self.report_all(&messages, &self.broken(&error)),
-            End::Late { published } => {
-                let (published, unsent) = messages.split_at(published);
+            End::Late => {
                 if let Some(reason) = self.link.blocked() {
                     // The connection stays: on a new one the broker would take one message more before it says so.
                     return self.report_all(&messages, &self.unavailable(&blocked(&reason)));
                 }
                 // What was dropped half-way would still be sent, and mixed up with what follows.
                 self.link.cut();
-                let error = "no confirm from the broker in time".to_owned();
-                self.report_all(published, &Outcome::Throttled { error, retry_after: None });
-                self.report_all(unsent, &self.unavailable("the broker takes messages too slowly"));
+                // Whatever came to the broker, its silence says nothing about any message: no attempt counts.
+                self.report_all(&messages, &self.unavailable("no confirm from the broker in time"));
             }
         }
     }
@@ -109,11 +107,10 @@ impl Batch<'_> {
                     broken = Some(error);
                     break;
                 }
-                Err(_) => return End::Late { published: confirms.len() + 1 },
+                Err(_) => return End::Late,
             }
         }
-        let published = confirms.len();
-        let mut taken = Vec::with_capacity(published);
+        let mut taken = Vec::with_capacity(confirms.len());
         let mut returned = HashSet::new();
         for confirm in confirms {
             let (ack, message) = match timeout_at(self.deadline, confirm).await {
@@ -121,7 +118,7 @@ impl Batch<'_> {
                 Ok(Ok(Confirmation::Nack(message))) => (false, message),
                 Ok(Ok(Confirmation::NotRequested)) => (false, None),
                 Ok(Err(error)) => return End::Broken(error),
-                Err(_) => return End::Late { published },
+                Err(_) => return End::Late,
             };
             taken.push(ack);
             if let Some(message) = message {

@@ -9,7 +9,11 @@ use punctual::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{ids, message, messages, sink, unconfirmed};
-use crate::support::{RabbitMq, send, send_one};
+use crate::support::{
+    RabbitMq,
+    proxy::{Mode, Proxy},
+    rabbitmq, send, send_one,
+};
 
 /// Longest time until a sink delivers again, once it could.
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -82,6 +86,25 @@ async fn a_blocked_connection_can_be_closed() {
     timeout(RECOVERY, blocked).await.expect("the alarm is felt");
     timeout(Duration::from_secs(3), sink.close()).await.expect("it closes");
     server.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_falls_silent_is_unavailable_within_the_timeout_and_delivers_once_it_answers() {
+    let server = RabbitMq::shared().await;
+    server.declare("silent", "k").await;
+    let proxy = Proxy::start(server.port());
+    let mut config = rabbitmq::config(proxy.port(), "silent");
+    config.timeout = Duration::from_secs(2);
+    let sink = sink(&config);
+    send_until_confirmed(&sink, messages("before", 10, "k")).await;
+    proxy.set(Mode::BlackHole).await;
+    let outcomes = send(&sink, messages("during", 700, "k")).await;
+    for outcome in &outcomes {
+        assert_eq!(outcome.failure_kind(), Some("unavailable"), "no attempt counts: {outcome:?}");
+    }
+    proxy.set(Mode::Pass).await;
+    send_until_confirmed(&sink, messages("during", 700, "k")).await;
+    assert_eq!(server.drain("silent").await.len(), 710, "what was swallowed did not arrive");
 }
 
 #[tokio::test]
