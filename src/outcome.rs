@@ -15,13 +15,13 @@ pub enum Outcome {
     Failed { error: String, retry_after: Option<Duration> },
     /// The destination turns everyone away for now, or did not answer in time after it was sent to.
     Throttled { error: String, retry_after: Option<Duration> },
-    /// Definitely refused: repeating cannot help.
+    /// The destination refused this message for good.
     Rejected { error: String },
-    /// The destination could not be reached: says nothing about the message.
+    /// This message cannot be sent at all; the destination was not asked.
+    Unsendable { error: String },
+    /// No answer for this message: the destination was not reached, the connection was lost, no confirm came in time. The
+    /// scheduler decides from what else got through whether message, domain or sink is the cause.
     Unavailable { error: String },
-    /// The connection was lost with this message under way. Like `Unavailable`, unless others get through: then this
-    /// message may be what the destination cannot stand.
-    Lost { error: String },
 }
 
 /// Every value of `Outcome::failure_kind`.
@@ -34,8 +34,8 @@ impl Outcome {
             Outcome::Confirmed => None,
             Outcome::Failed { .. } => Some("failed"),
             Outcome::Throttled { .. } => Some("throttled"),
-            Outcome::Rejected { .. } => Some("rejected"),
-            Outcome::Unavailable { .. } | Outcome::Lost { .. } => Some("unavailable"),
+            Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Some("rejected"),
+            Outcome::Unavailable { .. } => Some("unavailable"),
         }
     }
 
@@ -46,8 +46,8 @@ impl Outcome {
             Outcome::Failed { error, .. }
             | Outcome::Throttled { error, .. }
             | Outcome::Rejected { error }
-            | Outcome::Unavailable { error }
-            | Outcome::Lost { error } => Some(error),
+            | Outcome::Unsendable { error }
+            | Outcome::Unavailable { error } => Some(error),
         }
     }
 }
@@ -121,8 +121,8 @@ pub fn decide(
 ) -> Decision {
     match outcome {
         Outcome::Confirmed => Decision::Ack,
-        Outcome::Rejected { .. } => Decision::Bury(DeadReason::Rejected),
-        Outcome::Unavailable { .. } | Outcome::Lost { .. } => Decision::Release,
+        Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Decision::Bury(DeadReason::Rejected),
+        Outcome::Unavailable { .. } => Decision::Release,
         Outcome::Failed { .. } | Outcome::Throttled { .. } if probe => Decision::Release,
         Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. } => {
             if attempt >= max_attempts.unwrap_or(policy.max_attempts) {
@@ -162,8 +162,7 @@ mod tests {
             follows(&Outcome::Rejected { error: error.clone() }, 1, false),
             Decision::Bury(DeadReason::Rejected)
         );
-        assert_eq!(follows(&Outcome::Unavailable { error: error.clone() }, 3, false), Decision::Release);
-        assert_eq!(follows(&Outcome::Lost { error }, 3, false), Decision::Release);
+        assert_eq!(follows(&Outcome::Unavailable { error }, 3, false), Decision::Release);
     }
 
     #[test]

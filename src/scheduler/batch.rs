@@ -18,7 +18,7 @@ use super::{
 use crate::{
     outcome::{Decision, Outcome},
     port::{Claimed, Partition},
-    sink::{Delivery, Report, Sink},
+    sink::{Delivery, Report, Reported, Sink},
     time::ServerClock,
 };
 
@@ -125,10 +125,10 @@ impl Flight {
         let unreported = loop {
             tokio::select! {
                 biased;
-                Some((index, outcome)) = outcomes.recv() => self.conclude(index, &outcome),
+                Some(Reported { index, outcome, .. }) = outcomes.recv() => self.conclude(index, &outcome),
                 end = sending.join_next() => {
                     outcomes.close();
-                    while let Ok((index, outcome)) = outcomes.try_recv() {
+                    while let Ok(Reported { index, outcome, .. }) = outcomes.try_recv() {
                         self.conclude(index, &outcome);
                     }
                     let error = match end {

@@ -45,7 +45,7 @@ impl Transfers<'_> {
         for (attempt, element) in attempts.into_iter().zip(elements) {
             match element {
                 Ok(element) => pairs.push((attempt, element)),
-                Err(error) => self.end(attempt, &Outcome::Rejected { error }, started),
+                Err(error) => self.end(attempt, &Outcome::Unsendable { error }, started),
             }
         }
         let sizes: Vec<usize> = pairs.iter().map(|(_, element)| element.value.len() + element.list.len()).collect();

@@ -41,23 +41,42 @@ impl Delivery {
     }
 }
 
+/// The smallest part of a destination that fails alone: a Kafka partition, a RabbitMQ exchange and routing key, an HTTP
+/// endpoint, a Redis server. The text is shown to people: no secrets.
+pub type Domain = Arc<str>;
+
+/// The outcome of one message of a batch.
+#[derive(Clone, Debug)]
+pub struct Reported {
+    /// The message's place in the batch.
+    pub index: usize,
+    /// Where it went, where the sink has more than one failure domain and the message got as far as one.
+    pub domain: Option<Domain>,
+    pub outcome: Outcome,
+}
+
 /// Takes the outcomes of one batch, in any order, one for each index of the batch.
 #[derive(Clone, Debug)]
 pub struct Report {
-    outcomes: mpsc::UnboundedSender<(usize, Outcome)>,
+    outcomes: mpsc::UnboundedSender<Reported>,
 }
 
 impl Report {
     /// The receiver ends when every clone of the report is gone. It holds at most one outcome per message.
-    pub fn channel() -> (Self, mpsc::UnboundedReceiver<(usize, Outcome)>) {
+    pub fn channel() -> (Self, mpsc::UnboundedReceiver<Reported>) {
         let (outcomes, receiver) = mpsc::unbounded_channel();
         (Self { outcomes }, receiver)
     }
 
     /// `index` is the message's place in the batch. A second outcome for the same index is ignored.
     pub fn outcome(&self, index: usize, outcome: Outcome) {
-        // The receiver is gone once the batch's time is over: nobody waits for this outcome any more.
-        let _ = self.outcomes.send((index, outcome));
+        self.outcome_in(index, None, outcome);
+    }
+
+    /// The same, with the failure domain where the sink has more than one.
+    pub fn outcome_in(&self, index: usize, domain: Option<Domain>, outcome: Outcome) {
+        // The receiver is gone once the time of the batch is over.
+        let _ = self.outcomes.send(Reported { index, domain, outcome });
     }
 }
 
@@ -66,6 +85,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Longest time from `send` to the last outcome. The caller drops `send` soon after it; what was not
     /// reported by then counts as timed out after sending.
     fn timeout(&self) -> Duration;
+
+    /// The failure domain that the message would go to, as far as it is known beforehand; `None` where the whole sink is
+    /// one. The same text as in its reports. Asked only while a domain of the sink is down.
+    fn domain(&self, _delivery: &Delivery) -> Option<Domain> {
+        None
+    }
 
     /// Delivers `batch` concurrently and returns once every outcome is reported.
     async fn send(&self, batch: Vec<Delivery>, report: Report);

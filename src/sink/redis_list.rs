@@ -66,7 +66,7 @@ impl RedisListSink {
                     Some(list) => list.push((index, delivery)),
                     None => drop(lists.insert(Cow::into_owned(key).into(), vec![(index, delivery)])),
                 },
-                Err(error) => report.outcome(index, Outcome::Rejected { error }),
+                Err(error) => report.outcome(index, Outcome::Unsendable { error }),
             }
         }
         lists
@@ -79,7 +79,7 @@ impl RedisListSink {
                 let fits = value.bytes.len() <= limit;
                 if !fits {
                     let error = format!("{} bytes are more than the destination takes: {limit}", value.bytes.len());
-                    report.outcome(value.index, Outcome::Rejected { error });
+                    report.outcome(value.index, Outcome::Unsendable { error });
                 }
                 fits
             });

@@ -189,7 +189,8 @@ impl Machine {
                         self.open(now);
                     }
                 }
-                Outcome::Unavailable { .. } | Outcome::Lost { .. } => self.open(now),
+                Outcome::Unavailable { .. } => self.open(now),
+                Outcome::Unsendable { .. } => {}
             },
         }
     }

@@ -136,11 +136,11 @@ impl Breaker {
     pub(super) fn judge<'a>(&self, route: &Arc<str>, id: &MessageId, outcome: &'a Outcome) -> Cow<'a, Outcome> {
         let mut blame = lock(&self.blame);
         match outcome {
-            Outcome::Lost { error } if blame.lost(route, id) => {
+            Outcome::Unavailable { error } if blame.lost(route, id) => {
                 let error = format!("{error}; again and again with this message, while others get through");
                 return Cow::Owned(Outcome::Failed { error, retry_after: None });
             }
-            Outcome::Lost { .. } | Outcome::Unavailable { .. } => {}
+            Outcome::Unavailable { .. } => {}
             answered => blame.answered(route, id, *answered == Outcome::Confirmed),
         }
         Cow::Borrowed(outcome)

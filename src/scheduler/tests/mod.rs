@@ -126,7 +126,7 @@ fn unavailable() -> Outcome {
 }
 
 fn lost() -> Outcome {
-    Outcome::Lost { error: "connection reset".into() }
+    Outcome::Unavailable { error: "connection reset".into() }
 }
 
 fn failed() -> Outcome {

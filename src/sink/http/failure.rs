@@ -12,14 +12,14 @@ pub fn outcome(error: &reqwest::Error, address: &str) -> Outcome {
     }
     let cause = hyper_error(error);
     if error.is_builder() || cause.is_some_and(hyper::Error::is_user) {
-        return Outcome::Rejected { error: text };
+        return Outcome::Unsendable { error: text };
     }
     // There was a reply, but it is not HTTP or passes the limits of its head. If one message alone provokes
     // it, the attempts must come to an end; if all do, the breaker opens after a few.
     if cause.is_some_and(hyper::Error::is_parse) {
         return Outcome::Throttled { error: text, retry_after: None };
     }
-    Outcome::Lost { error: text }
+    Outcome::Unavailable { error: text }
 }
 
 /// The innermost texts, without the outermost, which names the URL.

@@ -84,7 +84,7 @@ impl HttpSink {
     async fn attempt(&self, delivery: &Delivery, deadline: Instant) -> (Outcome, Option<Response>) {
         let request = match self.requests.request(delivery, (self.clock)()) {
             Ok(request) => request,
-            Err(error) => return (Outcome::Rejected { error }, None),
+            Err(error) => return (Outcome::Unsendable { error }, None),
         };
         let response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,

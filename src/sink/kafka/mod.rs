@@ -77,7 +77,7 @@ impl KafkaSink {
                     topic
                 }
                 Err(error) => {
-                    report.outcome(index, Outcome::Rejected { error });
+                    report.outcome(index, Outcome::Unsendable { error });
                     Cow::default()
                 }
             }

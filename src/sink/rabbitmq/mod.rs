@@ -68,7 +68,7 @@ impl RabbitMqSink {
         for (index, delivery) in batch.into_iter().enumerate() {
             match self.prepare_one(index, delivery) {
                 Ok((exchange, message)) => prepared.entry(exchange).or_default().push_back(message),
-                Err(error) => report.outcome(index, Outcome::Rejected { error }),
+                Err(error) => report.outcome(index, Outcome::Unsendable { error }),
             }
         }
         prepared

@@ -60,7 +60,7 @@ async fn a_topic_that_is_not_there_fails_its_own_records_only_and_does_not_delay
         let started = Instant::now();
         let watching = async {
             let mut seen = Vec::new();
-            while let Some((index, outcome)) = outcomes.recv().await {
+            while let Some(punctual::sink::Reported { index, outcome, .. }) = outcomes.recv().await {
                 seen.push((index, outcome, started.elapsed()));
             }
             seen

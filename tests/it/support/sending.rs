@@ -6,7 +6,7 @@ use bytes::Bytes;
 use punctual::{
     message::{MessageId, Metadata},
     outcome::Outcome,
-    sink::{Delivery, Report, Sink},
+    sink::{Delivery, Report, Reported, Sink},
     time::UnixMillis,
 };
 use tokio::time::{Instant, timeout};
@@ -40,7 +40,7 @@ pub async fn send(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<Outcome> {
         .await
         .unwrap_or_else(|_| panic!("send did not return within {:?}", started.elapsed()));
     let mut outcomes = vec![None; size];
-    while let Some((index, outcome)) = receiver.recv().await {
+    while let Some(Reported { index, outcome, .. }) = receiver.recv().await {
         assert!(outcomes[index].replace(outcome).is_none(), "index {index} was reported twice");
     }
     let reported = outcomes.into_iter().enumerate();
