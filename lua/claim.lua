@@ -1,55 +1,51 @@
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records
--- ARGV   mode, limit (1 to 1000), most bytes of bodies, lease in us, skip (probe), bodies read at once
---        mode: ordinary (in due order, passing over suspects), probe (one, in place `skip` of the due order of those
---        that are no suspects, the first where there are fewer), suspect (the first that crashed twice or more)
--- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects passed over, orphans,
---        then for each message: id, body, failures, score in pending
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims
+-- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
+--        in us, suspects: "one" or the ms by which they are put off, bodies read at once
+-- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, when another
+--        instance took messages last, us, -1 if the last was this one,
+--        then for each message: id, body, failures, score in pending, 1 for a suspect else 0
 --
+-- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new one
+-- where that has expired and nothing recovered them. A smaller number, from a request that was overtaken, takes nothing.
 -- The first message comes whatever its size. An id without a body becomes dead, reason orphan: its marker body
 -- is a single zero byte.
-local pending, unack, messages, attempts, errors, dead, paused, remembered, records = unpack(KEYS)
-local mode, limit, max_bytes, lease, skip, chunk =
-  ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims = unpack(KEYS)
+local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lease, suspects, chunk = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local SUSPECT_CRASHES = 2
--- Among so many due messages a probe or suspect is looked for.
-local SCAN = 1000
+-- Between suspects that are put off, ms: each has its turn alone.
+local SPACING = 20
+-- Age in us from which the entry of an instance that claims no more is deleted.
+local FORGET = 86400000000
 
 local now = clock()
-local token = now + lease
 -- A foreign value at any key is found here: what could not be settled must not be delivered.
 for _, set in ipairs({ unack, dead, remembered }) do redis.call('ZCARD', set) end
 for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
 local is_paused = redis.call('GET', paused) and true or false
-local suspects, orphans = 0, {}
-local taken = {}
+-- The latest claim that took messages, of any instance, is kept under a name that is no instance's.
+local known = redis.call('HMGET', claims, instance, 'latest')
+local last, last_token = string.match(known[1] or '0 0', '^(%d+) (%d+)$')
+local latest, latest_at = string.match(known[2] or '', '^(%x+) (%d+)$')
+local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 
--- { id, score, failures } of those that this mode may take.
-local function candidates()
-  local due, most = whole(math.floor(now / 1000)), mode == 'ordinary' and limit or SCAN
-  local found = redis.call('ZRANGEBYSCORE', pending, '-inf', due, 'WITHSCORES', 'LIMIT', 0, most)
-  local ids, chosen = {}, {}
-  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  if #ids == 0 then return chosen end
-  local values = redis.call('HMGET', attempts, unpack(ids))
-  for i, id in ipairs(ids) do
-    local failures, crashes = counts(values[i])
-    local suspect = crashes >= SUSPECT_CRASHES
-    if suspect == (mode == 'suspect') then
-      chosen[#chosen + 1] = { id, found[2 * i], failures }
-      if mode == 'suspect' then break end
-    elseif suspect then
-      suspects = suspects + 1
-    end
-  end
-  if mode == 'probe' then return { chosen[skip + 1] or chosen[1] } end
-  return chosen
+-- Shared with no other claim: a claim is found again by it.
+local token = now + lease
+while redis.call('ZCOUNT', unack, whole(token), whole(token)) > 0 do token = token + 1 end
+
+-- `put_off` as { id, score }, `put_off_at` with the new scores as ZADD takes them.
+local taken, orphans, put_off, put_off_at = {}, {}, {}, {}
+
+-- The due time inside a body: what was claimed has lost its score.
+local function due_inside(body)
+  return #body >= 17 and struct.unpack('>I8', body, 2) or 0
 end
 
-if not is_paused then
-  local chosen = candidates()
-  local bytes, full = 0, false
+-- Reads bodies of { id, score, failures, suspect } until the reply is full.
+local function take(chosen)
+  local bytes = 0
   for from = 1, #chosen, chunk do
     local ids = {}
     for i = from, math.min(from + chunk - 1, #chosen) do ids[#ids + 1] = chosen[i][1] end
@@ -60,57 +56,122 @@ if not is_paused then
         orphans[#orphans + 1] = candidate
       else
         bytes = bytes + #body
-        if bytes > max_bytes and #taken > 0 then
-          full = true
-          break
-        end
-        taken[#taken + 1] = { candidate[1], candidate[2], candidate[3], body }
+        if bytes > max_bytes and #taken > 0 then return end
+        candidate[2] = candidate[2] or due_inside(body)
+        candidate[5] = body
+        taken[#taken + 1] = candidate
       end
     end
-    if full then break end
   end
 end
 
-if #taken + #orphans > 0 then
+-- What this instance claimed under this number and is still leased.
+local function claimed_before()
+  local ids = redis.call('ZRANGEBYSCORE', unack, last_token, last_token)
+  local chosen = {}
+  if #ids == 0 then return chosen end
+  for i, value in ipairs(redis.call('HMGET', attempts, unpack(ids))) do
+    local failures, crashes = counts(value)
+    chosen[i] = { ids[i], nil, failures, crashes >= SUSPECT_CRASHES }
+  end
+  return chosen
+end
+
+-- Those that are due and may be taken now.
+local function candidates()
+  local found = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(math.floor(now / 1000)), 'WITHSCORES', 'LIMIT', 0, limit)
+  local ids, chosen = {}, {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  if #ids == 0 then return chosen end
+  local values = redis.call('EXISTS', attempts) == 1 and redis.call('HMGET', attempts, unpack(ids)) or {}
+  local due = math.floor(now / 1000) + (tonumber(suspects) or 0)
+  for i, id in ipairs(ids) do
+    local failures, crashes = counts(values[i])
+    local candidate = { id, found[2 * i], failures, crashes >= SUSPECT_CRASHES }
+    if not candidate[4] then
+      chosen[#chosen + 1] = candidate
+    elseif suspects == 'one' then
+      return { candidate }
+    else
+      due = due + SPACING
+      put_off[#put_off + 1] = candidate
+      put_off_at[#put_off_at + 1], put_off_at[#put_off_at + 2] = whole(due), id
+    end
+  end
+  return chosen
+end
+
+local steps = {}
+if repeated then
+  take(claimed_before())
+  if tonumber(last_token) > now then
+    token = tonumber(last_token)
+  elseif #taken > 0 then
+    local ids, renewed, back = {}, {}, { 'ZADD', unack }
+    for _, one in ipairs(taken) do
+      ids[#ids + 1] = one[1]
+      renewed[#renewed + 1], renewed[#renewed + 2] = whole(token), one[1]
+      back[#back + 1], back[#back + 2] = last_token, one[1]
+    end
+    add(steps, 'ZREM', unack, ids, { back })
+    add(steps, 'ZADD', unack, renewed, { { 'ZREM', unack, unpack(ids) } })
+    add(steps, 'HSET', claims, { instance, last .. ' ' .. whole(token) }, {})
+  end
+  -- Without a body it cannot be settled as delivered: recovery and the next claim find it.
+  orphans = {}
+elseif not is_paused and not overtaken then
+  take(candidates())
   local gone, back, leases, graves, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
-  for _, list in ipairs({ taken, orphans }) do
+  for _, list in ipairs({ taken, orphans, put_off }) do
     for _, one in ipairs(list) do
       gone[#gone + 1] = one[1]
-      back[#back + 1] = one[2]
-      back[#back + 1] = one[1]
+      back[#back + 1], back[#back + 2] = one[2], one[1]
     end
   end
   for _, one in ipairs(taken) do
-    leases[#leases + 1] = whole(token)
-    leases[#leases + 1] = one[1]
+    leases[#leases + 1], leases[#leases + 2] = whole(token), one[1]
   end
   for _, one in ipairs(orphans) do
     ids[#ids + 1] = one[1]
-    graves[#graves + 1] = whole(math.floor(now / 1000))
-    graves[#graves + 1] = one[1]
-    marks[#marks + 1] = one[1]
-    marks[#marks + 1] = '\0'
-    reasons[#reasons + 1] = one[1]
-    reasons[#reasons + 1] = 'orphan: the body was missing'
+    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), one[1]
+    marks[#marks + 1], marks[#marks + 2] = one[1], '\0'
+    reasons[#reasons + 1], reasons[#reasons + 2] = one[1], 'orphan: the body was missing'
   end
-  local steps = {}
   -- The shrinking write first: claiming must work at maxmemory, where only a script's first write is checked.
   add(steps, 'ZREM', pending, gone, { back })
+  if #put_off > 0 then
+    local others = {}
+    for _, one in ipairs(put_off) do others[#others + 1] = one[1] end
+    add(steps, 'ZADD', pending, put_off_at, { { 'ZREM', pending, unpack(others) } })
+  end
   if #ids > 0 then
     add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(ids) } })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(ids) } })
     add(steps, 'HSET', errors, reasons, restore(errors, ids, redis.call('HMGET', errors, unpack(ids))))
   end
+  if #taken > 0 then
+    local entries = { instance, whole(number) .. ' ' .. whole(token), 'latest', instance .. ' ' .. whole(now) }
+    add(steps, 'HSET', claims, entries, restore(claims, { instance, 'latest' }, known))
+    if last == '0' then
+      local old, entries = {}, redis.call('HGETALL', claims)
+      for i = 1, #entries, 2 do
+        if tonumber(string.match(entries[i + 1], '%d+$')) < now - FORGET then old[#old + 1] = entries[i] end
+      end
+      drop(steps, claims, old)
+    end
+  end
   add(steps, 'ZADD', unack, leases, {})
-  local failed = commit(steps)
-  if failed then return failed end
 end
+local failed = commit(steps)
+if failed then return failed end
 
 local reply = {
-  now, token, is_paused and 1 or 0, head(pending) or -1, head(unack) or -1, suspects, #orphans,
+  now, token, is_paused and 1 or 0, head(pending) or -1, head(unack) or -1, #put_off, #orphans,
+  latest and latest ~= instance and tonumber(latest_at) or -1,
 }
 for _, one in ipairs(taken) do
   local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = one[1], one[4], one[3], tonumber(one[2])
+  reply[n + 1], reply[n + 2], reply[n + 3] = one[1], one[5], one[3]
+  reply[n + 4], reply[n + 5] = tonumber(one[2]), one[4] and 1 or 0
 end
 return reply

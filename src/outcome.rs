@@ -72,8 +72,8 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
-    pub const ALL: [Self; 6] =
-        [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable];
+    pub const ALL: [Self; 7] =
+        [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable, Self::Invalid];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -88,6 +88,15 @@ impl DeadReason {
     }
 }
 
+/// What a failed attempt is put down to, as far as the message is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The message: the attempt counts.
+    Counts,
+    /// Its destination, or not known yet: nothing counts, and the message is due again after this time.
+    Waits(Duration),
+}
+
 /// How a claim ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -97,8 +106,10 @@ pub enum Decision {
         delay: Duration,
     },
     Bury(DeadReason),
-    /// As if it had never been claimed.
-    Release,
+    /// Counts nothing; due again after `pause`.
+    Defer {
+        pause: Duration,
+    },
 }
 
 /// A route's answer to failure.
@@ -110,28 +121,26 @@ pub struct RetryPolicy {
 }
 
 /// `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
-/// A `probe` (sent through an open breaker) counts nothing unless it was confirmed or rejected.
 pub fn decide(
     outcome: &Outcome,
+    verdict: Verdict,
     attempt: u32,
     max_attempts: Option<u32>,
-    probe: bool,
     policy: &RetryPolicy,
     rng: &mut impl Rng,
 ) -> Decision {
-    match outcome {
-        Outcome::Confirmed => Decision::Ack,
-        Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Decision::Bury(DeadReason::Rejected),
-        Outcome::Unavailable { .. } => Decision::Release,
-        Outcome::Failed { .. } | Outcome::Throttled { .. } if probe => Decision::Release,
-        Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. } => {
-            if attempt >= max_attempts.unwrap_or(policy.max_attempts) {
-                return Decision::Bury(DeadReason::Attempts);
-            }
-            let asked = retry_after.unwrap_or(Duration::ZERO).min(policy.backoff.max());
-            Decision::Retry { delay: policy.backoff.delay(attempt, rng).max(asked) }
-        }
+    let retry_after = match (outcome, verdict) {
+        (Outcome::Confirmed, _) => return Decision::Ack,
+        (Outcome::Rejected { .. } | Outcome::Unsendable { .. }, _) => return Decision::Bury(DeadReason::Rejected),
+        (_, Verdict::Waits(pause)) => return Decision::Defer { pause },
+        (Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. }, _) => *retry_after,
+        (Outcome::Unavailable { .. }, _) => None,
+    };
+    if attempt >= max_attempts.unwrap_or(policy.max_attempts) {
+        return Decision::Bury(DeadReason::Attempts);
     }
+    let asked = retry_after.unwrap_or_default().min(policy.backoff.max());
+    Decision::Retry { delay: policy.backoff.delay(attempt, rng).max(asked) }
 }
 
 #[cfg(test)]
@@ -142,9 +151,9 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn follows(outcome: &Outcome, attempt: u32, probe: bool) -> Decision {
+    fn follows(outcome: &Outcome, verdict: Verdict, attempt: u32) -> Decision {
         let policy = RetryPolicy { max_attempts: 3, backoff: Backoff::new(SECOND, 2.0, 60 * SECOND, 0.0).unwrap() };
-        decide(outcome, attempt, None, probe, &policy, &mut StdRng::seed_from_u64(1))
+        decide(outcome, verdict, attempt, None, &policy, &mut StdRng::seed_from_u64(1))
     }
 
     fn failed(retry_after: Option<Duration>) -> Outcome {
@@ -153,32 +162,35 @@ mod tests {
 
     #[test]
     fn each_outcome_has_its_consequence() {
-        assert_eq!(follows(&Outcome::Confirmed, 1, false), Decision::Ack);
-        assert_eq!(follows(&failed(None), 1, false), Decision::Retry { delay: SECOND });
-        assert_eq!(follows(&failed(None), 2, false), Decision::Retry { delay: 2 * SECOND });
-        assert_eq!(follows(&failed(None), 3, false), Decision::Bury(DeadReason::Attempts));
-        let error = String::from("x");
-        assert_eq!(
-            follows(&Outcome::Rejected { error: error.clone() }, 1, false),
-            Decision::Bury(DeadReason::Rejected)
-        );
-        assert_eq!(follows(&Outcome::Unavailable { error }, 3, false), Decision::Release);
+        let unavailable = Outcome::Unavailable { error: "x".into() };
+        for (outcome, attempt, decision) in [
+            (Outcome::Confirmed, 1, Decision::Ack),
+            (failed(None), 1, Decision::Retry { delay: SECOND }),
+            (failed(None), 2, Decision::Retry { delay: 2 * SECOND }),
+            (failed(None), 3, Decision::Bury(DeadReason::Attempts)),
+            (unavailable.clone(), 1, Decision::Retry { delay: SECOND }),
+            (unavailable, 3, Decision::Bury(DeadReason::Attempts)),
+            (Outcome::Rejected { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
+            (Outcome::Unsendable { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
+        ] {
+            assert_eq!(follows(&outcome, Verdict::Counts, attempt), decision, "{outcome:?}");
+        }
     }
 
     #[test]
     fn retry_after_is_a_lower_bound_and_capped() {
-        assert_eq!(follows(&failed(Some(30 * SECOND)), 1, false), Decision::Retry { delay: 30 * SECOND });
-        assert_eq!(
-            follows(&failed(Some(Duration::from_secs(1_000_000_000))), 1, false),
-            Decision::Retry { delay: 60 * SECOND }
-        );
-        assert_eq!(follows(&failed(Some(Duration::ZERO)), 1, false), Decision::Retry { delay: SECOND });
+        for (asked, delay) in [(30, 30), (1_000_000_000, 60), (0, 1)] {
+            let outcome = failed(Some(asked * SECOND));
+            assert_eq!(follows(&outcome, Verdict::Counts, 1), Decision::Retry { delay: delay * SECOND });
+        }
     }
 
     #[test]
-    fn a_probe_counts_nothing_unless_confirmed_or_rejected() {
-        assert_eq!(follows(&failed(None), 3, true), Decision::Release);
-        assert_eq!(follows(&Outcome::Confirmed, 3, true), Decision::Ack);
-        assert_eq!(follows(&Outcome::Rejected { error: String::new() }, 1, true), Decision::Bury(DeadReason::Rejected));
+    fn a_failure_of_the_destination_counts_nothing() {
+        let waits = Verdict::Waits(2 * SECOND);
+        assert_eq!(follows(&failed(None), waits, 3), Decision::Defer { pause: 2 * SECOND });
+        assert_eq!(follows(&Outcome::Confirmed, waits, 3), Decision::Ack);
+        let rejected = Outcome::Rejected { error: String::new() };
+        assert_eq!(follows(&rejected, waits, 1), Decision::Bury(DeadReason::Rejected));
     }
 }

@@ -44,20 +44,23 @@ pub struct Lease {
     pub token: Token,
 }
 
+/// Which suspects (messages with two or more crashes) a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimMode {
-    /// Due messages in due order, passing over suspects (two or more crashes), which may use up the limit.
-    Ordinary,
-    /// One due message: among those that are no suspects, in due order, the one in place `skip` (from 0), or the
-    /// first where there are fewer.
-    Probe { skip: u32 },
-    /// The first suspect among the due, alone.
-    Suspect,
+pub enum Suspects {
+    /// The first that is due, and nothing else with it; none due: ordinary messages.
+    One,
+    /// None. Those that are due are put off by this and 20 ms more each.
+    PutOff(Duration),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
-    pub mode: ClaimMode,
+    /// The instance that claims: another number for each process.
+    pub claimant: u64,
+    /// Of the claims of an instance on a partition, from 1; larger for each. Repeated with the same number, a claim
+    /// returns the same messages and lease: its reply may have been lost.
+    pub sequence: u64,
+    pub suspects: Suspects,
     /// At most so many messages, 1 to 1000.
     pub limit: u32,
     /// At most so many bytes of bodies; the first message comes whatever its size.
@@ -75,6 +78,8 @@ pub struct Claimed {
     pub failures: u32,
     /// Its score in `pending`, to give back on release.
     pub not_before: UnixMillis,
+    /// Two or more crashes.
+    pub suspect: bool,
 }
 
 /// The reply of a claim.
@@ -90,10 +95,12 @@ pub struct Claim {
     pub next_due: Option<UnixMillis>,
     /// Deadline of the earliest lease, of any instance, in microseconds.
     pub next_lease: Option<u64>,
-    /// Due suspects that an ordinary claim or probe passed over, or at least 1 of them; 0 while paused.
+    /// Due suspects that were put off.
     pub suspects: u32,
     /// Ids without a body that were made dead, reason `orphan`.
     pub orphans: u32,
+    /// When another instance last took messages of the partition, in microseconds; `None` when the last was this one.
+    pub taken_elsewhere: Option<u64>,
 }
 
 /// The reply of a recovery of expired leases.
@@ -125,26 +132,37 @@ pub enum Transferred {
     Refused(String),
 }
 
+/// How a claim of one message ends.
 #[derive(Clone, Debug)]
-pub struct Retry {
+pub struct Settlement {
     pub lease: Lease,
-    pub delay: Duration,
-    /// Kept with the message, shortened where it is long.
-    pub error: String,
+    pub end: End,
 }
 
 #[derive(Clone, Debug)]
-pub struct Burial {
-    pub lease: Lease,
-    pub reason: DeadReason,
-    /// Kept with the message, shortened where it is long.
-    pub error: String,
+pub enum End {
+    /// Delivered: the message is gone.
+    Ack,
+    /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened where it is long.
+    Retry { delay: Duration, error: String },
+    /// Dead. `error` is kept, shortened where it is long.
+    Bury { reason: DeadReason, error: String },
+    /// As if it had never been claimed, due at this time.
+    Release { at: UnixMillis },
+    /// No attempt counts; due again after `pause`, from the clock of the store.
+    Defer { pause: Duration },
 }
 
-#[derive(Clone, Debug)]
-pub struct Release {
-    pub lease: Lease,
-    pub not_before: UnixMillis,
+impl End {
+    /// The name of its kind, in logs and in `punctual_stale_settlements_total`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            End::Ack => "ack",
+            End::Retry { .. } => "retry",
+            End::Bury { .. } => "bury",
+            End::Release { .. } | End::Defer { .. } => "release",
+        }
+    }
 }
 
 /// Into a list on the same Redis: push and ack in one step.
@@ -177,13 +195,13 @@ pub trait Store: Send + Sync + 'static {
     /// Moves expired leases back to pending, due now, or to dead after the last crash (`DeadReason::Crash`).
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError>;
 
-    // Settlements: one verdict per lease, in order. At most 1000 leases a call.
-    async fn ack(&self, partition: &Partition, leases: &[Lease]) -> Result<Vec<Settled>, StoreError>;
-    async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError>;
-    async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError>;
-    async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError>;
+    /// One verdict per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
+    /// of the claim lives: the crashes of its message are forgotten.
+    async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
     /// Into any lists; what is wrong with one does not hold up another. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
+    /// Makes every instance poll now, however long it would have waited: messages are overdue and this one is full.
+    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError>;
 }
 
 /// Rings when a partition's head may have become earlier. It carries no data: look again. Who listens to the store
@@ -192,24 +210,34 @@ pub trait Store: Send + Sync + 'static {
 pub struct Bell {
     rung: Notify,
     resubscribed: AtomicBool,
+    called: AtomicBool,
     listening: AtomicBool,
 }
 
-/// Why a bell rang; a label of `punctual_wakeups_total`.
+/// Why a bell rang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ring {
+    /// The head became earlier.
     Notify,
+    /// Another instance has overdue messages and no capacity (`Store::call_all`).
+    Call,
     /// The subscription came back, or was lost: anything may have been missed.
     Resubscribe,
 }
 
 impl Bell {
-    /// Remembers one ring while nobody waits.
+    /// Remembers one ring while nothing waits for it.
     pub fn ring(&self) {
         self.rung.notify_one();
     }
 
-    /// Tells whether wake-ups arrive at present, and rings.
+    /// A ring that asks for a poll without delay.
+    pub fn call(&self) {
+        self.called.store(true, Ordering::SeqCst);
+        self.rung.notify_one();
+    }
+
+    /// Records whether wake-ups arrive at present, and rings.
     pub fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
         self.resubscribed.store(true, Ordering::SeqCst);
@@ -224,6 +252,13 @@ impl Bell {
     /// Cancel-safe.
     pub async fn heard(&self) -> Ring {
         self.rung.notified().await;
-        if self.resubscribed.swap(false, Ordering::SeqCst) { Ring::Resubscribe } else { Ring::Notify }
+        let called = self.called.swap(false, Ordering::SeqCst);
+        if self.resubscribed.swap(false, Ordering::SeqCst) {
+            Ring::Resubscribe
+        } else if called {
+            Ring::Call
+        } else {
+            Ring::Notify
+        }
     }
 }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use rand::rngs::StdRng;
+use rand::{RngExt, rngs::StdRng};
 use tokio::time::Instant;
 
-use super::{held::Held, route::Route, settler::Settler};
+use super::{breaker::Attempted, held::Held, route::Route, settler::Settler};
 use crate::{
     codec::{self, DecodeError},
     message::Metadata,
-    outcome::{DeadReason, Decision, Outcome, decide},
-    port::Claimed,
-    sink::Delivery,
+    outcome::{DeadReason, Decision, Outcome, Verdict, decide},
+    port::{Claimed, End},
+    sink::{Delivery, Domain},
     time::ServerClock,
 };
 
@@ -37,26 +37,26 @@ impl Attempt {
         claimed: Claimed,
         held: Held,
     ) -> Option<(Self, Delivery)> {
+        let bury = |held, reason, error| settler.settle(held, End::Bury { reason, error });
         let message = match codec::decode(&claimed.body) {
             Ok(message) => message,
             Err(error @ DecodeError::Version(_)) => {
                 route.unreadable.call_once(|| {
                     tracing::error!(route = %route.name, %error, "left to instances of that release: is one running?");
                 });
-                settler.settle(held.until(clock.at(Instant::now()), LATER_RELEASE_PAUSE), Decision::Release, "");
+                settler.settle(held, End::Defer { pause: LATER_RELEASE_PAUSE });
                 return None;
             }
             Err(error) => {
                 let reason = if error == DecodeError::Lost { DeadReason::Orphan } else { DeadReason::Undecodable };
-                settler.settle(held, Decision::Bury(reason), &error.to_string());
+                bury(held, reason, error.to_string());
                 return None;
             }
         };
         let Metadata { max_attempts, expires_at, .. } = message.metadata;
         if let Some(expires_at) = expires_at.filter(|at| *at < clock.micros / 1000) {
             let late = clock.micros / 1000 - expires_at;
-            let error = format!("claimed {late} ms after it had expired");
-            settler.settle(held, Decision::Bury(DeadReason::Expired), &error);
+            bury(held, DeadReason::Expired, format!("claimed {late} ms after it had expired"));
             return None;
         }
         let number = claimed.failures.saturating_add(1);
@@ -72,35 +72,46 @@ impl Attempt {
         Some((Self { held, number, max_attempts, from }, delivery))
     }
 
-    /// Tells the breaker, the metrics and the settler.
+    /// Reports to the breaker and the metrics, and settles.
     pub fn conclude(
         mut self,
-        outcome: &Outcome,
+        (outcome, domain): (&Outcome, Option<&Domain>),
         sent: Instant,
         clock: &ServerClock,
         (route, settler, rng): (&Route, &Settler, &mut StdRng),
     ) {
-        let outcome = &*route.target.breaker().judge(&route.name, &self.held.lease.id, outcome);
-        self.observe(outcome, sent, clock, route);
-        let probe = self.held.seat.is_probe();
-        let decision = decide(outcome, self.number, self.max_attempts, probe, &route.policy.retry, rng);
-        settler.settle(self.held, decision, outcome.error().unwrap_or_default());
+        let verdict = self.observe((outcome, domain), sent, clock, route, rng.random());
+        let end = match decide(outcome, verdict, self.number, self.max_attempts, &route.policy.retry, rng) {
+            Decision::Ack => End::Ack,
+            Decision::Retry { delay } => End::Retry { delay, error: text(outcome) },
+            Decision::Bury(reason) => End::Bury { reason, error: text(outcome) },
+            Decision::Defer { pause } => End::Defer { pause },
+        };
+        settler.settle(self.held, end);
     }
 
-    /// Tells the breaker and the metrics.
-    pub fn observe(&mut self, outcome: &Outcome, sent: Instant, clock: &ServerClock, route: &Route) {
+    /// Reports to the breaker and the metrics. `share` as in `Breaker::wait`.
+    pub fn observe(
+        &mut self,
+        (outcome, domain): (&Outcome, Option<&Domain>),
+        sent: Instant,
+        clock: &ServerClock,
+        route: &Route,
+        share: f64,
+    ) -> Verdict {
         let now = Instant::now();
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
-        self.held.seat.report(&self.held.lease.id, outcome);
         if let Some(kind) = outcome.failure_kind() {
             route.metrics.failure(kind);
         } else {
             let late = clock.at(now).saturating_sub(self.from);
             route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
         }
+        let attempted = Attempted { route: &route.name, id: &self.held.lease.id, sent, domain, outcome };
+        self.held.seat.conclude(&attempted, share)
     }
+}
 
-    pub fn give_back(self, settler: &Settler) {
-        settler.settle(self.held, Decision::Release, "");
-    }
+fn text(outcome: &Outcome) -> String {
+    outcome.error().unwrap_or_default().to_owned()
 }

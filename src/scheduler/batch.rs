@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::rngs::StdRng;
+use rand::{RngExt, rngs::StdRng};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
@@ -16,8 +16,8 @@ use super::{
     transfer::Transfers,
 };
 use crate::{
-    outcome::{Decision, Outcome},
-    port::{Claimed, Partition},
+    outcome::Outcome,
+    port::{Claimed, End, Partition},
     sink::{Delivery, Report, Reported, Sink},
     time::ServerClock,
 };
@@ -89,28 +89,43 @@ impl Batch {
     /// As if nothing had been claimed.
     pub fn give_back(self) {
         for (_, held) in self.messages {
-            self.settler.settle(held, Decision::Release, "");
+            self.settler.give_back(held);
         }
     }
 
-    /// What may be sent; the dead are buried and what could not end within its lease is given back.
+    /// What may be sent; the dead are buried, what could not end within its lease is given back, and what would go to a
+    /// domain that is down waits.
     fn open(&mut self) -> (Vec<Attempt>, Vec<Delivery>) {
         let needed = self.route.target.timeout() + START_MARGIN;
         let latest_end = Instant::now() + needed;
         let mut attempts = Vec::with_capacity(self.messages.len());
         let mut deliveries = Vec::with_capacity(self.messages.len());
-        for (claimed, held) in self.messages.drain(..) {
-            let in_time = latest_end <= held.lease_ends;
-            match Attempt::open(&self.route, &self.settler, &self.clock, claimed, held) {
-                Some((attempt, delivery)) if in_time => {
+        for (claimed, held) in std::mem::take(&mut self.messages) {
+            if latest_end > held.lease_ends {
+                self.settler.give_back(held);
+                continue;
+            }
+            let Some((attempt, delivery)) = Attempt::open(&self.route, &self.settler, &self.clock, claimed, held)
+            else {
+                continue;
+            };
+            match self.wait_for_domain(&delivery) {
+                Some(pause) => self.settler.settle(attempt.held, End::Defer { pause }),
+                None => {
                     attempts.push(attempt);
                     deliveries.push(delivery);
                 }
-                Some((attempt, _)) => attempt.give_back(&self.settler),
-                None => {}
             }
         }
         (attempts, deliveries)
+    }
+
+    fn wait_for_domain(&mut self, delivery: &Delivery) -> Option<Duration> {
+        let Target::Sink { sink, breaker } = &self.route.target else { return None };
+        if !breaker.has_domains_down() {
+            return None;
+        }
+        breaker.wait(&sink.domain(delivery)?, (&delivery.route, &delivery.id), self.rng.random())
     }
 }
 
@@ -125,11 +140,11 @@ impl Flight {
         let unreported = loop {
             tokio::select! {
                 biased;
-                Some(Reported { index, outcome, .. }) = outcomes.recv() => self.conclude(index, &outcome),
+                Some(reported) = outcomes.recv() => self.conclude(&reported),
                 end = sending.join_next() => {
                     outcomes.close();
-                    while let Ok(Reported { index, outcome, .. }) = outcomes.try_recv() {
-                        self.conclude(index, &outcome);
+                    while let Ok(reported) = outcomes.try_recv() {
+                        self.conclude(&reported);
                     }
                     let error = match end {
                         Some(Err(_)) => "the sink panicked".to_owned(),
@@ -144,14 +159,15 @@ impl Flight {
             }
         };
         for index in 0..self.attempts.len() {
-            self.conclude(index, &unreported);
+            self.conclude(&Reported { index, domain: None, outcome: unreported.clone() });
         }
     }
 
-    fn conclude(&mut self, index: usize, outcome: &Outcome) {
+    fn conclude(&mut self, Reported { index, domain, outcome }: &Reported) {
         // A second outcome for the same message says nothing.
-        if let Some(attempt) = self.attempts.get_mut(index).and_then(Option::take) {
-            attempt.conclude(outcome, self.sent, &self.clock, (&self.route, &self.settler, &mut self.rng));
+        if let Some(attempt) = self.attempts.get_mut(*index).and_then(Option::take) {
+            let route = (&*self.route, &self.settler, &mut self.rng);
+            attempt.conclude((outcome, domain.as_ref()), self.sent, &self.clock, route);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! One partition's sleeper: registers, looks, sleeps (DESIGN.md, "wake protocol").
+//! One partition's sleeper: registers, polls, sleeps.
 //!
-//! The bell rings whenever its subscription comes about, the first time too, so that a look follows: nothing that
-//! rings after that is missed. Until then, and while it is known to be lost, the fallback is a second. A look is a
+//! The bell rings whenever its subscription comes about, the first time too, so that a poll follows: nothing that
+//! rings after that is missed. Until then, and while it is known to be lost, the fallback is a second. A poll is a
 //! claim; its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
-//! fallback. While nothing may leave (breaker open, no room) an overdue head is not looked at again; only
+//! fallback. While nothing may leave (breaker open, no capacity) an overdue head is not polled again; only
 //! expired leases are recovered then.
 
 use std::{sync::Arc, time::Duration};
@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
-    sync::watch,
+    sync::{OwnedSemaphorePermit, watch},
     task::{JoinError, JoinSet},
     time::{Instant, sleep, sleep_until},
 };
@@ -20,18 +20,17 @@ use super::{
     batch::Batch,
     breaker::Admission,
     budget::Room,
-    gate::Pass,
+    courtesy::{Courtesy, OVERDUE},
     held::Held,
     pace::{Catch, Pace},
-    patience::Patience,
-    rotation::Rotation,
+    patience::{Patience, is_outage},
     route::Route,
     settler::Settler,
-    view::{Look, View, Wake, overdue},
+    view::{View, Wake, overdue},
 };
 use crate::{
     outcome::DeadReason,
-    port::{Bell, Claim, ClaimMode, ClaimRequest, Lease, Partition, Ring, StoreError},
+    port::{Bell, Claim, ClaimRequest, Lease, Partition, Ring, Suspects},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -43,8 +42,11 @@ const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
 /// Longest sleep while wake-ups are known not to arrive.
 const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
-/// Suspects in a row before ordinary messages have their turn: each waits for every batch of the process.
-const SUSPECTS_IN_A_ROW: u32 = 8;
+/// How long suspects are put off while another one is in flight in this process.
+const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
+
+/// Between two calls for the other instances.
+const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long recovery waits where it would do harm or nothing: after leases that seemed expired but were not, while
 /// settlements wait for an answer, and after an outage of so long, for the settlements of other instances: each of
@@ -59,10 +61,13 @@ pub struct Claimer {
     shutdown: watch::Receiver<bool>,
     rng: StdRng,
     view: View,
+    courtesy: Courtesy,
     pace: Pace,
     patience: Patience,
-    rotation: Rotation,
-    suspects_in_a_row: u32,
+    /// Of the latest claim.
+    sequence: u64,
+    /// Other instances are not called before.
+    call_from: Instant,
     /// Expired leases are not recovered before.
     recover_from: Instant,
     /// The store's latest answer.
@@ -74,7 +79,8 @@ pub struct Claimer {
 
 /// What a claim needs before it is sent.
 struct Leave {
-    pass: Pass,
+    /// The right to have a suspect in flight.
+    alone: Option<OwnedSemaphorePermit>,
     admission: Admission,
     room: Room,
 }
@@ -96,10 +102,11 @@ impl Claimer {
             shutdown,
             rng: StdRng::seed_from_u64(seed),
             view: View::new(now),
+            courtesy: Courtesy::default(),
             pace: Pace::new(route.max_in_flight()),
             patience: Patience::default(),
-            rotation: Rotation::default(),
-            suspects_in_a_row: 0,
+            sequence: 0,
+            call_from: now,
             recover_from: now,
             answered: now,
             took: Duration::ZERO,
@@ -109,43 +116,42 @@ impl Claimer {
 
     /// Until shutdown; then until what is being sent is with the settler.
     pub async fn run(mut self) {
-        while let Some(look) = self.reason().await {
-            if !self.may_leave().await {
-                break;
-            }
-            self.look(look).await;
+        while self.poll_is_due().await && self.may_leave().await {
+            self.poll().await;
         }
         while let Some(end) = self.batches.join_next().await {
-            tell_of_panic(&self.partition, end);
+            report_panic(&self.partition, end);
         }
     }
 
-    /// Sleeps until a look is worth it. `None`: shutdown.
-    async fn reason(&mut self) -> Option<Look> {
-        let breaker = Arc::clone(self.route.target.breaker());
+    /// Sleeps until a poll is worth it. False: shutdown.
+    async fn poll_is_due(&mut self) -> bool {
         loop {
             if stopping(&self.shutdown) {
-                return None;
+                return false;
             }
             let now = Instant::now();
-            let (at, look, wake) = self.next_look(now);
+            let (at, wake) = self.view.next(self.max_sleep(), self.courtesy.wait(), self.recover_from);
             if at <= now {
-                return Some(look);
+                return true;
             }
-            let suspects_wait = self.view.suspects > 0 && !breaker.is_closed();
             tokio::select! {
                 biased;
-                () = stopped(&mut self.shutdown) => return None,
-                Some(end) = self.batches.join_next() => tell_of_panic(&self.partition, end),
+                () = stopped(&mut self.shutdown) => return false,
+                Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 ring = self.bell.heard() => {
                     self.route.metrics.woke(match ring {
-                        Ring::Notify => "notify",
+                        Ring::Notify | Ring::Call => "notify",
                         Ring::Resubscribe => "resubscribe",
                     });
-                    self.view.again = true;
+                    match ring {
+                        Ring::Notify => {}
+                        Ring::Call => self.courtesy.called(),
+                        Ring::Resubscribe => self.view.again = true,
+                    }
+                    self.view.rung.get_or_insert(Instant::now());
                     self.pace.refresh();
                 }
-                () = breaker.closed(), if suspects_wait => {}
                 () = sleep_until(at) => self.route.metrics.woke(match wake {
                     Wake::Timer => "timer",
                     Wake::Fallback => "fallback",
@@ -154,19 +160,12 @@ impl Claimer {
         }
     }
 
-    fn next_look(&self, now: Instant) -> (Instant, Look, Wake) {
-        let suspect_at = self.route.target.breaker().suspects_from();
-        let (at, look, wake) = self.view.next(self.max_sleep(), suspect_at, self.recover_from);
-        let ordinary_turn = look == Look::Suspect && at <= now && self.suspects_in_a_row >= SUSPECTS_IN_A_ROW;
-        (at, if ordinary_turn { Look::Ordinary } else { look }, wake)
-    }
-
     fn max_sleep(&self) -> Duration {
         let max_sleep = self.route.max_sleep;
         if self.bell.is_listening() { max_sleep } else { max_sleep.min(UNHEARD_SLEEP) }
     }
 
-    /// Waits for pace, breaker and room; recovers expired leases meanwhile. False: shutdown.
+    /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
     async fn may_leave(&mut self) -> bool {
         loop {
             let route = Arc::clone(&self.route);
@@ -178,25 +177,39 @@ impl Claimer {
                 route.target.breaker().ready().await;
                 route.budget.room().await;
             };
-            let lease_ends = self.view.lease.unwrap_or(self.view.looked + self.max_sleep()).max(self.recover_from);
+            let lease_ends = self.view.lease.unwrap_or(self.view.polled + self.max_sleep()).max(self.recover_from);
+            let call_at = self.view.overdue_since(Instant::now()).map(|since| (since + OVERDUE).max(self.call_from));
             tokio::select! {
                 biased;
                 () = stopped(&mut self.shutdown) => return false,
+                () = sleep_until(call_at.unwrap_or_else(Instant::now)), if call_at.is_some() => self.call_others().await,
                 () = ready => return true,
-                Some(end) = self.batches.join_next() => tell_of_panic(&self.partition, end),
+                Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 () = sleep_until(lease_ends) => self.recover().await,
             }
         }
     }
 
-    /// Claims, and sets off what it got. Does nothing where something that may leave has just changed.
-    async fn look(&mut self, look: Look) {
-        let Some(leave) = self.leave(look).await else { return };
+    /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
+    async fn call_others(&mut self) {
+        self.call_from = Instant::now() + CALL_INTERVAL;
+        if self.route.target.breaker().is_closed() {
+            // It is a help, and repeated.
+            let _ = self.route.store.call_all(&self.partition).await;
+        }
+    }
+
+    /// Claims, and sends what it got. Does nothing where something that may leave has just changed.
+    async fn poll(&mut self) {
+        let Some(leave) = self.leave() else { return };
+        self.sequence += 1;
         let request = ClaimRequest {
-            mode: match look {
-                Look::Suspect => ClaimMode::Suspect,
-                Look::Ordinary if leave.admission.is_probe() => ClaimMode::Probe { skip: self.rotation.skip() },
-                Look::Ordinary => ClaimMode::Ordinary,
+            claimant: self.route.instance,
+            sequence: self.sequence,
+            suspects: match leave.alone {
+                Some(_) => Suspects::One,
+                None if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
+                None => Suspects::PutOff(Duration::ZERO),
             },
             limit: leave.room.messages(),
             max_bytes: leave.room.bytes(),
@@ -204,53 +217,51 @@ impl Claimer {
             // and what was claimed would be released and claimed again for ever.
             lease: self.route.policy.lease + self.took,
         };
-        // This look answers whatever rang before it.
+        // This poll answers every ring before it.
         let _ = self.bell.heard().now_or_never();
         self.pace.start(Instant::now());
-        match self.route.store.claim(&self.partition, request).await {
-            Ok(claim) => {
-                self.store_answered();
-                self.took = claim.clock.taken.elapsed().max(self.took / 2);
-                let lease_ends = claim.clock.taken + request.lease;
-                self.answered(claim, look, leave, lease_ends).await;
-            }
-            Err(error) => {
-                // Nothing is held while it waits.
-                drop(leave);
-                self.view.again = true;
-                self.wait_after("claim", &error).await;
+        loop {
+            match self.route.store.claim(&self.partition, request).await {
+                Ok(claim) => {
+                    self.store_answered();
+                    self.took = claim.clock.taken.elapsed().max(self.took / 2);
+                    // A repeated claim may have begun its lease long ago.
+                    let left = claim.token.0.saturating_sub(claim.clock.micros);
+                    let lease_ends = claim.clock.taken + Duration::from_micros(left);
+                    return self.claimed(claim, leave, lease_ends).await;
+                }
+                Err(error) => {
+                    let wait = self.patience.wait(&self.partition, "claim", &error);
+                    if is_outage(&error) {
+                        // Messages may be claimed: until an answer comes, they are held, and asked for again.
+                        sleep(wait).await;
+                    } else {
+                        drop(leave);
+                        self.view.again = true;
+                        return self.pause(wait).await;
+                    }
+                }
             }
         }
     }
 
-    async fn leave(&mut self, look: Look) -> Option<Leave> {
-        let gate = self.route.gate.clone();
-        let alone = look == Look::Suspect;
-        let enter = async { if alone { gate.alone().await } else { gate.shared().await } };
-        let pass = tokio::select! {
-            biased;
-            () = stopped(&mut self.shutdown) => return None,
-            pass = enter => pass,
-        };
-        let want = if alone { 1 } else { MAX_MESSAGES };
-        let admission = self.route.target.breaker().admit(want as usize, alone)?;
+    fn leave(&mut self) -> Option<Leave> {
+        let suspects = Arc::clone(&self.route.suspects);
+        let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
+        let admission = self.route.target.breaker().admit(MAX_MESSAGES as usize)?;
         let room = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
-        self.suspects_in_a_row = if alone { self.suspects_in_a_row + 1 } else { 0 };
-        Some(Leave { pass, admission, room })
+        Some(Leave { alone, admission, room })
     }
 
-    async fn answered(&mut self, claim: Claim, look: Look, leave: Leave, lease_ends: Instant) {
-        let probe = leave.admission.is_probe();
-        let expired = self.view.update(&claim, look, Instant::now());
-        self.pace.caught(caught(&claim, look));
+    async fn claimed(&mut self, claim: Claim, leave: Leave, lease_ends: Instant) {
+        let expired = self.view.update(&claim, Instant::now());
+        self.courtesy.polled(&claim);
+        self.pace.caught(caught(&claim));
         if claim.orphans > 0 {
             tracing::error!(partition = %self.partition, count = claim.orphans, "ids without a body are dead now");
             self.route.metrics.dead(DeadReason::Orphan, claim.orphans.into());
         }
-        if probe && look == Look::Ordinary {
-            claim.messages.iter().for_each(|probed| self.rotation.claimed(&probed.id));
-        }
-        self.set_off(claim, leave, lease_ends);
+        self.send(claim, leave, lease_ends);
         if expired {
             self.recover().await;
         }
@@ -264,11 +275,10 @@ impl Claimer {
         self.answered = now;
     }
 
-    fn set_off(&mut self, claim: Claim, Leave { pass, mut admission, mut room }: Leave, lease_ends: Instant) {
+    fn send(&mut self, claim: Claim, Leave { mut alone, mut admission, mut room }: Leave, lease_ends: Instant) {
         if claim.messages.is_empty() {
             return;
         }
-        let pass = Arc::new(pass);
         let messages = claim.messages.into_iter().map(|claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token },
@@ -276,7 +286,7 @@ impl Claimer {
                 lease_ends,
                 seat: admission.seat(),
                 _permit: room.permit(claimed.body.len()),
-                _pass: Arc::clone(&pass),
+                _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)
         });
@@ -305,7 +315,7 @@ impl Claimer {
         if now < self.recover_from {
             return;
         }
-        // Until the next look tells when.
+        // Until the next poll shows when.
         self.view.lease = None;
         match self.route.store.recover(&self.partition).await {
             Ok(recovered) => {
@@ -313,7 +323,7 @@ impl Claimer {
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
                 self.route.metrics.dead(DeadReason::Crash, recovered.dead.into());
-                self.view.looked = now;
+                self.view.polled = now;
                 self.view.again = true;
                 if recovered.more {
                     self.view.lease = Some(now);
@@ -323,13 +333,13 @@ impl Claimer {
             }
             Err(error) => {
                 self.view.lease = Some(Instant::now());
-                self.wait_after("recover", &error).await;
+                let wait = self.patience.wait(&self.partition, "recover", &error);
+                self.pause(wait).await;
             }
         }
     }
 
-    async fn wait_after(&mut self, doing: &'static str, error: &StoreError) {
-        let wait = self.patience.wait(&self.partition, doing, error);
+    async fn pause(&mut self, wait: Duration) {
         tokio::select! {
             biased;
             () = stopped(&mut self.shutdown) => {}
@@ -338,11 +348,11 @@ impl Claimer {
     }
 }
 
-fn caught(claim: &Claim, look: Look) -> Catch {
+fn caught(claim: &Claim) -> Catch {
     let more = !claim.paused && claim.next_due.is_some_and(|due| overdue(claim, due.get()));
     match claim.messages.len() {
-        // Suspects are a reason of their own to look again, an orphan was progress.
-        0 if more && (claim.suspects == 0 || look == Look::Suspect) && claim.orphans == 0 => Catch::Fruitless,
+        // An orphan, or a suspect that was put off, was progress.
+        0 if more && claim.suspects == 0 && claim.orphans == 0 => Catch::Fruitless,
         0 => Catch::Empty,
         count => Catch::Messages { count, more },
     }
@@ -352,13 +362,13 @@ fn stopping(shutdown: &watch::Receiver<bool>) -> bool {
     *shutdown.borrow() || shutdown.has_changed().is_err()
 }
 
-/// Ends at shutdown, which is also when nobody is left to order it. Cancel-safe.
+/// Ends at shutdown, which is also when its sender is gone. Cancel-safe.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|stop| *stop).await;
 }
 
 /// A batch that panics is a defect of ours: its messages come back when their lease ends.
-fn tell_of_panic(partition: &Partition, end: Result<(), JoinError>) {
+fn report_panic(partition: &Partition, end: Result<(), JoinError>) {
     if let Err(error) = end {
         tracing::error!(%partition, %error, "a batch ended in a panic");
     }

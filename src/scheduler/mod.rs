@@ -1,14 +1,13 @@
-//! Takes due messages out of the store, hands them to their sinks, and tells the store what became of them.
+//! Takes due messages out of the store, hands them to their sinks, and settles them.
 //!
-//! Per partition a `claimer` sleeps until a look at the queue is worth it and claims what there is room for.
+//! Per partition a `claimer` sleeps until a poll of the queue is worth it and claims what there is capacity for.
 //! Each claim becomes a `batch` in a task of its own: opened, sent to the sink, each outcome turned into a
-//! decision (`attempt`) and handed to the partition's `settler`, which tells the store in batches.
+//! decision (`attempt`) and handed to the partition's `settler`, which settles many in one call.
 //!
-//! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink is
-//! away), the route's `budget` (messages and bytes in flight), the `pace` of claims, and the process' `gate`
-//! (a message that crashed its process twice travels alone). A claimed message holds its share of each
-//! (`held`) until its settlement was answered; all of them are given back on drop, so an aborted task cannot
-//! keep any.
+//! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink or the
+//! message's failure domain is down), the route's `budget` (messages and bytes in flight) and the `pace` of claims. A
+//! claimed message holds its share of each (`held`) until its settlement was answered; all of them are given back on
+//! drop, so an aborted task cannot keep any. Several instances share a partition by `courtesy`.
 //!
 //! Nothing here knows Redis or a protocol: it runs over `port::Store`, `port::Bell` and `sink::Sink`.
 
@@ -17,11 +16,10 @@ mod batch;
 mod breaker;
 mod budget;
 mod claimer;
-mod gate;
+mod courtesy;
 mod held;
 mod pace;
 mod patience;
-mod rotation;
 mod route;
 mod settler;
 mod transfer;
@@ -39,13 +37,16 @@ use std::{
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
     route::{Element, Policy, Render, RouteSetup, Target},
 };
-use self::{budget::Budget, claimer::Claimer, gate::Gate, route::Route, settler::Settler};
+use self::{budget::Budget, claimer::Claimer, route::Route, settler::Settler};
 use crate::{metrics::RouteMetrics, port::Store};
 
 /// All routes of one instance.
@@ -57,7 +58,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// `max_sleep`: longest sleep of a partition whose bell is listening. `seed` decides the jitter of retries.
+    /// `max_sleep`: longest sleep of a partition whose bell is listening. `seed` decides the jitter of retries, and
+    /// the name of the instance: another one for each.
     /// The counters of the routes begin here.
     pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
         let counted = |setup: RouteSetup| {
@@ -75,7 +77,9 @@ impl Scheduler {
     /// When one of its tasks did, which is a defect: a partition must not stop unseen.
     pub async fn run(self, shutdown: watch::Receiver<bool>) {
         let mut rng = StdRng::seed_from_u64(self.seed);
-        let gate = Gate::default();
+        let instance = rng.random();
+        // One suspect at a time in a process: when that dies, the cause is known.
+        let suspects = Arc::new(Semaphore::new(1));
         let mut tasks = JoinSet::new();
         for (RouteSetup { route: name, partitions, policy, target }, metrics) in self.routes {
             let breaker = target.breaker();
@@ -88,7 +92,8 @@ impl Scheduler {
                 policy,
                 target,
                 store: Arc::clone(&self.store),
-                gate: gate.clone(),
+                instance,
+                suspects: Arc::clone(&suspects),
                 max_sleep: self.max_sleep,
                 unreadable: Once::new(),
             });

@@ -6,8 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
-use super::{breaker::Breaker, budget::Budget, gate::Gate};
+use super::{breaker::Breaker, budget::Budget};
 use crate::{
     metrics::RouteMetrics,
     outcome::RetryPolicy,
@@ -85,7 +86,10 @@ pub struct Route {
     pub metrics: RouteMetrics,
     pub budget: Arc<Budget>,
     pub store: Arc<dyn Store>,
-    pub gate: Gate,
+    /// The name of this instance among those that claim.
+    pub instance: u64,
+    /// The right to have a suspect in flight.
+    pub suspects: Arc<Semaphore>,
     /// Longest sleep of a partition whose bell is listening.
     pub max_sleep: Duration,
     /// Whether it was told that messages of a later release wait here.

@@ -1,10 +1,9 @@
-//! Tells the store how claims ended, many at a time: one lane per kind of settlement and partition, so that
-//! one that is refused (a foreign value in `dead`, say) does not hold up the others.
+//! Settles claims, many in a call: one lane for each partition.
 //!
-//! A lane repeats until the store answers; fencing makes that safe. Until then it says so (`Unanswered`). A claim that has ended keeps its share of
-//! the in-flight budget, its seat and its pass until then.
+//! A lane repeats until the store answers; fencing makes that safe. Until then `Unanswered` says so. A message keeps its
+//! share of the in-flight budget and its seat until its settlement was answered.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -18,10 +17,7 @@ use super::{
     route::Route,
     unanswered::{Mark, Unanswered},
 };
-use crate::{
-    outcome::{DeadReason, Decision},
-    port::{Burial, Lease, Partition, Release, Retry, Settled, StoreError},
-};
+use crate::port::{End, Partition, Settled, Settlement, StoreError};
 
 /// Between the starts of two calls of a lane, unless `FLUSH_AT` messages wait: at most 100 calls a second.
 /// A lone message is settled at once.
@@ -33,26 +29,37 @@ const FLUSH_AT: usize = 256;
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
-/// The lanes of one partition. They end when it and its clones are gone and all is settled.
+/// The lane of one partition. It ends when this and its clones are gone and all is settled.
 #[derive(Clone)]
 pub struct Settler {
-    ack: UnboundedSender<Item<()>>,
-    retry: UnboundedSender<Item<(Duration, String)>>,
-    bury: UnboundedSender<Item<(DeadReason, String)>>,
-    release: UnboundedSender<Item<()>>,
+    lane: UnboundedSender<Item>,
     unanswered: Unanswered,
+}
+
+struct Item {
+    held: Held,
+    end: End,
+    /// An earlier try got no answer, so it may have been done.
+    repeated: bool,
 }
 
 impl Settler {
     pub fn start(route: &Arc<Route>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
         let unanswered = Unanswered::default();
-        Self {
-            ack: lane::<Ack>(route, partition, &unanswered, tasks),
-            retry: lane::<RetryLater>(route, partition, &unanswered, tasks),
-            bury: lane::<Bury>(route, partition, &unanswered, tasks),
-            release: lane::<GiveBack>(route, partition, &unanswered, tasks),
-            unanswered,
-        }
+        // Holds at most what the route may have in flight.
+        let (lane, arrivals) = unbounded_channel();
+        let task = Lane {
+            route: Arc::clone(route),
+            partition: partition.clone(),
+            arrivals,
+            waiting: Vec::new(),
+            patience: Patience::default(),
+            unanswered: unanswered.clone(),
+            mark: None,
+            refused: false,
+        };
+        tasks.spawn(task.run());
+        Self { lane, unanswered }
     }
 
     /// What of the partition waits for an answer of the store that did not come at first.
@@ -60,29 +67,15 @@ impl Settler {
         &self.unanswered
     }
 
-    /// `error` goes with a retry or a burial; the store shortens it.
-    pub fn settle(&self, held: Held, decision: Decision, error: &str) {
-        let text = || error.to_owned();
-        // A lane is gone only after an abort: then the lease brings the message back.
-        match decision {
-            Decision::Ack => drop(self.ack.send(Item::new(held, ()))),
-            Decision::Retry { delay } => drop(self.retry.send(Item::new(held, (delay, text())))),
-            Decision::Bury(reason) => drop(self.bury.send(Item::new(held, (reason, text())))),
-            Decision::Release => drop(self.release.send(Item::new(held, ()))),
-        }
+    pub fn settle(&self, held: Held, end: End) {
+        // The lane is gone only after an abort: then the lease brings the message back.
+        let _ = self.lane.send(Item { held, end, repeated: false });
     }
-}
 
-struct Item<D> {
-    held: Held,
-    detail: D,
-    /// An earlier try got no answer, so it may have been done.
-    repeated: bool,
-}
-
-impl<D> Item<D> {
-    fn new(held: Held, detail: D) -> Self {
-        Self { held, detail, repeated: false }
+    /// As if it had never been claimed.
+    pub fn give_back(&self, held: Held) {
+        let at = held.not_before;
+        self.settle(held, End::Release { at });
     }
 }
 
@@ -92,143 +85,26 @@ pub fn took_effect(verdict: Settled, held: &Held, repeated: bool) -> bool {
     verdict == Settled::Done || (repeated && Instant::now() < held.lease_ends)
 }
 
-/// One kind of settlement.
-trait Kind: Send + 'static {
-    const NAME: &'static str;
-    type Detail: Send + Sync + 'static;
-
-    fn call(
-        route: &Route,
-        partition: &Partition,
-        items: &[Item<Self::Detail>],
-    ) -> impl Future<Output = Result<Vec<Settled>, StoreError>> + Send;
-
-    /// Counts what took effect.
-    fn done(route: &Route, item: &Item<Self::Detail>);
-}
-
-struct Ack;
-impl Kind for Ack {
-    const NAME: &'static str = "ack";
-    type Detail = ();
-
-    async fn call(route: &Route, partition: &Partition, items: &[Item<()>]) -> Result<Vec<Settled>, StoreError> {
-        let leases: Vec<Lease> = items.iter().map(|item| item.held.lease.clone()).collect();
-        route.store.ack(partition, &leases).await
-    }
-
-    fn done(route: &Route, _: &Item<()>) {
-        route.metrics.delivered.increment(1);
-    }
-}
-
-struct RetryLater;
-impl Kind for RetryLater {
-    const NAME: &'static str = "retry";
-    type Detail = (Duration, String);
-
-    async fn call(
-        route: &Route,
-        partition: &Partition,
-        items: &[Item<Self::Detail>],
-    ) -> Result<Vec<Settled>, StoreError> {
-        let retries: Vec<Retry> = items
-            .iter()
-            .map(|item| {
-                let (delay, error) = item.detail.clone();
-                Retry { lease: item.held.lease.clone(), delay, error }
-            })
-            .collect();
-        route.store.retry(partition, &retries).await
-    }
-
-    fn done(route: &Route, _: &Item<Self::Detail>) {
-        route.metrics.retried.increment(1);
-    }
-}
-
-struct Bury;
-impl Kind for Bury {
-    const NAME: &'static str = "bury";
-    type Detail = (DeadReason, String);
-
-    async fn call(
-        route: &Route,
-        partition: &Partition,
-        items: &[Item<Self::Detail>],
-    ) -> Result<Vec<Settled>, StoreError> {
-        let burials: Vec<Burial> = items
-            .iter()
-            .map(|item| {
-                let (reason, error) = item.detail.clone();
-                Burial { lease: item.held.lease.clone(), reason, error }
-            })
-            .collect();
-        route.store.bury(partition, &burials).await
-    }
-
-    fn done(route: &Route, item: &Item<Self::Detail>) {
-        route.metrics.dead(item.detail.0, 1);
-    }
-}
-
-struct GiveBack;
-impl Kind for GiveBack {
-    const NAME: &'static str = "release";
-    type Detail = ();
-
-    async fn call(route: &Route, partition: &Partition, items: &[Item<()>]) -> Result<Vec<Settled>, StoreError> {
-        let releases: Vec<Release> = items
-            .iter()
-            .map(|item| Release { lease: item.held.lease.clone(), not_before: item.held.not_before })
-            .collect();
-        route.store.release(partition, &releases).await
-    }
-
-    fn done(route: &Route, _: &Item<()>) {
-        route.metrics.released.increment(1);
-    }
-}
-
-fn lane<K: Kind>(
-    route: &Arc<Route>,
-    partition: &Partition,
-    unanswered: &Unanswered,
-    tasks: &mut JoinSet<()>,
-) -> UnboundedSender<Item<K::Detail>> {
-    // Holds at most what the route may have in flight.
-    let (sender, arrivals) = unbounded_channel();
-    let lane = Lane::<K> {
-        route: Arc::clone(route),
-        partition: partition.clone(),
-        arrivals,
-        waiting: Vec::new(),
-        patience: Patience::default(),
-        unanswered: unanswered.clone(),
-        mark: None,
-    };
-    tasks.spawn(lane.run());
-    sender
-}
-
-struct Lane<K: Kind> {
+struct Lane {
     route: Arc<Route>,
     partition: Partition,
-    arrivals: UnboundedReceiver<Item<K::Detail>>,
-    waiting: Vec<Item<K::Detail>>,
+    arrivals: UnboundedReceiver<Item>,
+    waiting: Vec<Item>,
     patience: Patience,
     unanswered: Unanswered,
     /// From a call without an answer until nothing is left that waited for it.
     mark: Option<Mark>,
+    /// A call was refused: the next ones have one kind each, so that only what is refused waits.
+    refused: bool,
 }
 
-impl<K: Kind> Lane<K> {
+impl Lane {
     async fn run(mut self) {
         let mut next_flush = Instant::now();
         while self.gather(next_flush).await {
             next_flush = Instant::now() + SETTLE_INTERVAL;
             if let Err(error) = self.flush().await {
-                let wait = self.patience.wait(&self.partition, K::NAME, &error);
+                let wait = self.patience.wait(&self.partition, "settle", &error);
                 sleep(wait).await;
             }
         }
@@ -261,46 +137,69 @@ impl<K: Kind> Lane<K> {
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
-        let count = self.waiting.len().min(FLUSH_MAX);
-        match K::call(&self.route, &self.partition, &self.waiting[..count]).await {
-            Ok(verdicts) => {
-                self.patience.answered();
-                self.count(&verdicts);
-                self.waiting.drain(..count);
-                if count < FLUSH_MAX {
-                    self.mark = None;
-                }
-                self.route.show_in_flight();
-                Ok(())
-            }
-            Err(error) => {
-                let repeat = is_outage(&error);
-                if repeat && self.mark.is_none() {
-                    self.mark = Some(self.unanswered.mark());
-                }
-                // What is refused although it is no outage may be given up once its lease has ended: the
-                // message is not lost by it, and its share of the budget is needed.
-                let now = Instant::now();
-                self.waiting.retain(|item| repeat || now < item.held.lease_ends);
-                for item in &mut self.waiting {
-                    item.repeated |= repeat;
-                }
-                Err(error)
-            }
+        let rest = self.waiting.split_off(self.waiting.len().min(FLUSH_MAX));
+        let batch = std::mem::replace(&mut self.waiting, rest);
+        let calls = if self.refused { by_kind(batch) } else { vec![batch] };
+        let mut trouble = None;
+        for items in calls {
+            trouble = self.call(items).await.err().or(trouble);
         }
+        self.refused = trouble.as_ref().is_some_and(|error| !is_outage(error));
+        if !self.waiting.iter().any(|item| item.repeated) {
+            self.mark = None;
+        }
+        self.route.show_in_flight();
+        trouble.map_or(Ok(()), Err)
     }
 
-    fn count(&self, verdicts: &[Settled]) {
-        let mut stale = 0;
-        for (item, verdict) in self.waiting.iter().zip(verdicts) {
-            if took_effect(*verdict, &item.held, item.repeated) {
-                K::done(&self.route, item);
-            } else {
-                stale += 1;
+    /// One call; what it did not settle waits again.
+    async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
+        let settlements: Vec<Settlement> = items
+            .iter()
+            .map(|Item { held, end, .. }| Settlement { lease: held.lease.clone(), end: end.clone() })
+            .collect();
+        let error = match self.route.store.settle(&self.partition, &settlements).await {
+            Ok(verdicts) => {
+                self.patience.answered();
+                self.count(&items, &verdicts);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        if is_outage(&error) {
+            items.iter_mut().for_each(|item| item.repeated = true);
+            self.mark.get_or_insert_with(|| self.unanswered.mark());
+        } else {
+            // It may be given up once its lease has ended: the message is not lost by it, and its share of the
+            // budget is needed.
+            let now = Instant::now();
+            items.retain(|item| now < item.held.lease_ends);
+        }
+        self.waiting.append(&mut items);
+        Err(error)
+    }
+
+    fn count(&self, settled: &[Item], verdicts: &[Settled]) {
+        let metrics = &self.route.metrics;
+        for (Item { held, end, repeated }, verdict) in settled.iter().zip(verdicts) {
+            if !took_effect(*verdict, held, *repeated) {
+                metrics.stale(end.name(), 1);
+                continue;
+            }
+            match end {
+                End::Ack => metrics.delivered.increment(1),
+                End::Retry { .. } => metrics.retried.increment(1),
+                End::Bury { reason, .. } => metrics.dead(*reason, 1),
+                End::Release { .. } | End::Defer { .. } => metrics.released.increment(1),
             }
         }
-        if stale > 0 {
-            self.route.metrics.stale(K::NAME, stale);
-        }
     }
+}
+
+fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {
+    let mut kinds: BTreeMap<&str, Vec<Item>> = BTreeMap::new();
+    for item in items {
+        kinds.entry(item.end.name()).or_default().push(item);
+    }
+    kinds.into_values().collect()
 }

@@ -109,7 +109,7 @@ impl Transfers<'_> {
             }
         };
         if took_effect(settled, &attempt.held, repeated) {
-            attempt.observe(&Outcome::Confirmed, sent, self.clock, self.route);
+            attempt.observe((&Outcome::Confirmed, None), sent, self.clock, self.route, 0.0);
             self.route.metrics.delivered.increment(1);
         } else {
             self.route.metrics.stale("transfer", 1);
@@ -117,7 +117,7 @@ impl Transfers<'_> {
     }
 
     fn end(&mut self, attempt: Attempt, outcome: &Outcome, sent: Instant) {
-        attempt.conclude(outcome, sent, self.clock, (self.route, self.settler, self.rng));
+        attempt.conclude((outcome, None), sent, self.clock, (self.route, self.settler, self.rng));
     }
 }
 

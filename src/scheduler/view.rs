@@ -1,4 +1,4 @@
-//! What a partition's last look showed, in this machine's time, and when the next one is worth it.
+//! What the last poll of a partition showed, in this machine's time, and when the next one is worth it.
 
 use std::time::Duration;
 
@@ -9,15 +9,7 @@ use crate::port::Claim;
 /// A lease has expired a millisecond after its deadline at the latest, whichever way Redis compares.
 const LEASE_SLACK: Duration = Duration::from_millis(1);
 
-/// What to claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    Ordinary,
-    /// A message that crashed its process twice, with nothing else in flight.
-    Suspect,
-}
-
-/// Why a sleeper woke; a label of `punctual_wakeups_total`.
+/// Why a sleeper wakes; a label of `punctual_wakeups_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     Timer,
@@ -26,67 +18,64 @@ pub enum Wake {
 
 #[derive(Debug)]
 pub struct View {
-    /// When the look was answered.
-    pub looked: Instant,
-    /// A reason to look that stands until a look is answered.
+    /// When the last poll was answered.
+    pub polled: Instant,
+    /// A reason to poll at once that stands until a poll is answered.
     pub again: bool,
+    /// A wake-up came that no poll has followed yet.
+    pub rung: Option<Instant>,
     paused: bool,
     /// When the head is due, by Redis' clock not a moment too early.
     due: Option<Instant>,
     /// When the earliest lease ends.
     pub lease: Option<Instant>,
-    pub suspects: u32,
+    /// Suspects were put off: the next claim may take one.
+    pub suspects: bool,
 }
 
 impl View {
-    /// Nothing was seen yet: look.
+    /// Nothing was seen yet: poll.
     pub fn new(now: Instant) -> Self {
-        Self { looked: now, again: true, paused: false, due: None, lease: None, suspects: 0 }
+        Self { polled: now, again: true, rung: None, paused: false, due: None, lease: None, suspects: false }
     }
 
     /// `received` is the base for every instant: Redis read its clock before it, so nothing comes too early.
     /// Returns whether leases had expired by then.
-    pub fn update(&mut self, claim: &Claim, look: Look, received: Instant) -> bool {
+    pub fn update(&mut self, claim: &Claim, received: Instant) -> bool {
         let at = |micros: u64| received + Duration::from_micros(micros.saturating_sub(claim.clock.micros));
-        let nothing = claim.messages.is_empty();
-        self.looked = received;
+        self.polled = received;
         self.again = false;
+        self.rung = None;
         self.paused = claim.paused;
-        self.suspects = match look {
-            Look::Ordinary => claim.suspects,
-            Look::Suspect if nothing => 0,
-            Look::Suspect => self.suspects.saturating_sub(1),
-        };
-        // When only suspects are due, it is they that the head shows; `suspects` is the reason to look then.
-        let only_suspects = nothing && look == Look::Ordinary && self.suspects > 0;
-        self.due =
-            claim.next_due.filter(|due| !only_suspects || !overdue(claim, due.get())).map(|due| at(due.get() * 1000));
+        self.suspects = claim.suspects > 0;
+        self.due = claim.next_due.map(|due| at(due.get() * 1000));
         self.lease = claim.next_lease.map(|deadline| at(deadline) + LEASE_SLACK);
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
 
-    /// When to look next, and for what. `suspect_at`: when a suspect may leave, `None` for at once; suspects go
-    /// before others that are overdue. `recover_from`: when an ended lease is worth a look.
-    pub fn next(
-        &self,
-        max_sleep: Duration,
-        suspect_at: Option<Instant>,
-        recover_from: Instant,
-    ) -> (Instant, Look, Wake) {
+    /// When to poll next. `courtesy`: how long what is due is left to other instances. `recover_from`: when an ended
+    /// lease is worth a poll.
+    pub fn next(&self, max_sleep: Duration, courtesy: Duration, recover_from: Instant) -> (Instant, Wake) {
         if self.again {
-            return (self.looked, Look::Ordinary, Wake::Timer);
+            return (self.polled, Wake::Timer);
         }
-        let waiting = !self.paused;
+        // What was overdue at the last poll, no other instance takes.
+        let due = self.due.map(|at| if at <= self.polled { at } else { at + courtesy });
         [
-            (waiting && self.suspects > 0).then_some((suspect_at.unwrap_or(self.looked), Look::Suspect, Wake::Timer)),
-            self.due.filter(|_| waiting).map(|at| (at, Look::Ordinary, Wake::Timer)),
-            self.lease.map(|at| (at.max(recover_from), Look::Ordinary, Wake::Timer)),
+            due.filter(|_| !self.paused).map(|at| (at, Wake::Timer)),
+            self.rung.map(|at| (at + courtesy, Wake::Timer)),
+            self.lease.map(|at| (at.max(recover_from), Wake::Timer)),
+            Some((self.polled + max_sleep, Wake::Fallback)),
         ]
         .into_iter()
         .flatten()
-        .chain([(self.looked + max_sleep, Look::Ordinary, Wake::Fallback)])
-        .min_by_key(|(at, ..)| *at)
+        .min_by_key(|(at, _)| *at)
         .expect("there is always the fallback")
+    }
+
+    /// Since when the head is overdue, as far as is known.
+    pub fn overdue_since(&self, now: Instant) -> Option<Instant> {
+        self.due.filter(|due| !self.paused && *due <= now)
     }
 }
 

@@ -1,19 +1,11 @@
-//! The breaker's states and what moves it between them. No clock, no lock: instants are arguments.
+//! The states of a breaker and what moves it between them. No clock, no lock: instants are arguments.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{message::MessageId, outcome::Outcome};
-
 /// Between two probes of an open breaker, over all routes of its sink.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Between two probes with a suspect: each holds up every route of this process until it is settled.
-const SUSPECT_PROBE_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Throttled in a row, over so many distinct ids, opens.
-const THROTTLED_IN_A_ROW: usize = 5;
 
 /// Messages in flight for the sink right after it came back. Each confirmation adds one, which doubles the
 /// window per round trip.
@@ -28,9 +20,6 @@ pub struct Machine {
     /// Messages that the routes of the sink may have in flight together.
     ceiling: usize,
     in_flight: usize,
-    /// Distinct ids throttled since the last success.
-    throttled: Vec<MessageId>,
-    last_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +28,6 @@ enum State {
     Closed { window: Option<usize> },
     Open {
         next_probe: Instant,
-        next_suspect: Instant,
         /// Probes under way.
         probes: usize,
     },
@@ -73,14 +61,7 @@ pub struct Grant {
 
 impl Machine {
     pub fn new() -> Self {
-        Self {
-            state: State::Closed { window: None },
-            epoch: 0,
-            ceiling: 0,
-            in_flight: 0,
-            throttled: Vec::new(),
-            last_error: None,
-        }
+        Self { state: State::Closed { window: None }, epoch: 0, ceiling: 0, in_flight: 0 }
     }
 
     /// A route joins that may have so many messages in flight.
@@ -96,43 +77,25 @@ impl Machine {
         }
     }
 
-    pub fn last_error(&self) -> Option<&str> {
-        self.last_error.as_deref()
-    }
-
-    /// `suspect`: for a message that must be alone.
-    pub fn leave(&self, now: Instant, suspect: bool) -> Leave {
+    pub fn leave(&self, now: Instant) -> Leave {
         match self.state {
             State::Closed { window: Some(window) } if self.in_flight >= window => Leave::Later,
             State::Closed { .. } => Leave::Now,
-            State::Open { next_probe, next_suspect, .. } => {
-                let at = if suspect { next_probe.max(next_suspect) } else { next_probe };
-                if at <= now { Leave::Now } else { Leave::At(at) }
-            }
-        }
-    }
-
-    /// From when on a suspect may leave; `None` while closed.
-    pub fn suspects_from(&self) -> Option<Instant> {
-        match self.state {
-            State::Closed { .. } => None,
-            State::Open { next_probe, next_suspect, .. } => Some(next_probe.max(next_suspect)),
+            State::Open { next_probe, .. } if next_probe <= now => Leave::Now,
+            State::Open { next_probe, .. } => Leave::At(next_probe),
         }
     }
 
     /// Up to `want` messages; `None` unless `leave` says now. What is not used is to be returned.
-    pub fn admit(&mut self, now: Instant, want: usize, suspect: bool) -> Option<Grant> {
-        if want == 0 || self.leave(now, suspect) != Leave::Now {
+    pub fn admit(&mut self, now: Instant, want: usize) -> Option<Grant> {
+        if want == 0 || self.leave(now) != Leave::Now {
             return None;
         }
         let epoch = self.epoch;
         let (messages, probe) = match &mut self.state {
             State::Closed { window } => (window.map_or(want, |window| want.min(window - self.in_flight)), false),
-            State::Open { next_probe, next_suspect, probes } => {
+            State::Open { next_probe, probes } => {
                 *next_probe = now + PROBE_INTERVAL;
-                if suspect {
-                    *next_suspect = now + SUSPECT_PROBE_INTERVAL;
-                }
                 *probes += 1;
                 (1, true)
             }
@@ -149,7 +112,7 @@ impl Machine {
     /// A probe came to nothing: nothing was claimed, or nothing sent. Unless another has left since, the next
     /// may leave at once.
     pub fn probe_unused(&mut self, grant: Grant, now: Instant) {
-        if let State::Open { next_probe, probes, .. } = &mut self.state
+        if let State::Open { next_probe, probes } = &mut self.state
             && grant.epoch == self.epoch
         {
             *probes -= 1;
@@ -159,51 +122,36 @@ impl Machine {
         }
     }
 
-    /// What became of one sent message of an earlier grant.
-    pub fn record(&mut self, now: Instant, grant: Grant, id: &MessageId, outcome: &Outcome) {
+    /// The destination answered: a probe closes the breaker, with a slow start.
+    pub fn answered(&mut self, grant: Grant) {
         if grant.epoch != self.epoch {
             return;
         }
-        if let Some(error) = outcome.error() {
-            self.last_error = Some(error.to_owned());
-        }
         match &mut self.state {
-            State::Open { probes, .. } => {
-                *probes -= 1;
-                // A rejection is an answer too: the sink is there.
-                if matches!(outcome, Outcome::Confirmed | Outcome::Rejected { .. }) {
-                    self.turn(State::Closed { window: Some(FIRST_WINDOW) });
-                }
+            State::Open { .. } => self.turn(State::Closed { window: Some(FIRST_WINDOW) }),
+            State::Closed { window } => {
+                *window = window.map(|window| window + 1).filter(|window| *window < self.ceiling);
             }
-            State::Closed { window } => match outcome {
-                Outcome::Confirmed | Outcome::Rejected { .. } => {
-                    self.throttled.clear();
-                    *window = window.map(|window| window + 1).filter(|window| *window < self.ceiling);
-                }
-                Outcome::Failed { .. } => {}
-                Outcome::Throttled { .. } => {
-                    if !self.throttled.contains(id) {
-                        self.throttled.push(id.clone());
-                    }
-                    if self.throttled.len() >= THROTTLED_IN_A_ROW {
-                        self.open(now);
-                    }
-                }
-                Outcome::Unavailable { .. } => self.open(now),
-                Outcome::Unsendable { .. } => {}
-            },
         }
     }
 
-    fn open(&mut self, now: Instant) {
-        let first = now + PROBE_INTERVAL;
-        self.turn(State::Open { next_probe: first, next_suspect: first, probes: 0 });
+    /// An attempt failed. `sink_down`: the whole sink is the cause.
+    pub fn failed(&mut self, now: Instant, grant: Grant, sink_down: bool) {
+        if grant.epoch != self.epoch {
+            return;
+        }
+        match &mut self.state {
+            State::Open { probes, .. } => *probes -= 1,
+            State::Closed { .. } if sink_down => {
+                self.turn(State::Open { next_probe: now + PROBE_INTERVAL, probes: 0 });
+            }
+            State::Closed { .. } => {}
+        }
     }
 
     fn turn(&mut self, state: State) {
         self.state = state;
         self.epoch += 1;
-        self.throttled.clear();
     }
 }
 
@@ -227,56 +175,35 @@ mod tests {
 
         fn opened() -> Self {
             let mut bench = Self::new();
-            bench.round_trip("a", &unavailable());
+            let grant = bench.admit(1).unwrap();
+            bench.fail(grant, true);
             bench
         }
 
         fn admit(&mut self, want: usize) -> Option<Grant> {
-            self.machine.admit(self.now, want, false)
+            self.machine.admit(self.now, want)
         }
 
-        fn report(&mut self, grant: Grant, id: &str, outcome: &Outcome) {
-            self.machine.record(self.now, grant, &MessageId::parse(id).unwrap(), outcome);
+        fn fail(&mut self, grant: Grant, sink_down: bool) {
+            self.machine.failed(self.now, grant, sink_down);
             self.machine.leave_flight(1);
         }
 
-        fn round_trip(&mut self, id: &str, outcome: &Outcome) {
-            let grant = self.admit(1).expect("it may leave");
-            self.report(grant, id, outcome);
+        fn answer(&mut self, grant: Grant) {
+            self.machine.answered(grant);
+            self.machine.leave_flight(1);
         }
     }
 
-    fn unavailable() -> Outcome {
-        Outcome::Unavailable { error: "refused".into() }
-    }
-
-    fn throttled() -> Outcome {
-        Outcome::Throttled { error: "HTTP 429".into(), retry_after: None }
-    }
-
     #[test]
-    fn one_unavailable_opens_at_once_and_the_error_is_kept() {
+    fn it_opens_only_for_a_failure_of_the_sink() {
+        let mut bench = Bench::new();
+        let grant = bench.admit(1).unwrap();
+        bench.fail(grant, false);
+        assert_eq!(bench.machine.state(), BreakerState::Closed);
         let bench = Bench::opened();
         assert_eq!(bench.machine.state(), BreakerState::Open);
-        assert_eq!(bench.machine.last_error(), Some("refused"));
-        assert_eq!(bench.machine.leave(bench.now, false), Leave::At(bench.now + SECOND));
-    }
-
-    #[test]
-    fn five_throttled_open_only_over_distinct_ids_without_a_success_between() {
-        let mut bench = Bench::new();
-        (0..20).for_each(|_| bench.round_trip("same", &throttled()));
-        for id in ["b", "c", "d"] {
-            bench.round_trip(id, &throttled());
-        }
-        bench.round_trip("e", &Outcome::Confirmed);
-        for id in ["a", "b", "c", "d"] {
-            bench.round_trip(id, &throttled());
-        }
-        bench.round_trip("x", &Outcome::Failed { error: "HTTP 500".into(), retry_after: None });
-        assert_eq!(bench.machine.state(), BreakerState::Closed);
-        bench.round_trip("e", &throttled());
-        assert_eq!(bench.machine.state(), BreakerState::Open);
+        assert_eq!(bench.machine.leave(bench.now), Leave::At(bench.now + SECOND));
     }
 
     #[test]
@@ -288,7 +215,7 @@ mod tests {
         assert!(probe.probe && probe.messages == 1);
         assert_eq!(bench.machine.state(), BreakerState::HalfOpen);
         assert_eq!(bench.admit(1), None);
-        bench.report(probe, "a", &throttled());
+        bench.fail(probe, false);
         assert_eq!(bench.machine.state(), BreakerState::Open);
         assert_eq!(bench.admit(1), None, "a failed probe does not bring the next one forward");
         bench.now += SECOND;
@@ -306,41 +233,32 @@ mod tests {
     }
 
     #[test]
-    fn suspects_probe_rarely() {
+    fn after_an_answered_probe_the_window_doubles_per_round_trip() {
         let mut bench = Bench::opened();
         bench.now += SECOND;
-        let probe = bench.machine.admit(bench.now, 1, true).unwrap();
-        bench.report(probe, "a", &throttled());
-        assert_eq!(bench.machine.leave(bench.now, true), Leave::At(bench.now + SUSPECT_PROBE_INTERVAL));
-        assert_eq!(bench.machine.leave(bench.now, false), Leave::At(bench.now + SECOND));
-    }
-
-    #[test]
-    fn after_a_confirmed_or_rejected_probe_the_window_doubles_per_round_trip() {
-        for outcome in [Outcome::Confirmed, Outcome::Rejected { error: String::new() }] {
-            let mut bench = Bench::opened();
-            bench.now += SECOND;
-            bench.round_trip("a", &outcome);
-            let mut windows = Vec::new();
-            for _ in 0..3 {
-                let grant = bench.admit(1000).unwrap();
-                windows.push(grant.messages);
-                (0..grant.messages).for_each(|_| bench.report(grant, "x", &Outcome::Confirmed));
-            }
-            assert_eq!(windows, [10, 20, 1000], "40 are configured");
+        let probe = bench.admit(1).unwrap();
+        bench.answer(probe);
+        let mut windows = Vec::new();
+        for _ in 0..3 {
+            let grant = bench.admit(1000).expect("closed");
+            windows.push(grant.messages);
+            assert_eq!(bench.admit(1), None, "the window is full");
+            (0..grant.messages).for_each(|_| bench.answer(grant));
         }
+        assert_eq!(windows, [10, 20, 1000], "no window from the ceiling of 40 on");
     }
 
     #[test]
     fn outcomes_from_before_a_change_of_state_say_nothing() {
         let mut bench = Bench::new();
-        let early = bench.admit(10).unwrap();
-        bench.report(early, "a", &unavailable());
-        bench.report(early, "b", &Outcome::Confirmed);
+        let (old, late) = (bench.admit(1).unwrap(), bench.admit(1).unwrap());
+        bench.fail(old, true);
+        bench.answer(late);
         assert_eq!(bench.machine.state(), BreakerState::Open);
         bench.now += SECOND;
-        bench.round_trip("c", &Outcome::Confirmed);
-        bench.report(early, "d", &unavailable());
+        let probe = bench.admit(1).unwrap();
+        bench.answer(probe);
+        bench.machine.failed(bench.now, late, true);
         assert_eq!(bench.machine.state(), BreakerState::Closed);
     }
 }

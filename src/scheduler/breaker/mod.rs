@@ -1,17 +1,20 @@
-//! One per sink and instance, shared by the routes of the sink: lets messages leave, learns from what becomes
-//! of them, and keeps everything but a probe a second at home while the sink is away.
+//! One for each sink and instance, shared by the routes of the sink: decides what a failure is put down to, and what may
+//! leave meanwhile.
 //!
-//! `Machine` decides; this wraps it in a lock, wakes those who wait, and shows it to people.
+//! `Evidence` holds what got through, by failure domain, and names the cause of each failure: the message, its domain or
+//! the sink. `Machine` is the breaker of the whole sink. This puts both under one lock, wakes the tasks that wait, logs and
+//! counts.
 
-mod blame;
+mod evidence;
 mod machine;
+mod streak;
 
 use std::{
-    borrow::Cow,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{
@@ -19,22 +22,37 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::blame::Blame;
+pub(super) use self::evidence::Attempted;
 pub use self::machine::BreakerState;
-use self::machine::{Grant, Leave, Machine};
+use self::{
+    evidence::{Cause, Evidence},
+    machine::{Grant, Leave, Machine},
+};
 use super::lock;
-use crate::{message::MessageId, metrics::SinkMetrics, outcome::Outcome};
+use crate::{
+    message::MessageId,
+    metrics::SinkMetrics,
+    outcome::{Outcome, Verdict},
+    sink::Domain,
+};
 
 pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
-    machine: Mutex<Machine>,
-    blame: Mutex<Blame>,
+    inner: Mutex<Inner>,
     /// Seats that are taken; what is granted for a claim under way is not yet.
     seated: AtomicUsize,
+    /// Domains that are down.
+    down: AtomicUsize,
     changed: Notify,
-    /// Who waits for a probe queues here, so that every route of the sink has its turn.
+    /// Tasks that wait for a probe queue here, so that every route of the sink has its turn.
     turn: tokio::sync::Mutex<()>,
+}
+
+struct Inner {
+    machine: Machine,
+    evidence: Evidence,
+    last_error: Option<String>,
 }
 
 /// What people see of it.
@@ -45,6 +63,8 @@ pub struct BreakerStatus {
     pub last_error: Option<String>,
     /// Messages claimed for the sink by this instance.
     pub in_flight: usize,
+    /// Failure domains that are down, by name.
+    pub down: Vec<Domain>,
 }
 
 impl Breaker {
@@ -52,12 +72,13 @@ impl Breaker {
     pub fn new(sink: &str) -> Arc<Self> {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
+        let inner = Inner { machine: Machine::new(), evidence: Evidence::default(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
-            machine: Mutex::new(Machine::new()),
-            blame: Mutex::default(),
+            inner: Mutex::new(inner),
             seated: AtomicUsize::new(0),
+            down: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -72,28 +93,29 @@ impl Breaker {
     }
 
     pub fn status(&self) -> BreakerStatus {
-        let machine = lock(&self.machine);
+        let inner = lock(&self.inner);
         BreakerStatus {
-            state: machine.state(),
-            last_error: machine.last_error().map(str::to_owned),
+            state: inner.machine.state(),
+            last_error: inner.last_error.clone(),
             in_flight: self.seated.load(Ordering::Relaxed),
+            down: inner.evidence.down(),
         }
     }
 
     /// A route joins that may have so many messages in flight.
     pub(super) fn join(&self, max_in_flight: usize) {
-        lock(&self.machine).join(max_in_flight);
+        lock(&self.inner).machine.join(max_in_flight);
     }
 
     /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
     pub(super) async fn ready(&self) {
-        if self.is_closed() && lock(&self.machine).leave(Instant::now(), false) == Leave::Now {
+        if self.is_closed() && lock(&self.inner).machine.leave(Instant::now()) == Leave::Now {
             return;
         }
         let _turn = self.turn.lock().await;
         loop {
             let changed = self.changed.notified();
-            let leave = lock(&self.machine).leave(Instant::now(), false);
+            let leave = lock(&self.inner).machine.leave(Instant::now());
             match leave {
                 Leave::Now => return,
                 Leave::Later => changed.await,
@@ -105,52 +127,73 @@ impl Breaker {
         }
     }
 
-    /// Waits until it is closed. Cancel-safe.
-    pub(super) async fn closed(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.is_closed() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    /// From when on a suspect may leave; `None` while closed.
-    pub(super) fn suspects_from(&self) -> Option<Instant> {
-        lock(&self.machine).suspects_from()
-    }
-
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.machine).state() == BreakerState::Closed
+        lock(&self.inner).machine.state() == BreakerState::Closed
     }
 
     /// Seats for up to `want` messages; `None` when none may leave now.
-    pub(super) fn admit(self: &Arc<Self>, want: usize, suspect: bool) -> Option<Admission> {
-        let grant = self.with(|machine, now| machine.admit(now, want, suspect))?;
+    pub(super) fn admit(self: &Arc<Self>, want: usize) -> Option<Admission> {
+        let grant = self.with(|inner, now| inner.machine.admit(now, want))?;
         Some(Admission { breaker: Arc::clone(self), grant })
     }
 
-    /// What the outcome says about the message, now that it is known how others fare: a lost connection that is its
-    /// own doing is its failure.
-    pub(super) fn judge<'a>(&self, route: &Arc<str>, id: &MessageId, outcome: &'a Outcome) -> Cow<'a, Outcome> {
-        let mut blame = lock(&self.blame);
-        match outcome {
-            Outcome::Unavailable { error } if blame.lost(route, id) => {
-                let error = format!("{error}; again and again with this message, while others get through");
-                return Cow::Owned(Outcome::Failed { error, retry_after: None });
-            }
-            Outcome::Unavailable { .. } => {}
-            answered => blame.answered(route, id, *answered == Outcome::Confirmed),
-        }
-        Cow::Borrowed(outcome)
+    /// Whether a message may have to wait for its domain.
+    pub(super) fn has_domains_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed) > 0
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Machine, Instant) -> T) -> T {
-        let mut machine = lock(&self.machine);
-        let before = machine.state();
-        let result = change(&mut machine, Instant::now());
-        let after = machine.state();
+    /// How long a message has to wait, as its domain is down; `None`: it may be sent. `share`: in `0..=1`, spreads those
+    /// that wait.
+    pub(super) fn wait(&self, domain: &Domain, message: (&Arc<str>, &MessageId), share: f64) -> Option<Duration> {
+        lock(&self.inner).evidence.wait(Instant::now(), domain, message, share)
+    }
+
+    fn conclude(&self, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+        let Attempted { outcome, domain, .. } = *attempted;
+        self.with(|inner, now| match outcome {
+            Outcome::Confirmed | Outcome::Rejected { .. } => {
+                if let (Some(lasted), Some(domain)) = (inner.evidence.answered(now, attempted), domain) {
+                    let seconds = lasted.as_secs();
+                    tracing::info!(sink = %self.sink, %domain, seconds, "the domain is up again");
+                }
+                inner.machine.answered(grant);
+                Verdict::Counts
+            }
+            // Nothing was sent.
+            Outcome::Unsendable { .. } => {
+                if grant.probe {
+                    inner.machine.probe_unused(grant, now);
+                }
+                Verdict::Counts
+            }
+            _ => {
+                let error = outcome.error().unwrap_or_default();
+                inner.last_error = Some(error.to_owned());
+                let known = inner.evidence.count_down();
+                let cause = inner.evidence.failed(now, attempted);
+                inner.machine.failed(now, grant, cause == Cause::Sink);
+                if let (Some(domain), true) = (domain, inner.evidence.count_down() > known) {
+                    tracing::warn!(sink = %self.sink, %domain, error, "the domain is down: one probe a second");
+                }
+                if inner.machine.state() != BreakerState::Closed {
+                    // Behind the others that are due: each probe is another message.
+                    return Verdict::Waits(Duration::ZERO);
+                }
+                let pause = inner.evidence.pause(now, attempted, share);
+                match (cause, pause) {
+                    (Cause::Message(verdict), None) => verdict,
+                    (_, pause) => Verdict::Waits(pause.unwrap_or_default()),
+                }
+            }
+        })
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
+        let mut inner = lock(&self.inner);
+        let before = inner.machine.state();
+        let result = change(&mut inner, Instant::now());
+        self.down.store(inner.evidence.count_down(), Ordering::Relaxed);
+        let after = inner.machine.state();
         if before != after {
             self.metrics.breaker.set(match after {
                 BreakerState::Closed => 0.0,
@@ -158,13 +201,13 @@ impl Breaker {
                 BreakerState::Open => 2.0,
             });
             if after == BreakerState::Closed {
-                tracing::info!(sink = %self.sink, "the sink is back: slow start");
+                tracing::info!(sink = %self.sink, "the sink is up again: slow start");
             } else if before == BreakerState::Closed {
-                let error = machine.last_error().unwrap_or_default();
-                tracing::warn!(sink = %self.sink, error, "the sink is away: one probe a second");
+                let error = inner.last_error.as_deref().unwrap_or_default();
+                tracing::warn!(sink = %self.sink, error, "the sink is down: one probe a second");
             }
         }
-        drop(machine);
+        drop(inner);
         self.changed.notify_waiters();
         result
     }
@@ -181,10 +224,6 @@ impl Admission {
         u32::try_from(self.grant.messages).unwrap_or(u32::MAX)
     }
 
-    pub fn is_probe(&self) -> bool {
-        self.grant.probe
-    }
-
     /// For one claimed message; at most as many as were granted.
     pub fn seat(&mut self) -> Seat {
         self.grant.messages -= 1;
@@ -198,10 +237,10 @@ impl Drop for Admission {
         if self.grant.messages == 0 {
             return;
         }
-        self.breaker.with(|machine, now| {
-            machine.leave_flight(self.grant.messages);
+        self.breaker.with(|inner, now| {
+            inner.machine.leave_flight(self.grant.messages);
             if self.grant.probe {
-                machine.probe_unused(self.grant, now);
+                inner.machine.probe_unused(self.grant, now);
             }
         });
     }
@@ -215,25 +254,21 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub fn is_probe(&self) -> bool {
-        self.grant.probe
-    }
-
-    /// What became of the attempt; at most once.
-    pub fn report(&mut self, id: &MessageId, outcome: &Outcome) {
+    /// What a failed attempt is put down to; at most once. `share` as in `Breaker::wait`.
+    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Verdict {
         debug_assert!(!self.reported, "one outcome per attempt");
         self.reported = true;
-        self.breaker.with(|machine, now| machine.record(now, self.grant, id, outcome));
+        self.breaker.conclude(self.grant, attempted, share)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.breaker.seated.fetch_sub(1, Ordering::Relaxed);
-        self.breaker.with(|machine, now| {
-            machine.leave_flight(1);
+        self.breaker.with(|inner, now| {
+            inner.machine.leave_flight(1);
             if self.grant.probe && !self.reported {
-                machine.probe_unused(self.grant, now);
+                inner.machine.probe_unused(self.grant, now);
             }
         });
     }

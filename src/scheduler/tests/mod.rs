@@ -71,7 +71,7 @@ struct Instance {
 impl Instance {
     fn start(twin: &Arc<Twin>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(twin.clone(), routes, MAX_SLEEP, 1);
+        let scheduler = Scheduler::new(twin.clone(), routes, MAX_SLEEP, twin.next_seed());
         Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
     }
 

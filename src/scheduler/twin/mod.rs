@@ -20,8 +20,7 @@ use crate::{
     message::{MessageId, Metadata, StoredMessage},
     outcome::DeadReason,
     port::{
-        Bell, Burial, Claim, ClaimRequest, Lease, Partition, Recovered, Release, Retry, Settled, Store, StoreError,
-        Transfer, Transferred,
+        Bell, Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
     },
     time::UnixMillis,
 };
@@ -59,6 +58,11 @@ impl Twin {
     pub fn new(seed: u64) -> Arc<Self> {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
         Arc::new(Self { started: Instant::now(), state: Mutex::default(), rng })
+    }
+
+    /// For one instance more.
+    pub fn next_seed(&self) -> u64 {
+        lock(&self.rng).random()
     }
 
     /// Microseconds on its clock.
@@ -215,58 +219,9 @@ impl Store for Twin {
         self.call("recover", |state, now| Ok(state.recover(partition, now))).await
     }
 
-    async fn ack(&self, partition: &Partition, leases: &[Lease]) -> Result<Vec<Settled>, StoreError> {
-        self.call("ack", |state, _| {
-            Ok(state.settle_all(
-                partition,
-                leases,
-                |lease| lease,
-                |state, lease| state.queue(partition).forget(&lease.id),
-            ))
-        })
-        .await
-    }
-
-    async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError> {
-        self.call("retry", |state, now| {
-            Ok(state.settle_all(
-                partition,
-                retries,
-                |retry| &retry.lease,
-                |state, Retry { lease, delay, .. }| {
-                    *state.queue(partition).failures.entry(lease.id.clone()).or_default() += 1;
-                    let at = now / 1000 + u64::try_from(delay.as_millis()).unwrap();
-                    state.make_pending(partition, lease.id.clone(), at);
-                },
-            ))
-        })
-        .await
-    }
-
-    async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError> {
-        self.call("bury", |state, _| {
-            Ok(state.settle_all(
-                partition,
-                burials,
-                |burial| &burial.lease,
-                |state, Burial { lease, reason, error }| {
-                    state.queue(partition).dead.insert(lease.id.clone(), (*reason, error.clone()));
-                },
-            ))
-        })
-        .await
-    }
-
-    async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError> {
-        self.call("release", |state, _| {
-            Ok(state.settle_all(
-                partition,
-                releases,
-                |release| &release.lease,
-                |state, Release { lease, not_before }| {
-                    state.make_pending(partition, lease.id.clone(), not_before.get());
-                },
-            ))
+    async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        self.call("settle", |state, now| {
+            Ok(settlements.iter().map(|settlement| state.settle(partition, settlement, now)).collect())
         })
         .await
     }
@@ -287,6 +242,14 @@ impl Store for Twin {
                 Transferred::Done
             };
             Ok(transfers.iter().map(one).collect())
+        })
+        .await
+    }
+
+    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError> {
+        self.call("call", |state, _| {
+            state.call_all(partition);
+            Ok(())
         })
         .await
     }

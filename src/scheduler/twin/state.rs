@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -10,14 +11,20 @@ use tokio::time::Instant;
 
 use super::Faults;
 use crate::{
+    codec,
     message::MessageId,
     outcome::DeadReason,
-    port::{Bell, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Recovered, Settled, Token},
+    port::{
+        Bell, Claim, ClaimRequest, Claimed, End, Lease, Partition, Recovered, Settled, Settlement, Suspects, Token,
+    },
     time::{ServerClock, UnixMillis},
 };
 
 /// A crash makes dead when it brings the count to this: two among others, three alone.
 const DEADLY_CRASHES: u32 = 5;
+
+/// Between suspects that are put off, in milliseconds.
+const SPACING: u64 = 20;
 
 /// Calls at one instant of the paused clock that can only be a busy loop.
 const BUSY_LOOP: u32 = 2_000;
@@ -43,6 +50,10 @@ pub struct Queue {
     pub crashes: HashMap<MessageId, u32>,
     pub dead: BTreeMap<MessageId, (DeadReason, String)>,
     pub claims: HashMap<MessageId, u32>,
+    /// By instance: number and token of its last claim that took messages.
+    pub last_claims: HashMap<u64, (u64, u64)>,
+    /// Instance and time of the last of all.
+    pub latest: Option<(u64, u64)>,
     pub most_unacked: usize,
 }
 
@@ -54,6 +65,16 @@ impl Queue {
     /// Whether the lease is its message's current one.
     pub fn holds(&self, lease: &Lease) -> bool {
         self.unack.get(&lease.id) == Some(&lease.token.0)
+    }
+
+    pub fn claimed(&self, id: &MessageId, score: u64) -> Claimed {
+        Claimed {
+            id: id.clone(),
+            body: self.bodies[id].clone(),
+            failures: self.failures.get(id).copied().unwrap_or(0),
+            not_before: UnixMillis::new(score).unwrap(),
+            suspect: self.is_suspect(id),
+        }
     }
 
     /// Takes the message from its claim, when it is the current one.
@@ -104,39 +125,69 @@ impl State {
         }
     }
 
+    pub fn call_all(&self, partition: &Partition) {
+        for (of, bell) in &self.bells {
+            if of == partition && !self.faults.deaf {
+                bell.call();
+            }
+        }
+    }
+
     pub fn claim(&mut self, partition: &Partition, request: ClaimRequest, now: u64, sent: Instant) -> Claim {
-        let token = self.next_token(now + u64::try_from(request.lease.as_micros()).unwrap());
+        let mut token = self.next_token(now + u64::try_from(request.lease.as_micros()).unwrap());
         let queue = self.partitions.entry(partition.clone()).or_default();
-        let due = queue.pending.range(..=(now / 1000, MessageId::parse(&"~".repeat(128)).unwrap()));
-        let due: Vec<_> = due.cloned().collect();
-        let others = || due.iter().filter(|(_, id)| !queue.is_suspect(id)).cloned();
-        let chosen: Vec<_> = match request.mode {
-            _ if queue.paused => Vec::new(),
-            // Suspects take places of the limit, too.
-            ClaimMode::Ordinary => {
-                due.iter().take(request.limit as usize).filter(|(_, id)| !queue.is_suspect(id)).cloned().collect()
-            }
-            ClaimMode::Probe { skip } => others().nth(skip as usize).or(others().next()).into_iter().collect(),
-            ClaimMode::Suspect => due.iter().filter(|(_, id)| queue.is_suspect(id)).take(1).cloned().collect(),
-        };
-        let suspects = match request.mode {
-            ClaimMode::Suspect => 0,
-            _ if queue.paused => 0,
-            _ => u32::try_from(due.len() - others().count()).unwrap(),
-        };
-        let mut bytes = 0;
+        let (number, last) = queue.last_claims.get(&request.claimant).copied().unwrap_or_default();
+        let taken_elsewhere = queue.latest.filter(|(instance, _)| *instance != request.claimant).map(|(_, at)| at);
+        let (mut bytes, mut suspects) = (0, 0);
         let mut messages = Vec::new();
-        for (score, id) in chosen {
-            let body = queue.bodies[&id].clone();
-            bytes += body.len() as u64;
-            if bytes > request.max_bytes && !messages.is_empty() {
-                break;
+        if number == request.sequence {
+            let ids: Vec<_> =
+                queue.unack.iter().filter(|(_, token)| **token == last).map(|(id, _)| id.clone()).collect();
+            if last > now {
+                token = last;
+            } else if !ids.is_empty() {
+                queue.unack.extend(ids.iter().map(|id| (id.clone(), token)));
+                queue.last_claims.insert(request.claimant, (number, token));
             }
-            queue.pending.remove(&(score, id.clone()));
-            queue.unack.insert(id.clone(), token);
-            *queue.claims.entry(id.clone()).or_default() += 1;
-            let failures = queue.failures.get(&id).copied().unwrap_or(0);
-            messages.push(Claimed { id, body, failures, not_before: UnixMillis::new(score).unwrap() });
+            for id in ids {
+                let score = codec::decode(&queue.bodies[&id]).map_or(0, |message| message.due.get());
+                messages.push(queue.claimed(&id, score));
+            }
+        } else if number < request.sequence && !queue.paused {
+            let due = queue.pending.range(..=(now / 1000, MessageId::parse(&"~".repeat(128)).unwrap()));
+            let mut chosen: Vec<_> = due.take(request.limit as usize).cloned().collect();
+            match request.suspects {
+                Suspects::One => {
+                    if let Some(suspect) = chosen.iter().find(|(_, id)| queue.is_suspect(id)).cloned() {
+                        chosen = vec![suspect];
+                    }
+                }
+                Suspects::PutOff(pause) => {
+                    let mut at = now / 1000 + u64::try_from(pause.as_millis()).unwrap();
+                    let (put_off, others): (Vec<_>, _) = chosen.into_iter().partition(|(_, id)| queue.is_suspect(id));
+                    chosen = others;
+                    for (score, id) in put_off {
+                        suspects += 1;
+                        at += SPACING;
+                        queue.pending.remove(&(score, id.clone()));
+                        queue.pending.insert((at, id));
+                    }
+                }
+            }
+            for (score, id) in chosen {
+                bytes += queue.bodies[&id].len() as u64;
+                if bytes > request.max_bytes && !messages.is_empty() {
+                    break;
+                }
+                queue.pending.remove(&(score, id.clone()));
+                queue.unack.insert(id.clone(), token);
+                *queue.claims.entry(id.clone()).or_default() += 1;
+                messages.push(queue.claimed(&id, score));
+            }
+            if !messages.is_empty() {
+                queue.last_claims.insert(request.claimant, (request.sequence, token));
+                queue.latest = Some((request.claimant, now));
+            }
         }
         queue.most_unacked = queue.most_unacked.max(queue.unack.len());
         Claim {
@@ -148,6 +199,7 @@ impl State {
             next_lease: queue.unack.values().min().copied(),
             suspects,
             orphans: 0,
+            taken_elsewhere,
         }
     }
 
@@ -172,23 +224,26 @@ impl State {
         recovered
     }
 
-    pub fn settle_all<T>(
-        &mut self,
-        partition: &Partition,
-        items: &[T],
-        lease: impl Fn(&T) -> &Lease,
-        mut then: impl FnMut(&mut Self, &T),
-    ) -> Vec<Settled> {
-        let mut verdicts = Vec::with_capacity(items.len());
-        for item in items {
-            let queue = self.partitions.entry(partition.clone()).or_default();
-            let verdict = queue.settle(lease(item));
-            if verdict == Settled::Done {
-                then(self, item);
-            }
-            verdicts.push(verdict);
+    pub fn settle(&mut self, partition: &Partition, Settlement { lease, end }: &Settlement, now: u64) -> Settled {
+        let queue = self.queue(partition);
+        let verdict = queue.settle(lease);
+        queue.crashes.remove(&lease.id);
+        if verdict == Settled::Stale {
+            return verdict;
         }
-        verdicts
+        let id = lease.id.clone();
+        let after = |delay: &Duration| now / 1000 + u64::try_from(delay.as_millis()).unwrap();
+        match end {
+            End::Ack => queue.forget(&id),
+            End::Retry { delay, .. } => {
+                *queue.failures.entry(id.clone()).or_default() += 1;
+                self.make_pending(partition, id, after(delay));
+            }
+            End::Bury { reason, error } => drop(queue.dead.insert(id, (*reason, error.clone()))),
+            End::Release { at } => self.make_pending(partition, id, at.get()),
+            End::Defer { pause } => self.make_pending(partition, id, after(pause)),
+        }
+        verdict
     }
 
     pub fn queue(&mut self, partition: &Partition) -> &mut Queue {

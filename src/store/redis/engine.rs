@@ -1,6 +1,9 @@
 //! The scheduler's port: claim, recover, settle.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use redis::Value;
@@ -10,14 +13,17 @@ use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, Route, reply::Reply, script
 use crate::{
     outcome::DeadReason,
     port::{
-        Burial, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Recovered, Release, Retry, Settled, Store,
-        StoreError, Token, Transfer, Transferred,
+        Claim, ClaimRequest, Claimed, End, Partition, Recovered, Settled, Settlement, Store, StoreError, Suspects,
+        Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
 
 /// Bodies that a claim reads at once: with the default largest payload they are what a reply may hold.
 const BODIES_AT_ONCE: u32 = 8;
+
+/// What a wake-up says that every instance must follow at once; others are empty.
+pub(super) const CALL: &str = "call";
 
 /// Longest error text that is kept with a message, in bytes: enough for a cause, too little for a page.
 pub const MAX_ERROR_BYTES: usize = 500;
@@ -26,10 +32,9 @@ pub const MAX_ERROR_BYTES: usize = 500;
 impl Store for RedisStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
         let keys = self.keys(partition)?;
-        let (mode, skip) = match request.mode {
-            ClaimMode::Ordinary => ("ordinary", 0),
-            ClaimMode::Probe { skip } => ("probe", skip),
-            ClaimMode::Suspect => ("suspect", 0),
+        let suspects = match request.suspects {
+            Suspects::One => "one".to_owned(),
+            Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
         let taken = Instant::now();
         let reply: Vec<Value> = script::CLAIM
@@ -43,12 +48,14 @@ impl Store for RedisStore {
                 &keys.paused,
                 &keys.remembered,
                 &keys.records,
+                &keys.claims,
             ])
-            .arg(mode)
+            .arg(format!("{:016x}", request.claimant))
+            .arg(request.sequence)
             .arg(request.limit)
             .arg(request.max_bytes.min(MAX_BODIES_BYTES))
             .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
-            .arg(skip)
+            .arg(suspects)
             .arg(BODIES_AT_ONCE)
             .run(&self.connection)
             .await?;
@@ -61,6 +68,7 @@ impl Store for RedisStore {
             next_lease: reply.optional()?,
             suspects: reply.count()?,
             orphans: reply.count()?,
+            taken_elsewhere: reply.optional()?,
             messages: Vec::new(),
         };
         while !reply.is_done() {
@@ -69,6 +77,7 @@ impl Store for RedisStore {
                 body: reply.bytes()?,
                 failures: reply.count()?,
                 not_before: reply.millis()?,
+                suspect: reply.flag()?,
             });
         }
         Ok(claim)
@@ -86,47 +95,42 @@ impl Store for RedisStore {
         Ok(Recovered { expired: reply.count()?, dead: reply.count()?, more: reply.flag()? })
     }
 
-    async fn ack(&self, partition: &Partition, leases: &[Lease]) -> Result<Vec<Settled>, StoreError> {
+    async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
         let keys = self.keys(partition)?;
         let Route { settings, .. } = self.route(&partition.route)?;
-        let mut call = script::ACK
-            .keys(&[&keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.remembered, &keys.records])
+        let mut call = script::SETTLE
+            .keys(&[
+                &keys.pending,
+                &keys.unack,
+                &keys.messages,
+                &keys.attempts,
+                &keys.errors,
+                &keys.dead,
+                &keys.remembered,
+                &keys.records,
+            ])
+            .arg(&keys.wake)
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());
-        for lease in leases {
+        for Settlement { lease, end } in settlements {
             call = call.arg(lease.id.as_str()).arg(lease.token.0);
+            call = match end {
+                End::Ack => call.arg("ack"),
+                End::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
+                End::Bury { reason, error } => {
+                    let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
+                    let text = format!("{}: {}", reason.as_str(), shortened(error));
+                    call.arg("bury").arg(u8::from(attempted)).arg(text)
+                }
+                End::Release { at } => call.arg("release").arg(at.get()),
+                End::Defer { pause } => call.arg("defer").arg(millis(*pause)),
+            };
         }
-        self.settle(call, leases.len()).await
-    }
-
-    async fn retry(&self, partition: &Partition, retries: &[Retry]) -> Result<Vec<Settled>, StoreError> {
-        let keys = self.keys(partition)?;
-        let mut call = script::RETRY.keys(&[&keys.pending, &keys.unack, &keys.attempts, &keys.errors]).arg(&keys.wake);
-        for Retry { lease, delay, error } in retries {
-            let delay = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS);
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(delay).arg(shortened(error));
-        }
-        self.settle(call, retries.len()).await
-    }
-
-    async fn bury(&self, partition: &Partition, burials: &[Burial]) -> Result<Vec<Settled>, StoreError> {
-        let keys = self.keys(partition)?;
-        let mut call = script::BURY.keys(&[&keys.unack, &keys.dead, &keys.attempts, &keys.errors]);
-        for Burial { lease, reason, error } in burials {
-            let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
-            let text = format!("{}: {}", reason.as_str(), shortened(error));
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(u8::from(attempted)).arg(text);
-        }
-        self.settle(call, burials.len()).await
-    }
-
-    async fn release(&self, partition: &Partition, releases: &[Release]) -> Result<Vec<Settled>, StoreError> {
-        let keys = self.keys(partition)?;
-        let mut call = script::RELEASE.keys(&[&keys.pending, &keys.unack, &keys.attempts]).arg(&keys.wake);
-        for Release { lease, not_before } in releases {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(not_before.get());
-        }
-        self.settle(call, releases.len()).await
+        let verdicts: Vec<bool> = call.run(&self.connection).await?;
+        Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
@@ -144,16 +148,17 @@ impl Store for RedisStore {
         let mut reply = Reply::from(call.run::<Vec<Value>>(&self.connection).await?);
         transfers.iter().map(|_| reply.transferred()).collect()
     }
+
+    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError> {
+        let keys = self.keys(partition)?;
+        let _: u64 = self.connection.run(redis::cmd("PUBLISH").arg(&keys.wake).arg(CALL)).await?;
+        Ok(())
+    }
 }
 
-impl RedisStore {
-    async fn settle(&self, call: script::Call, count: usize) -> Result<Vec<Settled>, StoreError> {
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let verdicts: Vec<bool> = call.run(&self.connection).await?;
-        Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
-    }
+/// At most the longest delay that may be asked for.
+fn millis(delay: Duration) -> u64 {
+    u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }
 
 pub(super) fn shortened(error: &str) -> &str {

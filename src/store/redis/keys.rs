@@ -71,6 +71,9 @@ pub struct PartitionKeys {
     /// Hash: id -> `<offset> <timestamp, ms> <place>` of the record that was last applied to it (`LogRecord`), only for
     /// ids that came with one and are live or remembered.
     pub records: String,
+    /// Hash: instance -> `<number> <token>` of its last claim that took messages; `latest` -> `<instance> <time, us>` of
+    /// the last of all.
+    pub claims: String,
     /// Exists while the route is paused.
     pub paused: String,
     /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, for `lua/produce.lua`.
@@ -91,6 +94,7 @@ impl PartitionKeys {
             dead: key("dead"),
             remembered: key("remembered"),
             records: key("records"),
+            claims: key("claims"),
             paused: key("paused"),
             route: key("route"),
             wake: key("wake"),

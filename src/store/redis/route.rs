@@ -154,7 +154,7 @@ impl RedisStore {
         let mut all = vec![routes_key.as_str()];
         for keys in &partitions {
             all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
-            all.extend([keys.remembered.as_str(), &keys.records]);
+            all.extend([keys.remembered.as_str(), &keys.records, &keys.claims]);
         }
         script::REPARTITION
             .keys(&all)

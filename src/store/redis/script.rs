@@ -28,8 +28,6 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACK "ack"
-    BURY "bury"
     CANCEL "cancel"
     CLAIM "claim"
     DUE "due"
@@ -42,11 +40,10 @@ scripts! {
     RECOVER "recover"
     REDRIVE "redrive"
     REGISTER "register"
-    RELEASE "release"
     REPARTITION "repartition"
     RESCHEDULE "reschedule"
-    RETRY "retry"
     SCHEDULE "schedule"
+    SETTLE "settle"
     STATS "stats"
     TAKE_DELAYQUEUE "take_delayqueue"
     TAKE_HASH "take_hash"

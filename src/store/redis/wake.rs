@@ -18,7 +18,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::keys::PartitionKeys;
+use super::{engine::CALL, keys::PartitionKeys};
 use crate::port::{Bell, Partition};
 
 /// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
@@ -137,7 +137,8 @@ impl WakeListener {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
                     let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));
-                    bells.flatten().for_each(|bell| bell.ring());
+                    let ring = if message.get_payload_bytes() == CALL.as_bytes() { Bell::call } else { Bell::ring };
+                    bells.flatten().for_each(|bell| ring(bell));
                 }
                 Ok(None) => return Ok(()),
                 // Quiet for a while: does it still live?

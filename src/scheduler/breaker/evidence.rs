@@ -1,0 +1,422 @@
+//! What got through and what did not, by failure domain: the evidence from which each failure is put down to its
+//! message, its domain or the whole sink. No clock, no lock: instants are arguments.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::streak::Streak;
+use crate::{
+    message::MessageId,
+    outcome::{Outcome, Verdict},
+    sink::Domain,
+};
+
+/// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.
+const MAX_DOMAINS: usize = 1000;
+
+/// Messages whose losses are kept: far more than there are causes, little memory.
+const MAX_LOST: usize = 1000;
+
+/// A message without an answer so often, each time while others of its domain got through, is the cause itself. A
+/// destination that comes and goes hits the same one so often by a rare chance, which then costs it an attempt.
+const LOST_BY_ITSELF: u32 = 3;
+
+/// Before the second attempt of such a message; doubled before the third.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two probes of a domain that is down.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.
+const PROBE_PAUSE: Duration = Duration::from_millis(1500);
+
+/// Shortest and longest wait of a message whose domain is down. In between, as long as it takes to put off so many
+/// messages a second: a small backlog leaves a second after the recovery, a large one does not keep Redis busy.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+const MAX_RATE: u32 = 1000;
+
+/// How often the wait is adapted to the rate.
+const RATE_WINDOW: Duration = Duration::from_secs(1);
+
+/// A message: its route, and its id there.
+type Key = (Arc<str>, MessageId);
+
+/// One attempt that has ended.
+#[derive(Clone, Copy)]
+pub struct Attempted<'a> {
+    pub route: &'a Arc<str>,
+    pub id: &'a MessageId,
+    pub sent: Instant,
+    pub domain: Option<&'a Domain>,
+    pub outcome: &'a Outcome,
+}
+
+/// What a failure is put down to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Message(Verdict),
+    /// Nothing of its domain got through.
+    Domain,
+    /// Nothing got through, and there is no smaller domain.
+    Sink,
+}
+
+#[derive(Debug, Default)]
+pub struct Evidence {
+    sink: Record,
+    domains: HashMap<Domain, Record>,
+    /// Domains that are down.
+    down: usize,
+    /// Of messages without an answer.
+    lost: HashMap<Key, Loss>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    /// The latest confirmation.
+    passed: Option<Instant>,
+    /// The latest outcome or question.
+    touched: Option<Instant>,
+    streak: Streak,
+    down: Option<Down>,
+}
+
+#[derive(Debug)]
+struct Down {
+    since: Instant,
+    next_probe: Instant,
+    /// The message of the latest probe.
+    probe: Option<Key>,
+    pause: Duration,
+    /// Messages put off since `window`.
+    put_off: u32,
+    window: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    /// So often while others of its domain got through.
+    times: u32,
+    at: Instant,
+}
+
+impl Evidence {
+    /// A message was confirmed, or the destination refused it for good, which ends a streak of failures but shows no
+    /// more. Returns for how long the domain had been down, if it was.
+    pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> Option<Duration> {
+        let confirmed = *attempted.outcome == Outcome::Confirmed;
+        self.forget_loss(attempted);
+        self.sink.streak.end();
+        if confirmed {
+            self.sink.passed = Some(now);
+        }
+        let record = self.record(attempted.domain?, now);
+        record.streak.end();
+        if confirmed {
+            record.passed = Some(now);
+        }
+        let down = record.down.take()?;
+        self.down -= 1;
+        Some(now - down.since)
+    }
+
+    /// What a failure is put down to. A domain that it is put down to is down from then on.
+    pub fn failed(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
+        let Attempted { id, domain, outcome, .. } = *attempted;
+        let cause = match outcome {
+            Outcome::Unavailable { .. } => self.lost(now, attempted),
+            outcome => {
+                self.forget_loss(attempted);
+                let throttled = matches!(outcome, Outcome::Throttled { .. });
+                if domain.is_some_and(|name| self.record(name, now).streak.failed(now, id, throttled)) {
+                    // What the domain is the cause of says nothing about the others.
+                    self.sink.streak.end();
+                    Cause::Domain
+                } else if self.sink.streak.failed(now, id, throttled) {
+                    Cause::Sink
+                } else {
+                    Cause::Message(Verdict::Counts)
+                }
+            }
+        };
+        if let (Cause::Domain, Some(name)) = (cause, domain) {
+            let record = self.record(name, now);
+            if record.down.is_none() {
+                record.down = Some(Down::new(now));
+                self.down += 1;
+            }
+        }
+        cause
+    }
+
+    fn lost(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
+        let Attempted { sent, domain, .. } = *attempted;
+        let key = attempted.key();
+        let known = self.lost.get(&key).copied();
+        let since = known.map_or(sent, |loss| loss.at);
+        let passed = match domain {
+            Some(name) => self.domains.get(name).and_then(|record| record.passed),
+            None => self.sink.passed,
+        };
+        let others_passed = passed > Some(since);
+        let times = known.map_or(0, |loss| loss.times) + u32::from(others_passed);
+        self.keep_loss(key, Loss { times, at: now });
+        if !others_passed {
+            return if domain.is_some() { Cause::Domain } else { Cause::Sink };
+        }
+        Cause::Message(if times >= LOST_BY_ITSELF {
+            Verdict::Counts
+        } else {
+            Verdict::Waits(FIRST_PAUSE * (1 << (times - 1)))
+        })
+    }
+
+    /// How long a message of `domain` has to wait, as that is down; `None`: it may be sent, as a probe where that is down.
+    /// `share`: in `0..=1`, spreads those that wait.
+    pub fn wait(
+        &mut self,
+        now: Instant,
+        domain: &Domain,
+        (route, id): (&Arc<str>, &MessageId),
+        share: f64,
+    ) -> Option<Duration> {
+        let down = self.domains.get_mut(domain)?;
+        down.touched = Some(now);
+        let down = down.down.as_mut()?;
+        if now >= down.next_probe {
+            down.next_probe = now + PROBE_INTERVAL;
+            down.probe = Some((Arc::clone(route), id.clone()));
+            return None;
+        }
+        Some(down.pause(now, (route, id), share))
+    }
+
+    /// The same for a message that failed.
+    pub fn pause(&mut self, now: Instant, attempted: &Attempted<'_>, share: f64) -> Option<Duration> {
+        let down = self.domains.get_mut(attempted.domain?)?.down.as_mut()?;
+        Some(down.pause(now, (attempted.route, attempted.id), share))
+    }
+
+    /// Domains that are down, in order of their names.
+    pub fn down(&self) -> Vec<Domain> {
+        let down = self.domains.iter().filter(|(_, record)| record.down.is_some());
+        let mut names: Vec<Domain> = down.map(|(name, _)| Arc::clone(name)).collect();
+        names.sort();
+        names
+    }
+
+    pub fn count_down(&self) -> usize {
+        self.down
+    }
+
+    fn record(&mut self, name: &Domain, now: Instant) -> &mut Record {
+        if !self.domains.contains_key(name) {
+            if self.domains.len() >= MAX_DOMAINS {
+                let mut touched: Vec<_> = self.domains.values().map(|record| record.touched).collect();
+                let (_, median, _) = touched.select_nth_unstable(MAX_DOMAINS / 2);
+                let median = *median;
+                self.domains.retain(|_, record| record.touched > median);
+                self.down = self.domains.values().filter(|record| record.down.is_some()).count();
+            }
+            self.domains.insert(Arc::clone(name), Record::default());
+        }
+        let record = self.domains.get_mut(name).expect("just made");
+        record.touched = Some(now);
+        record
+    }
+
+    fn keep_loss(&mut self, key: Key, loss: Loss) {
+        if !self.lost.contains_key(&key) && self.lost.len() >= MAX_LOST {
+            // One that was lost while nothing passed says next to nothing.
+            self.lost.retain(|_, loss| loss.times > 1);
+            if self.lost.len() >= MAX_LOST {
+                return;
+            }
+        }
+        self.lost.insert(key, loss);
+    }
+
+    fn forget_loss(&mut self, attempted: &Attempted<'_>) {
+        if !self.lost.is_empty() {
+            self.lost.remove(&attempted.key());
+        }
+    }
+}
+
+impl Attempted<'_> {
+    fn key(&self) -> Key {
+        (Arc::clone(self.route), self.id.clone())
+    }
+}
+
+impl Down {
+    fn new(now: Instant) -> Self {
+        Self { since: now, next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
+    }
+
+    fn pause(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId), share: f64) -> Duration {
+        if self.probe.as_ref().is_some_and(|probe| (&probe.0, &probe.1) == (route, id)) {
+            return PROBE_PAUSE;
+        }
+        self.put_off += 1;
+        if now >= self.window + RATE_WINDOW {
+            let most = (now - self.window).as_secs_f64() * f64::from(MAX_RATE);
+            if f64::from(self.put_off) > most {
+                self.pause = (self.pause * 2).min(MAX_PAUSE);
+            } else if f64::from(self.put_off) < most / 4.0 {
+                self.pause = (self.pause / 2).max(MIN_PAUSE);
+            }
+            (self.window, self.put_off) = (now, 0);
+        }
+        self.pause.mul_f64(1.0 + 0.25 * share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    struct Bench {
+        evidence: Evidence,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { evidence: Evidence::default(), now: Instant::now() }
+        }
+
+        /// Sent a millisecond ago.
+        fn end(&mut self, id: &str, domain: Option<&str>, outcome: &Outcome) -> Option<Cause> {
+            let (sent, domain) = (self.now, domain.map(Domain::from));
+            self.now += MILLI;
+            let (route, id) = key(id);
+            let attempted = Attempted { route: &route, id: &id, sent, domain: domain.as_ref(), outcome };
+            match outcome {
+                Outcome::Confirmed | Outcome::Rejected { .. } => {
+                    self.evidence.answered(self.now, &attempted);
+                    None
+                }
+                _ => Some(self.evidence.failed(self.now, &attempted)),
+            }
+        }
+
+        fn lose(&mut self, id: &str, domain: Option<&str>) -> Cause {
+            self.end(id, domain, &Outcome::Unavailable { error: "reset".into() }).expect("a failure")
+        }
+
+        fn pass(&mut self, id: &str, domain: Option<&str>) {
+            self.end(id, domain, &Outcome::Confirmed);
+        }
+
+        fn wait(&mut self, id: &str, domain: &str) -> Option<Duration> {
+            let (route, id) = key(id);
+            self.evidence.wait(self.now, &domain.into(), (&route, &id), 1.0)
+        }
+
+        fn pause(&mut self, id: &str, domain: &str, share: f64) -> Option<Duration> {
+            let ((route, id), domain) = (key(id), Domain::from(domain));
+            let (sent, outcome) = (self.now, &Outcome::Confirmed);
+            let attempted = Attempted { route: &route, id: &id, sent, domain: Some(&domain), outcome };
+            self.evidence.pause(self.now, &attempted, share)
+        }
+    }
+
+    fn key(id: &str) -> Key {
+        ("r".into(), MessageId::parse(id).unwrap())
+    }
+
+    const ONCE: Cause = Cause::Message(Verdict::Waits(FIRST_PAUSE));
+    const TWICE: Cause = Cause::Message(Verdict::Waits(Duration::from_millis(500)));
+    const LONGEST_FIRST: Duration = Duration::from_millis(1250);
+    const COUNTS: Cause = Cause::Message(Verdict::Counts);
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_gets_through_the_sink_is_down() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.lose("a", None), Cause::Sink);
+        bench.pass("b", None);
+        assert_eq!(bench.lose("c", None), Cause::Sink, "that was before it was sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_is_lost_while_others_pass_counts_from_the_third_time_on() {
+        for domain in [None, Some("x")] {
+            let mut bench = Bench::new();
+            bench.lose("poison", domain);
+            let mut causes = Vec::new();
+            for n in 0..4 {
+                bench.pass(&format!("m{n}"), domain);
+                causes.push(bench.lose("poison", domain));
+            }
+            assert_eq!(causes, [ONCE, TWICE, COUNTS, COUNTS]);
+            bench.pass("poison", domain);
+            assert_eq!(bench.evidence.lost.len(), 0, "an answer clears it");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_domain_through_which_nothing_gets_is_down_and_probed_once_a_second() {
+        let mut bench = Bench::new();
+        bench.pass("m", Some("y"));
+        assert_eq!(bench.lose("a", Some("x")), Cause::Domain);
+        assert_eq!(&*bench.evidence.down(), [Domain::from("x")]);
+        assert_eq!((bench.wait("b", "x"), bench.wait("b", "y")), (Some(LONGEST_FIRST), None));
+        bench.now += PROBE_INTERVAL;
+        assert_eq!((bench.wait("b", "x"), bench.wait("c", "x")), (None, Some(LONGEST_FIRST)));
+        assert_eq!(bench.lose("b", Some("x")), Cause::Domain);
+        assert_eq!(bench.pause("b", "x", 1.0), Some(PROBE_PAUSE));
+        assert_eq!(bench.pause("c", "x", 1.0), Some(LONGEST_FIRST));
+        bench.pass("b", Some("x"));
+        assert_eq!((bench.wait("c", "x"), bench.evidence.count_down()), (None, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endpoint_that_fails_everything_is_down_alone() {
+        let mut bench = Bench::new();
+        let throttled = Outcome::Throttled { error: "HTTP 503".into(), retry_after: None };
+        let failed = Outcome::Failed { error: "HTTP 500".into(), retry_after: None };
+        for n in 0..4 {
+            assert_eq!(bench.end(&format!("m{n}"), Some("x"), &throttled), Some(COUNTS));
+        }
+        assert_eq!(bench.end("m4", Some("x"), &throttled), Some(Cause::Domain));
+        assert_eq!(bench.end("n", Some("y"), &failed), Some(COUNTS), "the other one is not concerned");
+        bench.now += PROBE_INTERVAL;
+        assert_eq!(bench.end("m5", Some("x"), &failed), Some(Cause::Domain), "until one gets through");
+        bench.pass("m5", Some("x"));
+        assert_eq!(bench.end("m5", Some("x"), &throttled), Some(COUNTS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_more_messages_wait_the_longer_each_does() {
+        let mut bench = Bench::new();
+        bench.lose("a", Some("x"));
+        let mut pauses = Vec::new();
+        for second in 0..8 {
+            let waiting = if second < 6 { 3 * MAX_RATE } else { 10 };
+            for n in 0..waiting {
+                bench.pause(&format!("m{n}"), "x", 0.0);
+            }
+            bench.now += RATE_WINDOW;
+            pauses.push(bench.pause("z", "x", 0.0).unwrap().as_secs());
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 15, 7]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_bounded_and_the_latest() {
+        let mut bench = Bench::new();
+        for n in 0..10 * MAX_DOMAINS {
+            let name = format!("d{n}");
+            bench.pass("good", Some("always"));
+            bench.pass("m", Some(&name));
+            bench.lose(&format!("m{n}"), Some(&name));
+        }
+        assert!(bench.evidence.domains.len() <= MAX_DOMAINS && bench.evidence.lost.len() <= MAX_LOST);
+        assert!(bench.evidence.domains.contains_key("always"));
+    }
+}
