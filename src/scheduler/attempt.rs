@@ -83,8 +83,8 @@ impl Attempt {
         let verdict = self.observe((outcome, domain), sent, clock, route, rng.random());
         let end = match decide(outcome, verdict, self.number, self.max_attempts, &route.policy.retry, rng) {
             Decision::Ack => End::Ack,
-            Decision::Retry { delay } => End::Retry { delay, error: text(outcome) },
-            Decision::Bury(reason) => End::Bury { reason, error: text(outcome) },
+            Decision::Retry { delay } => End::Retry { delay, error: text(outcome, verdict) },
+            Decision::Bury(reason) => End::Bury { reason, error: text(outcome, verdict) },
             Decision::Defer { pause } => End::Defer { pause },
         };
         settler.settle(self.held, end);
@@ -112,6 +112,12 @@ impl Attempt {
     }
 }
 
-fn text(outcome: &Outcome) -> String {
-    outcome.error().unwrap_or_default().to_owned()
+fn text(outcome: &Outcome, verdict: Verdict) -> String {
+    let error = outcome.error().unwrap_or_default();
+    match (outcome, verdict) {
+        (Outcome::Unavailable { .. }, Verdict::Counts) => {
+            format!("{error}; again and again with this message, while others get through")
+        }
+        _ => error.to_owned(),
+    }
 }

@@ -167,6 +167,7 @@ impl Claimer {
 
     /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
     async fn may_leave(&mut self) -> bool {
+        let overdue_since = self.view.overdue_since().unwrap_or_else(Instant::now);
         loop {
             let route = Arc::clone(&self.route);
             let pace = self.pace.next();
@@ -178,11 +179,11 @@ impl Claimer {
                 route.budget.room().await;
             };
             let lease_ends = self.view.lease.unwrap_or(self.view.polled + self.max_sleep()).max(self.recover_from);
-            let call_at = self.view.overdue_since(Instant::now()).map(|since| (since + OVERDUE).max(self.call_from));
+            let call_at = (overdue_since + OVERDUE).max(self.call_from);
             tokio::select! {
                 biased;
                 () = stopped(&mut self.shutdown) => return false,
-                () = sleep_until(call_at.unwrap_or_else(Instant::now)), if call_at.is_some() => self.call_others().await,
+                () = sleep_until(call_at) => self.call_others().await,
                 () = ready => return true,
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 () = sleep_until(lease_ends) => self.recover().await,
@@ -193,7 +194,7 @@ impl Claimer {
     /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
     async fn call_others(&mut self) {
         self.call_from = Instant::now() + CALL_INTERVAL;
-        if self.route.target.breaker().is_closed() {
+        if self.view.has_due() && self.route.target.breaker().is_closed() {
             // It is a help, and repeated.
             let _ = self.route.store.call_all(&self.partition).await;
         }
@@ -255,7 +256,7 @@ impl Claimer {
 
     async fn claimed(&mut self, claim: Claim, leave: Leave, lease_ends: Instant) {
         let expired = self.view.update(&claim, Instant::now());
-        self.courtesy.polled(&claim);
+        self.courtesy.polled(&claim, self.rng.random());
         self.pace.caught(caught(&claim));
         if claim.orphans > 0 {
             tracing::error!(partition = %self.partition, count = claim.orphans, "ids without a body are dead now");

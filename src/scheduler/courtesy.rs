@@ -17,6 +17,8 @@ pub const OVERDUE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub struct Courtesy {
+    base: Duration,
+    /// `base` less up to a quarter, drawn for each poll: instances and messages must not fall into step.
     wait: Duration,
     /// The clock of the last poll, in microseconds.
     polled: u64,
@@ -28,7 +30,8 @@ impl Courtesy {
         self.wait
     }
 
-    pub fn polled(&mut self, claim: &Claim) {
+    /// `share`: in `0..1`, at random.
+    pub fn polled(&mut self, claim: &Claim, share: f64) {
         let beaten = claim.taken_elsewhere.is_some_and(|at| at > self.polled);
         self.polled = claim.clock.micros;
         let now = claim.clock.micros / 1000;
@@ -40,16 +43,17 @@ impl Courtesy {
         };
         match waited_for {
             // A millisecond less than the wait: due times are cut to milliseconds.
-            Some(late) if late + Duration::from_millis(1) >= self.wait => self.wait = Duration::ZERO,
+            Some(late) if late + Duration::from_millis(1) >= self.wait => self.base = Duration::ZERO,
             Some(_) => {}
-            None if beaten => self.wait = (self.wait * 2).clamp(FIRST, LONGEST),
+            None if beaten => self.base = (self.base * 2).clamp(FIRST, LONGEST),
             None => {}
         }
+        self.wait = self.base.mul_f64(1.0 - share / 4.0);
     }
 
     /// Another instance cannot keep up.
     pub fn called(&mut self) {
-        self.wait = Duration::ZERO;
+        (self.base, self.wait) = Default::default();
     }
 }
 
@@ -95,14 +99,14 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..9 {
             courtesy.polled = 0;
-            courtesy.polled(&claim(None, None, Some(1)));
+            courtesy.polled(&claim(None, None, Some(1)), 0.0);
             waits.push(courtesy.wait().as_millis());
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 900, 900]);
         let mut alone = Courtesy::default();
         for elsewhere in [None, Some(10_000_000)] {
-            alone.polled(&claim(None, None, elsewhere));
-            alone.polled(&claim(None, None, elsewhere));
+            alone.polled(&claim(None, None, elsewhere), 0.0);
+            alone.polled(&claim(None, None, elsewhere), 0.0);
         }
         assert!(alone.wait() <= FIRST, "no other took anything since");
     }
@@ -112,11 +116,11 @@ mod tests {
         for (taken, head, ends) in
             [(Some(20), None, true), (Some(19), None, true), (Some(5), None, false), (None, Some(20), true)]
         {
-            let mut courtesy = Courtesy { wait: 20 * Duration::from_millis(1), polled: 0 };
-            courtesy.polled(&claim(taken, head, Some(1)));
+            let mut courtesy = Courtesy { base: 2 * FIRST, wait: 2 * FIRST, polled: 0 };
+            courtesy.polled(&claim(taken, head, Some(1)), 0.0);
             assert_eq!(courtesy.wait().is_zero(), ends, "{taken:?} {head:?}");
         }
-        let mut courtesy = Courtesy { wait: LONGEST, polled: 0 };
+        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
         courtesy.called();
         assert!(courtesy.wait().is_zero());
     }

@@ -48,7 +48,10 @@ impl View {
         self.rung = None;
         self.paused = claim.paused;
         self.suspects = claim.suspects > 0;
-        self.due = claim.next_due.map(|due| at(due.get() * 1000));
+        self.due = claim.next_due.map(|due| {
+            let late = Duration::from_micros(claim.clock.micros.saturating_sub(due.get() * 1000));
+            received.checked_sub(late).filter(|_| !late.is_zero()).unwrap_or_else(|| at(due.get() * 1000))
+        });
         self.lease = claim.next_lease.map(|deadline| at(deadline) + LEASE_SLACK);
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
@@ -73,9 +76,14 @@ impl View {
         .expect("there is always the fallback")
     }
 
-    /// Since when the head is overdue, as far as is known.
-    pub fn overdue_since(&self, now: Instant) -> Option<Instant> {
-        self.due.filter(|due| !self.paused && *due <= now)
+    /// Since when the head had been overdue at the last poll, if it was.
+    pub fn overdue_since(&self) -> Option<Instant> {
+        self.due.filter(|due| !self.paused && *due <= self.polled)
+    }
+
+    /// Whether a message is due, as far as is known.
+    pub fn has_due(&self) -> bool {
+        !self.paused && (self.rung.is_some() || self.due.is_some_and(|due| due <= Instant::now()))
     }
 }
 

@@ -170,3 +170,72 @@ async fn on_several_threads_and_real_time_nothing_is_missed() {
     assert_eq!((sink.early(), sink.taken().len(), sink.seen().len()), (0, 2000, 2000));
     assert!(twin.most_unacked(&partition("r")) <= 50);
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_eight_instances_one_serves_a_light_load_and_the_others_look_on() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let mut instances: Vec<_> = (0..8).map(|_| Instance::of_one(&twin, &sink)).collect();
+    schedule(&twin, ["first"], Duration::ZERO);
+    for n in 0..1200u32 {
+        schedule(&twin, [format!("m{n}")], SECOND + n * 50 * MILLI);
+    }
+    sleep(11 * SECOND).await;
+    let before = twin.all_calls();
+    sleep(20 * SECOND).await;
+    let calls = f64::from(twin.all_calls() - before) / 400.0;
+    assert!(calls <= 3.0, "{calls} calls for each message");
+    let mut late: Vec<_> = sink.seen().iter().map(|seen| seen.late).collect();
+    late.sort_unstable();
+    assert!(late[late.len() * 99 / 100] <= 20, "{late:?}");
+    sink.most_late();
+    // Whichever serves them: each death in turn delays by a second at most.
+    while instances.len() > 1 {
+        instances.pop().expect("more than one").kill().await;
+        sleep(4 * SECOND).await;
+    }
+    until_empty(&twin, "r").await;
+    assert!(sink.most_late() <= 1000, "{} ms", sink.most_late());
+    assert_eq!(sink.taken().len(), 1201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_one_instance_cannot_keep_up_the_others_join_soon() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| sink::Act::confirm(200 * MILLI));
+    let policy = Policy { max_in_flight: 10, ..policy() };
+    let start = || Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let _instances: Vec<_> = (0..8).map(|_| start()).collect();
+    for n in 0..200u32 {
+        schedule(&twin, [format!("light{n}")], n * 100 * MILLI);
+    }
+    sleep(20 * SECOND).await;
+    sink.most_inside();
+    schedule(&twin, numbered(80), 100 * MILLI);
+    sleep(100 * MILLI + 150 * MILLI).await;
+    assert!(sink.most_inside() >= 70, "{} in flight", sink.most_inside());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_an_answer_is_repeated_and_costs_no_lease() {
+    for (fault, long) in [(true, false), (false, false), (false, true)] {
+        let twin = Twin::new(1);
+        let sink = FakeSink::good(&twin);
+        let recorder = recorder();
+        let _metrics = metrics::set_default_local_recorder(&recorder);
+        let _instance = Instance::of_one(&twin, &sink);
+        let _other = Instance::of_one(&twin, &sink);
+        schedule(&twin, numbered(300), SECOND);
+        // The replies get lost, then the store is down, for longer than a lease or not.
+        twin.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
+        sleep(SECOND + 100 * MILLI).await;
+        twin.set_faults(Faults { down: fault || long, ..Faults::default() });
+        sleep(if long { 2 * LEASE } else { SECOND }).await;
+        twin.set_faults(Faults::default());
+        let back = twin.now();
+        until_empty(&twin, "r").await;
+        assert!(twin.now() - back <= 2_000_000, "{} us", twin.now() - back);
+        assert_eq!(counted(&recorder, "punctual_leases_expired_total", ""), 0);
+        assert!(sink.taken().len() == 300 && sink.taken().values().all(|times| *times == 1));
+    }
+}

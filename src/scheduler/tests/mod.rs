@@ -2,6 +2,7 @@
 
 mod breaking;
 mod crashing;
+mod domains;
 mod flowing;
 mod settling;
 mod simulation;

@@ -20,6 +20,8 @@ const CALM: Duration = Duration::from_secs(20);
 struct Plan {
     sinks_fail: bool,
     sinks_away: bool,
+    /// One part of each sink.
+    parts_fail: bool,
     store_fails: bool,
     kills: bool,
 }
@@ -58,6 +60,13 @@ fn an_outage_of_sinks_kills_nothing_and_burns_no_attempt() {
 }
 
 #[test]
+fn one_part_of_each_sink_that_fails_holds_up_no_other_and_loses_nothing() {
+    for seed in 0..400 {
+        simulate(seed, Plan { parts_fail: true, ..Plan::default() });
+    }
+}
+
+#[test]
 fn lost_replies_and_outages_of_the_store_lose_nothing() {
     for seed in 0..400 {
         simulate(seed, Plan { store_fails: true, ..Plan::default() });
@@ -67,7 +76,7 @@ fn lost_replies_and_outages_of_the_store_lose_nothing() {
 #[test]
 fn all_faults_together_and_killed_instances_lose_nothing() {
     for seed in 0..600 {
-        simulate(seed, Plan { sinks_fail: true, sinks_away: true, store_fails: true, kills: true });
+        simulate(seed, Plan { sinks_fail: true, sinks_away: true, parts_fail: true, store_fails: true, kills: true });
     }
 }
 
@@ -187,19 +196,19 @@ impl World {
                 }
             }
             let once = sink.taken().values().all(|times| *times == 1);
-            assert!(once || plan.sinks_fail || plan.kills, "delivered twice");
+            assert!(once || plan.sinks_fail || plan.parts_fail || plan.kills, "delivered twice");
             let burnt = sink.seen().iter().any(|seen| seen.attempt > 1);
-            assert!(!burnt || plan.sinks_fail, "an attempt was burnt");
+            assert!(!burnt || plan.sinks_fail || plan.parts_fail, "an attempt was burnt");
         }
         assert_eq!(ended, self.scheduled, "nothing is lost");
-        assert!(dead == 0 || plan.sinks_fail, "nothing is dead");
+        assert!(dead == 0 || plan.sinks_fail || plan.parts_fail, "nothing is dead");
         if !plan.store_fails {
             let delivered = counted(recorder, "punctual_messages_delivered_total", "");
             let buried = counted(recorder, "punctual_messages_dead_total", "");
             assert_eq!((delivered + buried, buried), (self.scheduled.len() as u64, dead as u64), "counters add up");
             assert_eq!(counted(recorder, "punctual_stale_settlements_total", ""), 0);
         }
-        if !plan.sinks_away && !plan.sinks_fail && !plan.store_fails {
+        if !plan.sinks_away && !plan.sinks_fail && !plan.parts_fail && !plan.store_fails {
             let late = self.sinks.iter().map(|sink| sink.most_late()).max().unwrap();
             let limit = if self.policy.max_in_flight < 100 { 5000 } else { 12 };
             assert!(late <= limit, "{late} ms late");
@@ -243,10 +252,23 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
     let trouble = if plan.sinks_fail { rng.random_range(0.0..0.9) } else { 0.0 };
     let away = rng.random_range(0..CALM.as_millis());
     let away = away..away + rng.random_range(0..10_000);
+    // Sinks share breakers: each is one of its parts, or has three.
+    let (own, parts) = (rng.random::<u32>(), rng.random_range(1..=3));
+    let domain = move |delivery: &Delivery| Some(format!("{own}/{}", part(delivery, parts)).into());
+    let broken = rng.random_range(0..parts);
+    let how = rng.random_range(0..4);
     let rng = std::sync::Mutex::new(StdRng::seed_from_u64(rng.random()));
-    FakeSink::new(twin, move |_| {
+    FakeSink::with_domains(twin, domain, move |delivery| {
         let mut rng = rng.lock().unwrap();
         let quick = rng.random_range(0..50) * MILLI;
+        if plan.parts_fail && begun.elapsed() < CALM && part(delivery, parts) == broken {
+            return match how {
+                0 => Act { delay: quick, ..Act::report(unavailable()) },
+                1 => Act { delay: FakeSink::TIMEOUT - MILLI, takes: true, ..Act::report(unavailable()) },
+                2 => Act { delay: quick, ..Act::report(throttled()) },
+                _ => Act { delay: quick, ..Act::report(failed()) },
+            };
+        }
         if plan.sinks_away && away.contains(&begun.elapsed().as_millis()) {
             return Act { delay: quick, ..Act::report(unavailable()) };
         }
@@ -267,4 +289,8 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
             _ => Act::confirm(slow),
         }
     })
+}
+
+fn part(delivery: &Delivery, parts: usize) -> usize {
+    delivery.id.as_str().bytes().map(usize::from).sum::<usize>() % parts
 }

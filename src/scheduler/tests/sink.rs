@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::super::{lock, twin::Twin};
 use crate::{
     outcome::Outcome,
-    sink::{Delivery, Report, Sink},
+    sink::{Delivery, Domain, Report, Sink},
 };
 
 /// What a sink does with one message.
@@ -54,13 +54,14 @@ pub struct Seen {
     pub at: Instant,
     pub id: String,
     pub attempt: u32,
-    /// Others with the sink when it came.
-    pub beside: usize,
+    /// Milliseconds from due to arrival.
+    pub late: u64,
 }
 
 pub struct FakeSink {
     timeout: Duration,
     act: Box<dyn Fn(&Delivery) -> Act + Send + Sync>,
+    domain: Box<dyn Fn(&Delivery) -> Option<Domain> + Send + Sync>,
     twin: Arc<Twin>,
     seen: Mutex<Vec<Seen>>,
     taken: Mutex<BTreeMap<String, u32>>,
@@ -74,9 +75,18 @@ impl FakeSink {
     pub const TIMEOUT: Duration = Duration::from_secs(2);
 
     pub fn new(twin: &Arc<Twin>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
+        Self::with_domains(twin, |_| None, act)
+    }
+
+    pub fn with_domains(
+        twin: &Arc<Twin>,
+        domain: impl Fn(&Delivery) -> Option<Domain> + Send + Sync + 'static,
+        act: impl Fn(&Delivery) -> Act + Send + Sync + 'static,
+    ) -> Arc<Self> {
         Arc::new(Self {
             timeout: Self::TIMEOUT,
             act: Box::new(act),
+            domain: Box::new(domain),
             twin: Arc::clone(twin),
             seen: Mutex::default(),
             taken: Mutex::default(),
@@ -99,10 +109,6 @@ impl FakeSink {
     /// How often the destination took each id.
     pub fn taken(&self) -> BTreeMap<String, u32> {
         lock(&self.taken).clone()
-    }
-
-    pub fn inside(&self) -> usize {
-        self.inside.load(Ordering::SeqCst)
     }
 
     pub fn most_inside(&self) -> usize {
@@ -131,7 +137,7 @@ impl FakeSink {
             at: Instant::now(),
             id: id.clone(),
             attempt: delivery.attempt,
-            beside: self.inside() - 1,
+            late: (now / 1000).saturating_sub(delivery.due.get()),
         });
         let act = (self.act)(&delivery);
         sleep(act.delay).await;
@@ -139,7 +145,7 @@ impl FakeSink {
             *lock(&self.taken).entry(id).or_default() += 1;
         }
         match act.end {
-            End::Report(outcome) => report.outcome(index, outcome),
+            End::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
             End::Silence => {}
             End::Hang => std::future::pending().await,
             // Past the panic hook, which would print it.
@@ -168,6 +174,10 @@ impl Drop for Inside<'_> {
 impl Sink for FakeSink {
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn domain(&self, delivery: &Delivery) -> Option<Domain> {
+        (self.domain)(delivery)
     }
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {

@@ -169,7 +169,7 @@ async fn waiting_to_recover_is_no_busy_loop() {
     let twin = Twin::new(1);
     let sink = FakeSink::good(&twin);
     let _instance = Instance::of_one(&twin, &sink);
-    twin.set_faults(Faults { before: 1.0, only: Some("ack"), ..Faults::default() });
+    twin.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
     schedule(&twin, numbered(10), Duration::ZERO);
     sleep(LEASE).await;
     let before = twin.calls("claim");

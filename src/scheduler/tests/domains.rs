@@ -1,0 +1,112 @@
+//! One part of a destination that fails, and what the others notice of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{sink::Act, *};
+use crate::{scheduler::BreakerState, sink::Domain};
+
+const PARTS: usize = 10;
+const BROKEN: &str = "part 3";
+
+/// By the last digit of its id.
+fn part(delivery: &Delivery) -> Option<Domain> {
+    delivery.id.as_str().chars().last().map(|digit| format!("part {digit}").into())
+}
+
+/// A sink of ten parts, one of which acts as told while the flag is set.
+fn partly_broken(twin: &Arc<Twin>, act: impl Fn() -> Act + Send + Sync + 'static) -> (Arc<FakeSink>, Arc<AtomicBool>) {
+    let broken = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&broken);
+    let sink = FakeSink::with_domains(twin, part, move |delivery| {
+        let hit = flag.load(Ordering::SeqCst) && part(delivery).as_deref() == Some(BROKEN);
+        if hit { act() } else { Act::confirm(5 * MILLI) }
+    });
+    (sink, broken)
+}
+
+fn late(sink: &FakeSink, of: impl Fn(&str) -> bool) -> Vec<u64> {
+    let mut late: Vec<_> = sink.seen().iter().filter(|seen| of(&seen.id)).map(|seen| seen.late).collect();
+    late.sort_unstable();
+    late
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
+    for hang in [MILLI, FakeSink::TIMEOUT - MILLI] {
+        let twin = Twin::new(1);
+        let (sink, broken) = partly_broken(&twin, move || Act { delay: hang, ..Act::report(unavailable()) });
+        let breaker = Breaker::new("s");
+        for n in 0..6000u32 {
+            schedule(&twin, [format!("m{n:05}")], n * 10 * MILLI);
+        }
+        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
+        sleep(MINUTE).await;
+        assert_eq!((breaker.status().state, &*breaker.status().down), (BreakerState::Closed, &[BROKEN.into()][..]));
+        let others = late(&sink, |id| !id.ends_with('3'));
+        assert_eq!(others.len(), 6000 * (PARTS - 1) / PARTS);
+        assert!(*others.last().unwrap() <= 20, "{:?} ms late", others.last());
+        let tried = late(&sink, |id| id.ends_with('3')).len();
+        // What was sent before the first of them was given up, and a probe a second.
+        assert!(tried <= 85, "{tried} attempts");
+        broken.store(false, Ordering::SeqCst);
+        let back = twin.now() / 1000;
+        until_empty(&twin, "r").await;
+        assert!(twin.now() / 1000 - back <= 4000, "{} ms", twin.now() / 1000 - back);
+        assert_eq!((sink.taken().len(), twin.count(&partition("r")).2), (6000, 0));
+        assert!(sink.seen().iter().all(|seen| seen.attempt == 1));
+        assert!(breaker.status().down.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_message_does_not_wait_behind_a_thousand_of_a_part_that_is_down() {
+    let twin = Twin::new(1);
+    let (sink, _broken) = partly_broken(&twin, || Act::report(unavailable()));
+    let _instance = Instance::of_one(&twin, &sink);
+    schedule(&twin, (0..1000).map(|n| format!("m{n}3")), Duration::ZERO);
+    sleep(20 * SECOND).await;
+    for n in 0..10 {
+        schedule(&twin, [format!("lone{n}1")], Duration::ZERO);
+        sleep(1700 * MILLI).await;
+    }
+    let lone = late(&sink, |id| id.starts_with("lone"));
+    assert!(lone.len() == 10 && lone[9] <= 20, "{lone:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_answers_with_failures_only_is_down_and_its_messages_live() {
+    let twin = Twin::new(1);
+    let (sink, broken) = partly_broken(&twin, || Act::report(failed()));
+    let breaker = Breaker::new("s");
+    let backoff = Backoff::new(4 * SECOND, 2.0, MINUTE, 0.2).unwrap();
+    let policy = Policy { retry: RetryPolicy { max_attempts: 4, backoff }, ..policy() };
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy)]);
+    for n in 0..6000u32 {
+        schedule(&twin, [format!("m{n:05}")], n * 10 * MILLI);
+    }
+    sleep(10 * MINUTE).await;
+    assert_eq!(breaker.status().down, [Domain::from(BROKEN)]);
+    let (pending, unack, dead) = twin.count(&partition("r"));
+    assert_eq!((pending + unack, dead, sink.taken().len()), (600, 0, 5400));
+    broken.store(false, Ordering::SeqCst);
+    until_empty(&twin, "r").await;
+    assert_eq!(sink.taken().len(), 6000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_part_pass() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::with_domains(&twin, part, |delivery| {
+        if delivery.id.as_str().starts_with("poison") { Act::report(unavailable()) } else { Act::confirm(5 * MILLI) }
+    });
+    schedule(&twin, ["poison3"], Duration::ZERO);
+    for n in 0..600u32 {
+        schedule(&twin, [format!("m{n:05}")], n * 100 * MILLI);
+    }
+    let _instance = Instance::of_one(&twin, &sink);
+    until_empty(&twin, "r").await;
+    let dead = twin.dead(&partition("r"));
+    assert_eq!((dead.into_keys().collect::<Vec<_>>(), sink.taken().len()), (vec!["poison3".to_owned()], 600));
+    let late = late(&sink, |id| id.starts_with('m'));
+    assert!(late[late.len() * 9 / 10] <= 20 && *late.last().unwrap() <= 4000, "{:?}", late.last());
+}
