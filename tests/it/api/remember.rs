@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use punctual::{
     message::Remember,
-    port::{ClaimMode, ClaimRequest, Lease, Partition, Store},
+    port::{End, Partition, Store},
 };
 use serde_json::json;
 
-use crate::support::{ApiServer, Setup};
+use crate::support::{ApiServer, Setup, all};
 
 #[tokio::test]
 async fn a_remembered_id_is_not_scheduled_again_and_shows_how_it_ended() {
@@ -16,11 +16,10 @@ async fn a_remembered_id_is_not_scheduled_again_and_shows_how_it_ended() {
     let server = ApiServer::start_with(Setup { remember, ..Setup::default() }).await;
     server.schedule("a", r#"{"id":"delivered","payload":1}"#).await;
     let partition = Partition { route: "a".into(), number: 0 };
-    let request =
-        ClaimRequest { mode: ClaimMode::Ordinary, limit: 1, max_bytes: 1 << 20, lease: Duration::from_mins(1) };
-    let mut claim = server.store.claim(&partition, request).await.unwrap();
-    let lease = Lease { id: claim.messages.remove(0).id, token: claim.token };
-    server.store.ack(&partition, &[lease]).await.unwrap();
+    let claimed = server.claim("a").await;
+    assert_eq!(claimed.len(), 1);
+    let leases = claimed.into_iter().map(|(lease, _)| lease);
+    server.store.settle(&partition, &all(leases, &End::Ack)).await.unwrap();
     server.schedule("a", r#"{"id":"cancelled","payload":1,"delay":"1h"}"#).await;
     assert_eq!(server.call("DELETE", "/v1/routes/a/messages/cancelled", "").await.status, 204);
 

@@ -7,7 +7,7 @@ use punctual::{
     connection::{Connection, client},
     message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
     outcome::DeadReason,
-    port::{Burial, ClaimMode, ClaimRequest, Lease, Partition, Store},
+    port::{ClaimRequest, End, Lease, Partition, Store},
     queue::{Found, Queue},
     source::{Entry, Intake, SourceState, Status},
     store::redis::{RedisStore, RouteSettings},
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::RedisServer;
+use crate::support::{RedisServer, all, claim_request};
 
 const ROUTE: &str = "r";
 const REMEMBER: Remember = Remember { period: Duration::from_mins(10), max: 100 };
@@ -58,8 +58,7 @@ impl Bench {
 
     /// Everything that is due.
     async fn claim(&self) -> Vec<Lease> {
-        let mode = ClaimMode::Ordinary;
-        let request = ClaimRequest { mode, limit: 100, max_bytes: 1 << 20, lease: Duration::from_hours(1) };
+        let request = ClaimRequest { max_bytes: 1 << 20, ..claim_request(100, Duration::from_hours(1)) };
         let claim = self.store.claim(&partition(), request).await.expect("a claim");
         claim.messages.into_iter().map(|message| Lease { id: message.id, token: claim.token }).collect()
     }
@@ -67,8 +66,12 @@ impl Bench {
     /// Ids of everything that is due; then it is gone.
     async fn delivered(&self) -> Vec<String> {
         let leases = self.claim().await;
-        self.store.ack(&partition(), &leases).await.expect("acknowledged");
+        self.settle(leases.clone(), &End::Ack).await;
         leases.into_iter().map(|lease| lease.id.to_string()).collect()
+    }
+
+    async fn settle(&self, leases: Vec<Lease>, end: &End) {
+        self.store.settle(&partition(), &all(leases, end)).await.expect("settled");
     }
 
     /// Of an id that is live.
@@ -142,10 +145,10 @@ async fn what_is_read_again_does_not_come_again_whatever_became_of_it() {
     for lease in leases {
         match lease.id.as_str() {
             "dead" | "purged" => {
-                let burial = Burial { lease, reason: DeadReason::Rejected, error: String::new() };
-                bench.store.bury(&partition(), &[burial]).await.expect("buried");
+                let buried = End::Bury { reason: DeadReason::Rejected, error: String::new() };
+                bench.settle(vec![lease], &buried).await;
             }
-            _ => drop(bench.store.ack(&partition(), &[lease]).await.expect("acknowledged")),
+            _ => bench.settle(vec![lease], &End::Ack).await,
         }
     }
     // Read together, and then not.
@@ -211,7 +214,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
         });
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
-        bench.store.ack(&partition(), &leases[n..=n]).await.expect("acknowledged");
+        bench.settle(leases[n..=n].to_vec(), &End::Ack).await;
         timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("nobody stops it");
         assert_eq!(bench.status.get().0, SourceState::Running);
     }

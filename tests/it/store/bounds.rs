@@ -8,10 +8,10 @@ use punctual::{
     message::{Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
     outcome::DeadReason,
     port::{
-        Burial, Claim, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Settled, Store, StoreError, Transfer,
+        Claim, ClaimRequest, End, Lease, Partition, Settled, Settlement, Store, StoreError, Token, Transfer,
         Transferred,
     },
-    queue::{Found, Queue, Status},
+    queue::{Found, Queue, Rescheduled, Status},
     store::redis::{MAX_BATCH, RedisStore, RouteSettings},
     time::{Due, UnixMillis},
 };
@@ -23,6 +23,8 @@ use super::{
     rows::{PREFIX, key},
     scene::{ROUTE, partition},
 };
+
+use crate::support::{all, claim_request};
 
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
@@ -63,21 +65,19 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Replace, Status::Replaced).await;
     schedule(OnConflict::Keep, Status::Exists(State::Pending)).await;
 
-    let retry = |lease| Retry { lease, delay: Duration::ZERO, error: "x".repeat(1000) };
-    all_done(
-        store
-            .retry(&partition, &leases(&claim_all(&bench).await).into_iter().map(retry).collect::<Vec<_>>())
-            .await
-            .unwrap(),
-    );
-    let release = |lease| Release { lease, not_before: UnixMillis::default() };
-    let claim_to_release = leases(&claim_all(&bench).await);
-    all_done(store.release(&partition, &claim_to_release.into_iter().map(release).collect::<Vec<_>>()).await.unwrap());
+    let error = "x".repeat(1000);
+    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
+    let buried = End::Bury { reason: DeadReason::Rejected, error };
+    let released = End::Release { at: UnixMillis::default() };
+    let deferred = End::Defer { pause: Duration::ZERO };
+    for end in [&retried, &released, &deferred] {
+        let leases = leases(&claim_all(&bench).await);
+        all_done(store.settle(&partition, &all(leases, end)).await.unwrap());
+    }
 
     let bury = async || {
-        let burial = |lease| Burial { lease, reason: DeadReason::Rejected, error: "x".repeat(1000) };
-        let burials: Vec<_> = leases(&claim_all(&bench).await).into_iter().map(burial).collect();
-        all_done(store.bury(&partition, &burials).await.unwrap());
+        let leases = leases(&claim_all(&bench).await);
+        all_done(store.settle(&partition, &all(leases, &buried)).await.unwrap());
     };
     bury().await;
     let ids: Vec<MessageId> = batch(MAX_BATCH, 0, OnConflict::Keep).into_iter().map(|message| message.id).collect();
@@ -94,10 +94,22 @@ async fn every_script_takes_a_thousand_ids() {
 
     schedule(OnConflict::Keep, Status::Scheduled).await;
     forget(&mut bench).await;
-    all_done(store.ack(&partition, &leases(&claim_all(&bench).await)).await.unwrap());
+    let claimed = leases(&claim_all(&bench).await);
+    all_done(store.settle(&partition, &all(claimed, &End::Ack)).await.unwrap());
     schedule(OnConflict::Keep, Status::Ended(Ending::Delivered)).await;
     forget(&mut bench).await;
     schedule(OnConflict::Keep, Status::Scheduled).await;
+    let ends = [End::Ack, retried, buried.clone(), released, deferred];
+    let settlement = |(lease, end): (Lease, &End)| Settlement { lease, end: end.clone() };
+    let claimed = leases(&claim_all(&bench).await);
+    let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
+    all_done(store.settle(&partition, &mixed).await.unwrap());
+    let rows = bench.rows(&partition).await;
+    assert_eq!((rows.pending.len(), rows.dead.len(), rows.remembered.len()), (600, 200, 1000));
+    assert_eq!(store.purge(&partition, None).await, Ok(200));
+    forget(&mut bench).await;
+    // Those that wait stay.
+    store.schedule(&partition, &batch(MAX_BATCH, 10, OnConflict::Keep)).await.expect("scheduled");
     for lists in [1, MAX_BATCH] {
         let transfer = |(n, lease)| Transfer {
             lease,
@@ -112,16 +124,32 @@ async fn every_script_takes_a_thousand_ids() {
         schedule(OnConflict::Keep, Status::Scheduled).await;
     }
 
-    let request = ClaimRequest { lease: Duration::from_millis(1), ..everything() };
-    assert_eq!(store.claim(&partition, request).await.unwrap().messages.len(), MAX_BATCH);
-    tokio::time::sleep(Duration::from_millis(2)).await;
-    assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
+    // Claimed, and claimed again after the lease ended. Two crashes later nothing but suspects is due.
+    let passed = async |bench: &mut Bench, token: u64| while bench.micros().await <= token {};
+    for _ in 0..2 {
+        let request = ClaimRequest { lease: Duration::from_millis(1), ..everything() };
+        let first = store.claim(&partition, request).await.unwrap();
+        passed(&mut bench, first.token.0).await;
+        let renewed = store.claim(&partition, request).await.unwrap();
+        assert_eq!((first.messages.len(), renewed.messages.len()), (MAX_BATCH, MAX_BATCH));
+        assert!(renewed.token > first.token);
+        passed(&mut bench, renewed.token.0).await;
+        assert_eq!(store.recover(&partition).await.unwrap().expired, 1000);
+    }
+    let put_off = claim(&store).await;
+    assert_eq!((put_off.messages.len(), put_off.suspects), (0, 1000));
+    let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1) });
+    let settled = store.settle(&partition, &all(stale, &End::Ack)).await.unwrap();
+    assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));
+    for id in &ids {
+        assert!(matches!(store.reschedule(&partition, id, Due::NOW).await, Ok(Rescheduled::Done(_))));
+    }
     assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, u64::MAX, None).await.unwrap().0.len(), MAX_BATCH);
 
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
-    let claim = claim(&bench.store).await;
-    assert_eq!((claim.messages.len(), claim.orphans), (0, 1000));
+    let orphans = claim(&bench.store).await;
+    assert_eq!((orphans.messages.len(), orphans.orphans), (0, 1000));
     bench.rows(&partition).await.check_invariants();
 }
 
@@ -158,7 +186,7 @@ async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at
         let claim = claim(store).await;
         let leases: Vec<Lease> =
             claim.messages.iter().map(|one| Lease { id: one.id.clone(), token: claim.token }).collect();
-        store.ack(&partition(), &leases).await.expect("acknowledged");
+        store.settle(&partition(), &all(leases, &End::Ack)).await.expect("acknowledged");
         let rows = bench.rows(&partition()).await;
         rows.check_invariants();
         assert_eq!((rows.remembered.len(), rows.records.len()), (left, left));
@@ -276,11 +304,11 @@ async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
     // 3 bytes each: 500 lies within one.
     let error = "€".repeat(400);
     let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };
-    let retry = Retry { lease: lease().await, delay: Duration::ZERO, error: error.clone() };
-    bench.store.retry(&partition(), &[retry]).await.expect("repeated later");
+    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
+    bench.store.settle(&partition(), &all([lease().await], &retried)).await.expect("repeated later");
     assert_eq!(last_error().await, Some("€".repeat(166)));
-    let burial = Burial { lease: lease().await, reason: DeadReason::Rejected, error };
-    bench.store.bury(&partition(), &[burial]).await.expect("buried");
+    let buried = End::Bury { reason: DeadReason::Rejected, error };
+    bench.store.settle(&partition(), &all([lease().await], &buried)).await.expect("buried");
     assert_eq!(last_error().await, Some(format!("rejected: {}", "€".repeat(166))));
 }
 
@@ -289,7 +317,7 @@ async fn claim(store: &RedisStore) -> Claim {
 }
 
 fn everything() -> ClaimRequest {
-    ClaimRequest { mode: ClaimMode::Ordinary, limit: 1000, max_bytes: u64::MAX, lease: Duration::from_hours(1) }
+    claim_request(1000, Duration::from_hours(1))
 }
 
 /// Ids of the greatest length, due at once.

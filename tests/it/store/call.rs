@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use punctual::{
-    outcome::DeadReason,
-    port::{Burial, Claim, Lease, Release, Retry, Settled, Transfer, Transferred},
+    port::{Claim, ClaimRequest, End, Settled, Settlement, Transfer, Transferred},
     queue::Status,
 };
 
@@ -22,13 +21,11 @@ pub const TAKEN: &str = "taken";
 /// What each list holds.
 pub type Lists = BTreeMap<&'static str, Vec<Bytes>>;
 
-/// An operation whose leases are named.
+/// An operation whose leases and numbers are named.
 pub enum Call {
     Plain(Operation),
-    Ack(Vec<Lease>),
-    Retry(Vec<Retry>),
-    Bury(Vec<Burial>),
-    Release(Vec<Release>),
+    Claim(ClaimRequest),
+    Settle(Vec<Settlement>),
     Transfer(Vec<Transfer>),
 }
 
@@ -50,19 +47,19 @@ pub fn expect(
     micros: u64,
 ) -> String {
     match call {
-        Call::Ack(leases) => {
-            let settled: Vec<_> = leases.iter().map(|lease| model.ack(lease)).collect();
-            let done = leases.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
-            let gone: Vec<&str> = done.map(|(lease, _)| lease.id.as_str()).collect();
-            model.remember(&gone, false, now, memory);
+        Call::Claim(request) => {
+            let claim = reply.claim.as_ref().expect("a claim answered");
+            format!("{:?}", model.claim(request, claim.clock.micros))
+        }
+        Call::Settle(settlements) => {
+            let settled: Vec<_> = settlements.iter().map(|one| model.settle(one, now)).collect();
+            let gone = |(one, settled): (&Settlement, &Settled)| {
+                (*settled == Settled::Done && matches!(one.end, End::Ack)).then(|| one.lease.id.to_string())
+            };
+            let gone: Vec<String> = settlements.iter().zip(&settled).filter_map(gone).collect();
+            model.remember(&gone.iter().map(String::as_str).collect::<Vec<_>>(), false, now, memory);
             format!("{settled:?}")
         }
-        Call::Retry(retries) => format!("{:?}", retries.iter().map(|one| model.retry(one, now)).collect::<Vec<_>>()),
-        Call::Bury(burials) => {
-            let counts = |burial: &Burial| matches!(burial.reason, DeadReason::Rejected | DeadReason::Attempts);
-            format!("{:?}", burials.iter().map(|one| model.bury(one, counts(one), now)).collect::<Vec<_>>())
-        }
-        Call::Release(releases) => format!("{:?}", releases.iter().map(|one| model.release(one)).collect::<Vec<_>>()),
         Call::Transfer(transfers) => {
             let mut refused = HashSet::new();
             let mut transfer = |one: &Transfer| {
@@ -74,9 +71,10 @@ pub fn expect(
                     refused.insert(one.lease.clone());
                     return Transferred::Refused("the key holds a string".into());
                 }
-                if model.ack(&one.lease) == Settled::Stale {
+                if model.end_claim(&one.lease) == Settled::Stale {
                     return Transferred::Stale;
                 }
+                model.forget(one.lease.id.as_str());
                 let list = LISTS.into_iter().find(|list| **list == *one.list).expect("one of ours");
                 lists.entry(list).or_default().push(one.value.clone());
                 Transferred::Done
@@ -93,10 +91,6 @@ pub fn expect(
             Operation::Produce(message) => {
                 let (status, due) = model.schedule(std::slice::from_ref(message), now, memory.keep)[0];
                 format!("{:?}", (produced(status), due))
-            }
-            Operation::Claim(request) => {
-                let claim = reply.claim.as_ref().expect("a claim answered");
-                format!("{:?}", model.claim(request, claim.clock.micros, claim.token.0))
             }
             Operation::Recover => format!("{:?}", model.recover(micros, now)),
             Operation::Cancel(cancellation) => format!("{:?}", model.cancel(cancellation, now, memory)),

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use punctual::{
     message::{MessageId, NewMessage, OnConflict},
-    port::{Burial, Lease, Partition, Release, Retry, Store, Token, Transfer},
+    port::{Claim, ClaimRequest, Claimed, End, Lease, Partition, Settlement, Store, Token, Transfer},
     time::UnixMillis,
 };
 use tokio::time::{Duration, sleep};
@@ -19,8 +19,8 @@ use tokio::time::{Duration, sleep};
 use super::{
     bench::Bench,
     call::{Call, LISTS, Lists, Reply, TAKEN, expect},
-    model::Taken,
-    operation::{FAR, Memory, Operation, Pick, Step, memory, partitions},
+    model::{Granted, Taken},
+    operation::{Ending, FAR, Memory, Number, Operation, Pick, Step, memory, partitions},
     rows::{PREFIX, Rows},
 };
 
@@ -30,8 +30,17 @@ pub struct Case<'a> {
     model: BTreeMap<Partition, Rows>,
     /// What the lists ought to hold.
     lists: Lists,
-    /// All leases ever given, with their scores in pending.
-    leases: HashMap<Partition, Vec<Release>>,
+    /// All leases ever given.
+    leases: HashMap<Partition, Vec<Given>>,
+    /// The last number of each claimant.
+    numbers: HashMap<(Partition, u64), u64>,
+}
+
+/// A lease, with its message's score in pending.
+#[derive(Clone)]
+struct Given {
+    lease: Lease,
+    not_before: UnixMillis,
 }
 
 /// Redis' view between two steps.
@@ -45,15 +54,16 @@ impl<'a> Case<'a> {
         bench.clear().await;
         redis::cmd("SET").arg(&[TAKEN, "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
         let model = partitions().into_iter().map(|partition| (partition, Rows::default())).collect();
-        Self { bench, model, lists: Lists::new(), leases: HashMap::new() }
+        Self { bench, model, lists: Lists::new(), leases: HashMap::new(), numbers: HashMap::new() }
     }
 
     pub async fn run(mut self, steps: &[Step]) {
         for step in steps {
-            let once = self.step(&step.partition, &step.operation).await;
+            let call = self.resolve(&step.partition, &step.operation);
+            let (once, claim) = self.step(step, &call).await;
             if step.twice {
-                let again = self.step(&step.partition, &step.operation).await;
-                if step.operation.is_idempotent(memory(&step.partition)) {
+                let (again, _) = self.step(step, &call).await;
+                if step.operation.is_idempotent(memory(&step.partition), claim.as_ref()) {
                     assert_eq!(once, again, "twice is not once: {step:?}");
                 }
             }
@@ -61,21 +71,20 @@ impl<'a> Case<'a> {
         self.check_keys().await;
     }
 
-    /// What the partition holds afterwards.
-    async fn step(&mut self, partition: &Partition, operation: &Operation) -> Rows {
+    /// What the partition holds afterwards, and what a claim answered.
+    async fn step(&mut self, Step { partition, operation, .. }: &Step, call: &Call) -> (Rows, Option<Claim>) {
         if matches!(operation, Operation::Recover) {
             self.pass_short_leases(partition).await;
         }
         let before = self.view().await;
-        let call = self.resolve(partition, operation);
-        let reply = self.call(partition, &call).await;
+        let reply = self.call(partition, call).await;
         let after = self.view().await;
 
         let mut explained = None;
         for now in before.micros / 1000..=after.micros / 1000 {
             let mut model = self.model[partition].clone();
             let mut lists = self.lists.clone();
-            let expected = expect(&mut model, &mut lists, (&call, memory(partition)), &reply, now, before.micros);
+            let expected = expect(&mut model, &mut lists, (call, memory(partition)), &reply, now, before.micros);
             let differs = explained.insert((model, lists, expected));
             if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {
                 break;
@@ -87,7 +96,12 @@ impl<'a> Case<'a> {
         assert_eq!(reply.lists, lists, "pushed by {operation:?}");
         model.check_invariants();
         assert!(model.remembered.len() <= memory(partition).max, "more is remembered than asked for: {model:?}");
-        self.check_claim(partition, &reply, &model, &before, &after);
+        if let (Call::Claim(request), Some(claim)) = (call, &reply.claim) {
+            let last = self.model[partition].claims.get(&request.claimant);
+            let is_repeated = last.is_some_and(|(number, _)| *number == request.sequence);
+            assert!((before.micros..=after.micros).contains(&claim.clock.micros), "the claim's clock");
+            self.check_claim(partition, claim, &model, is_repeated);
+        }
         let earlier = model.head().is_some_and(|head| self.model[partition].head().is_none_or(|was| head < was));
         let published = after.publishes - before.publishes;
         match operation {
@@ -104,20 +118,21 @@ impl<'a> Case<'a> {
         if let Operation::Look(limit) = operation {
             self.look(partition, *limit).await;
         }
-        model
+        (model, reply.claim)
     }
 
-    fn check_claim(&mut self, partition: &Partition, reply: &Reply, model: &Rows, before: &View, after: &View) {
-        let Some(claim) = &reply.claim else { return };
-        assert!((before.micros..=after.micros).contains(&claim.clock.micros), "the claim's clock");
+    fn check_claim(&mut self, partition: &Partition, claim: &Claim, model: &Rows, is_repeated: bool) {
         assert_eq!(claim.next_due.map(UnixMillis::get), model.head());
         assert_eq!(claim.next_lease, model.next_lease());
         assert_eq!((claim.paused, claim.orphans), (model.paused, 0));
         let leases = self.leases.entry(partition.clone()).or_default();
         for message in &claim.messages {
             let lease = Lease { id: message.id.clone(), token: claim.token };
-            assert!(leases.iter().all(|other| other.lease != lease), "a token given twice: {lease:?}");
-            leases.push(Release { lease, not_before: message.not_before });
+            if leases.iter().all(|other| other.lease != lease) {
+                leases.push(Given { lease, not_before: message.not_before });
+            } else {
+                assert!(is_repeated, "a token given twice: {lease:?}");
+            }
         }
     }
 
@@ -166,38 +181,43 @@ impl<'a> Case<'a> {
 }
 
 impl Case<'_> {
-    fn resolve(&self, partition: &Partition, operation: &Operation) -> Call {
-        let picked = |picks: &[Pick]| picks.iter().map(|pick| self.pick(partition, *pick)).collect::<Vec<_>>();
+    fn resolve(&mut self, partition: &Partition, operation: &Operation) -> Call {
         match operation {
-            Operation::Ack(picks) => Call::Ack(picked(picks).into_iter().map(|one| one.lease).collect()),
-            Operation::Retry(picks, delay) => {
-                let error = "HTTP 500".to_owned();
-                let retry = |one: Release| Retry { lease: one.lease, delay: *delay, error: error.clone() };
-                Call::Retry(picked(picks).into_iter().map(retry).collect())
-            }
-            Operation::Bury(picks, reason) => {
-                let error = "HTTP 400".to_owned();
-                let burial = |one: Release| Burial { lease: one.lease, reason: *reason, error: error.clone() };
-                Call::Bury(picked(picks).into_iter().map(burial).collect())
-            }
-            Operation::Release(picks) => Call::Release(picked(picks)),
-            Operation::Transfer(picks) => {
-                let transfer = |(pick, one): (&Pick, Release)| Transfer {
-                    value: format!("{} {}", one.lease.id, one.lease.token.0).into(),
-                    lease: one.lease,
-                    list: LISTS[pick.list].into(),
+            Operation::Claim(request, number) => {
+                let last = self.numbers.entry((partition.clone(), request.claimant)).or_default();
+                let sequence = match number {
+                    Number::Next => *last + 1,
+                    Number::Last => *last,
+                    Number::Earlier(back) => last.saturating_sub(*back),
                 };
-                Call::Transfer(picks.iter().zip(picked(picks)).map(transfer).collect())
+                let sequence = sequence.max(1);
+                *last = sequence.max(*last);
+                Call::Claim(ClaimRequest { sequence, ..*request })
+            }
+            Operation::Settle(endings) => {
+                let settlement = |(pick, ending): &(Pick, Ending)| {
+                    let Given { lease, not_before } = self.pick(partition, *pick);
+                    Settlement { lease, end: end(*ending, not_before) }
+                };
+                Call::Settle(endings.iter().map(settlement).collect())
+            }
+            Operation::Transfer(picks) => {
+                let transfer = |pick: &Pick| {
+                    let lease = self.pick(partition, *pick).lease;
+                    let value = format!("{} {}", lease.id, lease.token.0).into();
+                    Transfer { lease, value, list: LISTS[pick.list].into() }
+                };
+                Call::Transfer(picks.iter().map(transfer).collect())
             }
             plain => Call::Plain(plain.clone()),
         }
     }
 
-    fn pick(&self, partition: &Partition, pick: Pick) -> Release {
+    fn pick(&self, partition: &Partition, pick: Pick) -> Given {
         let given = self.leases.get(partition).map_or(&[][..], Vec::as_slice);
         let Some(last) = given.len().checked_sub(1) else {
             let lease = Lease { id: MessageId::parse("id-unknown").expect("an id"), token: Token(1) };
-            return Release { lease, not_before: UnixMillis::default() };
+            return Given { lease, not_before: UnixMillis::default() };
         };
         let mut one = given[last.saturating_sub(pick.back)].clone();
         if pick.forged {
@@ -210,10 +230,25 @@ impl Case<'_> {
         let store = &self.bench.store;
         let mut claim = None;
         let text = match call {
-            Call::Ack(leases) => shown(store.ack(partition, leases).await),
-            Call::Retry(retries) => shown(store.retry(partition, retries).await),
-            Call::Bury(burials) => shown(store.bury(partition, burials).await),
-            Call::Release(releases) => shown(store.release(partition, releases).await),
+            Call::Claim(request) => {
+                let claimed = store.claim(partition, *request).await.expect("a claim");
+                let taken = |message: &Claimed| Taken {
+                    id: message.id.to_string(),
+                    body: message.body.clone(),
+                    failures: message.failures,
+                    not_before: message.not_before.get(),
+                    suspect: message.suspect,
+                };
+                let granted = Granted {
+                    token: claimed.token.0,
+                    messages: claimed.messages.iter().map(taken).collect(),
+                    suspects: claimed.suspects,
+                    taken_elsewhere: claimed.taken_elsewhere,
+                };
+                claim = Some(claimed);
+                format!("{granted:?}")
+            }
+            Call::Settle(settlements) => shown(store.settle(partition, settlements).await),
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(
@@ -228,26 +263,6 @@ impl Case<'_> {
                     shown(store.inter(partition, &batch).await)
                 }
                 Operation::Produce(message) => self.bench.produce(partition, message).await,
-                Operation::Claim(request) => {
-                    let claimed = store.claim(partition, *request).await.expect("a claim");
-                    assert_eq!(
-                        u128::from(claimed.token.0),
-                        u128::from(claimed.clock.micros) + request.lease.as_micros()
-                    );
-                    let taken: Vec<_> = claimed
-                        .messages
-                        .iter()
-                        .map(|message| Taken {
-                            id: message.id.to_string(),
-                            body: message.body.clone(),
-                            failures: message.failures,
-                            not_before: message.not_before.get(),
-                        })
-                        .collect();
-                    let text = format!("{:?}", (taken, claimed.suspects as usize));
-                    claim = Some(claimed);
-                    text
-                }
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
@@ -277,13 +292,23 @@ impl Case<'_> {
     }
 }
 
+fn end(ending: Ending, not_before: UnixMillis) -> End {
+    match ending {
+        Ending::Ack => End::Ack,
+        Ending::Retry(delay) => End::Retry { delay, error: "HTTP 500".into() },
+        Ending::Bury(reason) => End::Bury { reason, error: "HTTP 400".into() },
+        Ending::Release => End::Release { at: not_before },
+        Ending::Defer(pause) => End::Defer { pause },
+    }
+}
+
 fn shown<T: Debug>(result: Result<T, punctual::port::StoreError>) -> String {
     format!("{:?}", result.expect("the store answers"))
 }
 
 impl Operation {
-    /// Whether doing it again at once leaves everything as it is, times included.
-    fn is_idempotent(&self, memory: Memory) -> bool {
+    /// Whether doing it again at once leaves everything as it is, times included; `claim` is what it answered if it is one.
+    fn is_idempotent(&self, memory: Memory, claim: Option<&Claim>) -> bool {
         // What was remembered a moment ago may be forgotten now.
         let stays = memory.keep > FAR / 2;
         let fixed = |message: &NewMessage| stays && message.on_conflict == OnConflict::Keep;
@@ -292,7 +317,12 @@ impl Operation {
             Operation::Schedule(batch) if batch.len() == 1 && batch[0].record.is_some() => true,
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),
-            Operation::Reschedule(..) | Operation::Claim(_) => false,
+            // An expired lease is renewed, and what took nothing may take something now.
+            Operation::Claim(..) => {
+                let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
+                claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
+            }
+            Operation::Reschedule(..) => false,
             _ => true,
         }
     }

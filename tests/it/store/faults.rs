@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    port::{Partition, StoreError},
+    port::{Partition, Store, StoreError},
     store::redis::{RedisStore, RegistrationError},
     time::Due,
 };
@@ -15,7 +15,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id, store, store_of},
     operation::ids,
     rows::key,
-    scene::{LISTS, ROUTE, SCENES, partition},
+    scene::{LISTS, NEW, ROUTE, SCENES, claim, partition},
 };
 
 /// What needs memory, and may wait until there is some.
@@ -35,23 +35,46 @@ const GROWING: [&str; 13] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 4] = ["due", "get", "list", "stats"];
+const READING: [&str; 6] = ["claim again", "claim too late", "due", "get", "list", "stats"];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 17] = [
+const UNTOUCHED: [(&str, &str); 40] = [
+    ("ack", "dead"),
+    ("bury", "messages"),
+    ("bury", "records"),
+    ("bury", "remembered"),
     ("cancel dead", "remembered"),
-    ("cancel pending", "dead"),
     ("cancel pending by a record", "dead"),
+    ("cancel pending", "dead"),
     ("cancel unseen", "attempts"),
     ("cancel unseen", "errors"),
     ("cancel unseen", "messages"),
+    ("defer", "dead"),
+    ("defer", "errors"),
+    ("defer", "messages"),
+    ("defer", "records"),
+    ("defer", "remembered"),
     ("get", "remembered"),
-    ("produce", "attempts"),
-    ("produce", "errors"),
-    ("produce", "records"),
     ("produce in place of a dead one", "records"),
     ("produce in place of a dead one", "remembered"),
     ("produce in place of a pending one", "records"),
     ("produce in place of a pending one", "remembered"),
+    ("produce", "attempts"),
+    ("produce", "errors"),
+    ("produce", "records"),
+    ("release", "dead"),
+    ("release", "errors"),
+    ("release", "messages"),
+    ("release", "records"),
+    ("release", "remembered"),
+    ("retry", "dead"),
+    ("retry", "messages"),
+    ("retry", "records"),
+    ("retry", "remembered"),
+    ("settle stale", "dead"),
+    ("settle stale", "errors"),
+    ("settle stale", "messages"),
+    ("settle stale", "records"),
+    ("settle stale", "remembered"),
     ("take from a delayqueue", "paused"),
     ("take hashes", "paused"),
     ("take members", "paused"),
@@ -187,7 +210,7 @@ async fn a_message_whose_body_was_lost_becomes_dead_with_its_reason_and_can_be_r
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
     assert_eq!(bench.queue.redrive(ROUTE, Some(&[id("orphan")])).await, Ok(1));
-    bench.act("claim").await.expect("claimed");
+    bench.store.claim(&partition(), claim(NEW, 2)).await.expect("claimed");
     assert_eq!(bench.rows(&partition()).await.state("orphan"), Some(State::Unack));
 }
 

@@ -1,10 +1,13 @@
 //! What each transition ought to do, in plain maps. `now` is Redis' clock, in milliseconds where not said otherwise.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use punctual::{
     codec,
     message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, StoredMessage},
-    port::{Burial, ClaimMode, ClaimRequest, Lease, Recovered, Release, Retry, Settled},
+    outcome::DeadReason,
+    port::{ClaimRequest, End, Lease, Recovered, Settled, Settlement, Suspects},
     queue::{Cancelled, Rescheduled, Status},
     time::{Due, UnixMillis},
 };
@@ -14,8 +17,8 @@ use super::{operation::Memory, rows::Rows};
 /// Crashes that make a message a suspect, and those that make it dead.
 const SUSPECT_CRASHES: u32 = 2;
 const MAX_CRASHES: u32 = 5;
-/// How far a claim looks for a suspect.
-const SCAN: usize = 1000;
+/// Between suspects that are put off.
+const SPACING: u64 = 20;
 
 /// A message as a claim should return it.
 #[derive(Debug, PartialEq)]
@@ -24,6 +27,17 @@ pub struct Taken {
     pub body: Bytes,
     pub failures: u32,
     pub not_before: u64,
+    pub suspect: bool,
+}
+
+/// What a claim should answer.
+#[derive(Debug, PartialEq)]
+pub struct Granted {
+    pub token: u64,
+    pub messages: Vec<Taken>,
+    /// Those that were put off.
+    pub suspects: u32,
+    pub taken_elsewhere: Option<u64>,
 }
 
 impl Rows {
@@ -160,36 +174,83 @@ impl Rows {
         batch.iter().map(&mut inter).collect()
     }
 
-    /// The messages, and the suspects passed over.
-    pub fn claim(&mut self, request: &ClaimRequest, now_micros: u64, token: u64) -> (Vec<Taken>, usize) {
-        if self.paused {
-            return (Vec::new(), 0);
+    fn is_suspect(&self, id: &str) -> bool {
+        self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES)
+    }
+
+    /// `now` in microseconds. A claim is what its number says: a new one, the last one again, or one that was overtaken.
+    pub fn claim(&mut self, request: &ClaimRequest, now: u64) -> Granted {
+        let (last, last_token) = self.claims.get(&request.claimant).copied().unwrap_or_default();
+        let taken_elsewhere = self.latest.filter(|(instance, _)| *instance != request.claimant).map(|(_, at)| at);
+        let mut token = now + u64::try_from(request.lease.as_micros()).expect("a lease of the test");
+        while self.unack.values().any(|other| *other == token) {
+            token += 1;
         }
-        let mut due = self.ordered(State::Pending);
-        due.retain(|(score, _)| *score <= now_micros / 1000);
-        let is_suspect = |id: &String| self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES);
-        let most = if request.mode == ClaimMode::Ordinary { request.limit as usize } else { SCAN };
-        let (suspects, others): (Vec<_>, Vec<_>) = due.into_iter().take(most).partition(|(_, id)| is_suspect(id));
-        let (chosen, passed_over) = match request.mode {
-            ClaimMode::Ordinary => (others, suspects.len()),
-            ClaimMode::Probe { skip } => {
-                (others.get(skip as usize).or(others.first()).cloned().into_iter().collect(), suspects.len())
+        let (mut messages, mut suspects) = (Vec::new(), 0);
+        if request.sequence == last {
+            messages = self.claimed_before(last_token, request.max_bytes);
+            if last_token > now {
+                token = last_token;
+            } else if !messages.is_empty() {
+                self.unack.extend(messages.iter().map(|one| (one.id.clone(), token)));
+                self.claims.insert(request.claimant, (last, token));
             }
-            ClaimMode::Suspect => (suspects.into_iter().take(1).collect(), 0),
-        };
-        let mut bytes = 0;
-        let mut claimed = Vec::new();
+        } else if request.sequence > last && !self.paused {
+            let chosen;
+            (chosen, suspects) = self.choose(request, now / 1000);
+            messages = self.within(chosen, request.max_bytes);
+            for one in &messages {
+                self.pending.remove(&one.id);
+                self.unack.insert(one.id.clone(), token);
+            }
+            if !messages.is_empty() {
+                self.claims.insert(request.claimant, (request.sequence, token));
+                self.latest = Some((request.claimant, now));
+            }
+        }
+        Granted { token, messages, suspects, taken_elsewhere }
+    }
+
+    /// What is still leased under `token`; its score in pending is lost.
+    fn claimed_before(&self, token: u64, max_bytes: u64) -> Vec<Taken> {
+        let leased = self.unack.iter().filter(|(_, score)| **score == token);
+        self.within(leased.map(|(id, _)| (self.original_due(id), id.clone())).collect(), max_bytes)
+    }
+
+    /// Due messages with their scores; and how many suspects were put off, which has happened.
+    fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
+        let mut due = self.ordered(State::Pending);
+        due.retain(|(score, _)| *score <= now);
+        due.truncate(request.limit as usize);
+        let (suspects, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, id)| self.is_suspect(id));
+        match request.suspects {
+            Suspects::One if suspects.is_empty() => (others, 0),
+            Suspects::One => (suspects.into_iter().take(1).collect(), 0),
+            Suspects::PutOff(pause) => {
+                let mut at = now + u64::try_from(pause.as_millis()).expect("a pause of the test");
+                let count = u32::try_from(suspects.len()).expect("few");
+                for (_, id) in suspects {
+                    at += SPACING;
+                    self.pending.insert(id, at);
+                }
+                (others, count)
+            }
+        }
+    }
+
+    /// As many as fit; the first one whatever its size.
+    fn within(&self, chosen: Vec<(u64, String)>, max_bytes: u64) -> Vec<Taken> {
+        let (mut bytes, mut taken) = (0, Vec::new());
         for (score, id) in chosen {
             let body = self.bodies[&id].clone();
             bytes += body.len() as u64;
-            if bytes > request.max_bytes && !claimed.is_empty() {
+            if bytes > max_bytes && !taken.is_empty() {
                 break;
             }
-            self.pending.remove(&id);
-            self.unack.insert(id.clone(), token);
-            claimed.push(Taken { body, failures: self.failures(&id), not_before: score, id });
+            let (failures, suspect) = (self.failures(&id), self.is_suspect(&id));
+            taken.push(Taken { body, failures, not_before: score, suspect, id });
         }
-        (claimed, passed_over)
+        taken
     }
 
     /// Leases up to `until` (us) have expired.
@@ -215,7 +276,7 @@ impl Rows {
     }
 
     /// Ends the claim when the lease is the current one.
-    fn settle(&mut self, lease: &Lease) -> Settled {
+    pub fn end_claim(&mut self, lease: &Lease) -> Settled {
         if self.unack.get(lease.id.as_str()) == Some(&lease.token.0) {
             self.unack.remove(lease.id.as_str());
             Settled::Done
@@ -224,40 +285,31 @@ impl Rows {
         }
     }
 
-    pub fn ack(&mut self, lease: &Lease) -> Settled {
-        let settled = self.settle(lease);
-        if settled == Settled::Done {
-            self.forget(lease.id.as_str());
+    /// What `remember` is to do for an acknowledged one is not done yet. Whoever settles lives: crashes are forgotten, by a
+    /// stale lease too.
+    pub fn settle(&mut self, settlement: &Settlement, now: u64) -> Settled {
+        let (id, settled) = (settlement.lease.id.to_string(), self.end_claim(&settlement.lease));
+        let failures = self.failures(&id);
+        self.count(&id, failures);
+        if settled == Settled::Stale {
+            return settled;
         }
-        settled
-    }
-
-    pub fn retry(&mut self, retry: &Retry, now: u64) -> Settled {
-        let (id, settled) = (retry.lease.id.to_string(), self.settle(&retry.lease));
-        if settled == Settled::Done {
-            self.attempts.insert(id.clone(), (self.failures(&id) + 1, 0));
-            self.errors.insert(id.clone(), retry.error.clone());
-            let delay = u64::try_from(retry.delay.as_millis()).expect("a delay of the test");
-            self.pending.insert(id, now + delay);
-        }
-        settled
-    }
-
-    pub fn bury(&mut self, burial: &Burial, attempted: bool, now: u64) -> Settled {
-        let (id, settled) = (burial.lease.id.to_string(), self.settle(&burial.lease));
-        if settled == Settled::Done {
-            self.count(&id, self.failures(&id) + u32::from(attempted));
-            self.errors.insert(id.clone(), format!("{}: {}", burial.reason.as_str(), burial.error));
-            self.dead.insert(id, now);
-        }
-        settled
-    }
-
-    pub fn release(&mut self, release: &Release) -> Settled {
-        let (id, settled) = (release.lease.id.to_string(), self.settle(&release.lease));
-        if settled == Settled::Done {
-            self.count(&id, self.failures(&id));
-            self.pending.insert(id, release.not_before.get());
+        let millis = |delay: Duration| u64::try_from(delay.as_millis()).expect("a delay of the test");
+        match &settlement.end {
+            End::Ack => self.forget(&id),
+            End::Retry { delay, error } => {
+                self.count(&id, failures + 1);
+                self.errors.insert(id.clone(), error.clone());
+                self.pending.insert(id, now + millis(*delay));
+            }
+            End::Bury { reason, error } => {
+                let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
+                self.count(&id, failures + u32::from(attempted));
+                self.errors.insert(id.clone(), format!("{}: {error}", reason.as_str()));
+                self.dead.insert(id, now);
+            }
+            End::Release { at } => drop(self.pending.insert(id, at.get())),
+            End::Defer { pause } => drop(self.pending.insert(id, now + millis(*pause))),
         }
         settled
     }
@@ -344,7 +396,7 @@ impl Rows {
         }
     }
 
-    fn forget(&mut self, id: &str) {
+    pub fn forget(&mut self, id: &str) {
         for set in [&mut self.pending, &mut self.unack, &mut self.dead] {
             set.remove(id);
         }

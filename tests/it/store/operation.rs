@@ -6,7 +6,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
     message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember},
     outcome::DeadReason,
-    port::{ClaimMode, ClaimRequest, Partition},
+    port::{ClaimRequest, Partition, Suspects},
     time::{Due, UnixMillis},
 };
 
@@ -51,12 +51,11 @@ pub enum Operation {
     Inter(Vec<NewMessage>),
     /// Through lua/produce.lua.
     Produce(NewMessage),
-    Claim(ClaimRequest),
+    /// The sequence number in it is not used: `Number` makes it.
+    Claim(ClaimRequest, Number),
     Recover,
-    Ack(Vec<Pick>),
-    Retry(Vec<Pick>, Duration),
-    Bury(Vec<Pick>, DeadReason),
-    Release(Vec<Pick>),
+    /// All kinds of ends in one call.
+    Settle(Vec<(Pick, Ending)>),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
     Reschedule(MessageId, Due),
@@ -66,6 +65,26 @@ pub enum Operation {
     Resume,
     /// Everything that only looks; pages of so many.
     Look(usize),
+}
+
+/// The sequence number of a claim, by those that its claimant used on the partition before.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    Next,
+    /// The last one: its reply was lost.
+    Last,
+    /// So many before the last one: that request was overtaken.
+    Earlier(u64),
+}
+
+/// How a picked lease ends. A release gives back the score that its claim told.
+#[derive(Clone, Copy, Debug)]
+pub enum Ending {
+    Ack,
+    Retry(Duration),
+    Bury(DeadReason),
+    Release,
+    Defer(Duration),
 }
 
 /// A lease out of all that were ever given: current, settled, expired, or not even that.
@@ -120,20 +139,15 @@ fn step() -> impl Strategy<Value = Step> {
 fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
     let id = || select(ids.to_vec());
     let some_ids = || option::of(vec(id(), 0..4));
-    let delay = || prop_oneof![0..4_u64, Just(FAR)].prop_map(Duration::from_millis);
-    let reason = select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Expired]);
     let message = message(ids.to_vec()).boxed();
     prop_oneof![
         8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
         1 => vec(message.clone(), 1..4).prop_map(Operation::Inter),
         2 => message.prop_map(|message| Operation::Produce(NewMessage { record: None, ..message })),
-        10 => claim().prop_map(Operation::Claim),
+        10 => (claim(), number()).prop_map(|(request, number)| Operation::Claim(request, number)),
         3 => Just(Operation::Recover),
-        2 => picks().prop_map(Operation::Ack),
-        3 => (picks(), delay()).prop_map(|(picks, delay)| Operation::Retry(picks, delay)),
-        3 => (picks(), reason).prop_map(|(picks, reason)| Operation::Bury(picks, reason)),
-        3 => picks().prop_map(Operation::Release),
-        3 => picks().prop_map(Operation::Transfer),
+        11 => vec((pick(), ending()), 1..6).prop_map(Operation::Settle),
+        3 => vec(pick(), 1..6).prop_map(Operation::Transfer),
         2 => (id(), log_record(), any::<bool>())
             .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
@@ -145,10 +159,21 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
     ]
 }
 
-fn picks() -> impl Strategy<Value = Vec<Pick>> {
+fn pick() -> impl Strategy<Value = Pick> {
     let pick = (0..6_usize, prop::bool::weighted(0.1), 0..3_usize);
-    let pick = pick.prop_map(|(back, forged, list)| Pick { back, forged, list });
-    vec(pick, 1..6)
+    pick.prop_map(|(back, forged, list)| Pick { back, forged, list })
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let delay = || prop_oneof![0..4_u64, Just(FAR)].prop_map(Duration::from_millis);
+    let reason = select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Expired]);
+    prop_oneof![
+        2 => Just(Ending::Ack),
+        3 => delay().prop_map(Ending::Retry),
+        3 => reason.prop_map(Ending::Bury),
+        3 => Just(Ending::Release),
+        2 => delay().prop_map(Ending::Defer),
+    ]
 }
 
 fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
@@ -185,12 +210,18 @@ fn due() -> impl Strategy<Value = Due> {
 }
 
 fn claim() -> impl Strategy<Value = ClaimRequest> {
-    let mode = prop_oneof![
-        6 => Just(ClaimMode::Ordinary),
-        1 => (0..4_u32).prop_map(|skip| ClaimMode::Probe { skip }),
-        2 => Just(ClaimMode::Suspect),
+    let suspects = prop_oneof![
+        2 => Just(Suspects::PutOff(Duration::ZERO)),
+        1 => Just(Suspects::PutOff(Duration::from_millis(FAR))),
+        2 => Just(Suspects::One),
     ];
     let bytes = prop_oneof![3 => Just(u64::MAX), 1 => 0..150_u64];
-    (mode, 1..8_u32, bytes, select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]))
-        .prop_map(|(mode, limit, max_bytes, lease)| ClaimRequest { mode, limit, max_bytes, lease })
+    let lease = select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]);
+    (0..3_u64, suspects, 1..8_u32, bytes, lease).prop_map(|(claimant, suspects, limit, max_bytes, lease)| {
+        ClaimRequest { claimant, sequence: 0, suspects, limit, max_bytes, lease }
+    })
+}
+
+fn number() -> impl Strategy<Value = Number> {
+    prop_oneof![5 => Just(Number::Next), 3 => Just(Number::Last), 1 => (1..3_u64).prop_map(Number::Earlier)]
 }

@@ -22,13 +22,17 @@ pub struct Rows {
     pub remembered: BTreeMap<String, (u64, bool)>,
     /// The record that was last applied to each that came with one.
     pub records: BTreeMap<String, LogRecord>,
+    /// Number and token of each instance's last claim that took messages.
+    pub claims: BTreeMap<u64, (u64, u64)>,
+    /// The instance that last took messages, and when, in microseconds.
+    pub latest: Option<(u64, u64)>,
     pub paused: bool,
 }
 
 type Set = Vec<(String, f64)>;
 type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
-type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, bool);
+type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool);
 
 pub fn key(route: &str, number: u16, name: &str) -> String {
     format!("{{{PREFIX}:{route}:{number}}}:{name}")
@@ -40,12 +44,16 @@ impl Rows {
         for set in ["pending", "unack", "dead", "remembered"] {
             pipe.cmd("ZRANGE").arg(key(route, number, set)).arg(0).arg(-1).arg("WITHSCORES");
         }
-        for hash in ["messages", "attempts", "errors", "records"] {
+        for hash in ["messages", "attempts", "errors", "records", "claims"] {
             pipe.hgetall(key(route, number, hash));
         }
         pipe.exists(key(route, number, "paused"));
-        let (pending, unack, dead, remembered, bodies, attempts, errors, records, paused): Reply =
+        let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused): Reply =
             pipe.query_async(connection).await.expect("our keys hold our types");
+        let latest = claims.remove("latest").map(|text| {
+            let (instance, at) = text.split_once(' ').expect("an instance and a time");
+            (self::instance(instance), at.parse().expect("microseconds"))
+        });
         Self {
             pending: whole_scores(pending),
             unack: whole_scores(unack),
@@ -55,6 +63,8 @@ impl Rows {
             errors,
             remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
             records: records.into_iter().map(|(id, text)| (id, log_record(&text))).collect(),
+            claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
+            latest,
             paused,
         }
     }
@@ -82,6 +92,12 @@ impl Rows {
         }
         for (id, record) in &self.records {
             pipe.hset(key(route, number, "records"), id, record.to_string()).ignore();
+        }
+        for (instance, (last, token)) in &self.claims {
+            pipe.hset(key(route, number, "claims"), format!("{instance:016x}"), format!("{last} {token}")).ignore();
+        }
+        if let Some((instance, at)) = self.latest {
+            pipe.hset(key(route, number, "claims"), "latest", format!("{instance:016x} {at}")).ignore();
         }
         if self.paused {
             pipe.set(key(route, number, "paused"), 1).ignore();
@@ -112,6 +128,11 @@ impl Rows {
             let known = live.contains(&id) || self.remembered.contains_key(id);
             assert!(known, "a record of `{id}`, which is neither live nor remembered: {self:?}");
         }
+        let mut tokens: Vec<u64> = self.claims.values().map(|(_, token)| *token).collect();
+        tokens.sort_unstable();
+        assert!(tokens.windows(2).all(|pair| pair[0] != pair[1]), "a token of two instances: {self:?}");
+        let latest = self.latest.map(|(instance, _)| instance);
+        assert!(latest.is_some_and(|latest| self.claims.contains_key(&latest)) || self.claims.is_empty(), "{self:?}");
         assert!(self.attempts.values().all(|counts| *counts != (0, 0)), "attempts of an id that has none: {self:?}");
     }
 }
@@ -136,6 +157,17 @@ fn log_record(text: &str) -> LogRecord {
     let parts: Vec<&str> = text.splitn(3, ' ').collect();
     let number = |n: usize| parts[n].parse().expect("a number");
     LogRecord { offset: number(0), timestamp: number(1), place: parts[2].into() }
+}
+
+/// As the store spells it: 16 hexadecimal digits.
+fn instance(name: &str) -> u64 {
+    assert_eq!(name.len(), 16, "{name}");
+    u64::from_str_radix(name, 16).expect("hexadecimal digits")
+}
+
+fn pair(text: &str) -> (u64, u64) {
+    let (first, second) = text.split_once(' ').expect("two numbers");
+    (first.parse().expect("a number"), second.parse().expect("a number"))
 }
 
 fn counts(text: &str) -> (u32, u32) {

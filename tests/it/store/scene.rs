@@ -7,7 +7,7 @@ use punctual::{
     codec,
     message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State, StoredMessage},
     outcome::DeadReason,
-    port::{Burial, ClaimMode, ClaimRequest, Lease, Partition, Release, Retry, Store, StoreError, Token, Transfer},
+    port::{ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer},
     store::redis::RegistrationError,
     time::{Due, UnixMillis},
 };
@@ -18,6 +18,7 @@ use super::{
     operation::{FAR, remember},
     rows::{PREFIX, Rows, key},
 };
+use crate::support::all;
 
 pub const ROUTE: &str = "one";
 /// Where transfers go, in turn.
@@ -28,21 +29,33 @@ pub const SOURCE: &str = "source";
 const HELD_UNTIL: u64 = 1 << 53;
 /// Later than any clock of the tests, in milliseconds: the year 2096.
 const FAR_AHEAD: u64 = 4_000_000_000_000;
+/// A lease that has ended, in microseconds: long ago.
+const EXPIRED: u64 = 2_000_000;
+/// Instances that claimed: one holds what it took, one was slow, one claims no more.
+const HOLDER: u64 = 1;
+const LATE: u64 = 2;
+const FORGOTTEN: u64 = 3;
+/// One that claims for the first time.
+pub const NEW: u64 = u64::MAX;
 /// Dead and pending since then, in milliseconds: long ago.
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 37] = [
-    ("ack", "ack"),
-    ("bury", "bury"),
+pub const SCENES: [(&str, &str); 43] = [
+    ("ack", "settle"),
+    ("bury", "settle"),
     ("cancel pending", "cancel"),
     ("cancel dead", "cancel"),
     ("cancel pending by a record", "cancel"),
     ("cancel dead by a record", "cancel"),
     ("cancel unseen", "cancel"),
     ("claim", "claim"),
-    ("probe", "claim"),
     ("claim a suspect", "claim"),
+    ("claim only suspects", "claim"),
+    ("claim again", "claim"),
+    ("claim again after the lease", "claim"),
+    ("claim too late", "claim"),
+    ("defer", "settle"),
     ("due", "due"),
     ("get", "get"),
     ("inter", "inter"),
@@ -59,11 +72,13 @@ pub const SCENES: [(&str, &str); 37] = [
     ("redrive all", "redrive"),
     ("redrive some", "redrive"),
     ("register", "register"),
-    ("release", "release"),
+    ("release", "settle"),
     ("repartition", "repartition"),
     ("reschedule", "reschedule"),
-    ("retry", "retry"),
+    ("retry", "settle"),
     ("schedule", "schedule"),
+    ("settle in every way", "settle"),
+    ("settle stale", "settle"),
     ("stats", "stats"),
     ("take from a delayqueue", "take_delayqueue"),
     ("take hashes", "take_hash"),
@@ -97,6 +112,8 @@ pub fn rows() -> Rows {
         ("held", None),
         ("held-failed", Some((3, 1))),
         ("held-crashed", Some((0, 1))),
+        ("held-both", Some((1, 2))),
+        ("held-anew", None),
         ("expired", None),
         ("expired-often", Some((1, 4))),
         ("dead", Some((1, 0))),
@@ -117,9 +134,13 @@ pub fn rows() -> Rows {
         ("held", held),
         ("held-failed", held),
         ("held-crashed", held),
-        ("expired", 2_000_000),
-        ("expired-often", 3_000_000),
+        ("held-both", held),
+        ("held-anew", held),
+        ("expired", EXPIRED),
+        ("expired-often", EXPIRED + 1_000_000),
     ]);
+    rows.claims = [(HOLDER, (5, held)), (LATE, (7, EXPIRED)), (FORGOTTEN, (1, 1_000_000))].into();
+    rows.latest = Some((HOLDER, EXPIRED));
     rows.remembered = [("long-gone", 1000, false), ("long-gone-too", 1000, true), ("ended", FAR_AHEAD, true)]
         .map(|(id, at, cancelled)| (id.to_owned(), (at, cancelled)))
         .into();
@@ -155,6 +176,9 @@ impl Bench {
         pipe.exec_async(&mut self.raw).await.expect("the server answers");
         let mut rows = rows();
         rows.paused = scene == "resume";
+        if scene == "claim only suspects" {
+            rows.pending.values_mut().filter(|due| **due != LONG_AGO + 2).for_each(|due| *due = FAR_AHEAD);
+        }
         rows.write(&mut self.raw, ROUTE, 0).await;
         foreign::write(&mut self.raw, scene).await;
     }
@@ -163,18 +187,22 @@ impl Bench {
     pub async fn act(&mut self, scene: &str) -> Result<(), StoreError> {
         let (store, partition) = (self.store.clone(), partition());
         match scene {
-            "ack" => drop(store.ack(&partition, &leases()).await?),
-            "bury" => {
-                let burial = |lease| Burial { lease, reason: DeadReason::Expired, error: "too late".into() };
-                store.bury(&partition, &leases().into_iter().map(burial).collect::<Vec<_>>()).await?;
+            "ack" => drop(store.settle(&partition, &all(leases(), &ends()[0])).await?),
+            "retry" => drop(store.settle(&partition, &all(leases(), &ends()[1])).await?),
+            "bury" => drop(store.settle(&partition, &all(leases(), &ends()[2])).await?),
+            "release" => drop(store.settle(&partition, &all(leases(), &ends()[3])).await?),
+            "defer" => drop(store.settle(&partition, &all(leases(), &ends()[4])).await?),
+            "settle in every way" => {
+                // Each current lease ends in another way, and so do those that are stale.
+                let ends = [0, 1, 1, 2, 3, 2, 3, 4, 0].map(|n| ends()[n].clone());
+                let settlement = |(lease, end)| Settlement { lease, end };
+                store.settle(&partition, &leases().into_iter().zip(ends).map(settlement).collect::<Vec<_>>()).await?;
             }
-            "release" => {
-                let release = |lease| Release { lease, not_before: UnixMillis::default() };
-                store.release(&partition, &leases().into_iter().map(release).collect::<Vec<_>>()).await?;
-            }
-            "retry" => {
-                let retry = |lease| Retry { lease, delay: Duration::ZERO, error: "HTTP 500".into() };
-                store.retry(&partition, &leases().into_iter().map(retry).collect::<Vec<_>>()).await?;
+            "settle stale" => {
+                let stale =
+                    ["held-failed", "held-crashed", "held", "nobody", "suspect", "expired-often", "dead-crashed"];
+                let leases = stale.map(|text| Lease { id: id(text), token: Token(1) });
+                store.settle(&partition, &all(leases, &ends()[1])).await?;
             }
             "transfer" | "transfer to a new list" => {
                 let transfer = |(lease, list): (Lease, &str)| Transfer {
@@ -185,9 +213,14 @@ impl Bench {
                 let lists = LISTS.into_iter().cycle();
                 store.transfer(&partition, &leases().into_iter().zip(lists).map(transfer).collect::<Vec<_>>()).await?;
             }
-            "claim" => drop(store.claim(&partition, claim(ClaimMode::Ordinary)).await?),
-            "probe" => drop(store.claim(&partition, claim(ClaimMode::Probe { skip: 1 })).await?),
-            "claim a suspect" => drop(store.claim(&partition, claim(ClaimMode::Suspect)).await?),
+            "claim" => drop(store.claim(&partition, claim(NEW, 1)).await?),
+            "claim a suspect" => {
+                drop(store.claim(&partition, ClaimRequest { suspects: Suspects::One, ..claim(LATE, 8) }).await?);
+            }
+            "claim only suspects" => drop(store.claim(&partition, claim(HOLDER, 6)).await?),
+            "claim again" => drop(store.claim(&partition, claim(HOLDER, 5)).await?),
+            "claim again after the lease" => drop(store.claim(&partition, claim(LATE, 7)).await?),
+            "claim too late" => drop(store.claim(&partition, claim(HOLDER, 4)).await?),
             "recover" => drop(store.recover(&partition).await?),
             "cancel pending" => drop(store.cancel(&partition, &id("failed").into()).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead").into()).await?),
@@ -279,7 +312,19 @@ fn leases() -> Vec<Lease> {
         lease("expired", 1_999_999),
         lease("nobody", held),
         lease("held-crashed", held),
+        lease("held-both", held),
+        lease("held-anew", held),
         lease("held", held),
+    ]
+}
+
+fn ends() -> [End; 5] {
+    [
+        End::Ack,
+        End::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
+        End::Bury { reason: DeadReason::Expired, error: "too late".into() },
+        End::Release { at: UnixMillis::default() },
+        End::Defer { pause: Duration::ZERO },
     ]
 }
 
@@ -287,8 +332,15 @@ fn some_dead() -> Vec<MessageId> {
     ["dead", "due", "nobody", "dead-lost", "dead"].map(id).to_vec()
 }
 
-fn claim(mode: ClaimMode) -> ClaimRequest {
-    ClaimRequest { mode, limit: 10, max_bytes: u64::MAX, lease: Duration::from_secs(30) }
+pub fn claim(claimant: u64, sequence: u64) -> ClaimRequest {
+    ClaimRequest {
+        claimant,
+        sequence,
+        suspects: Suspects::PutOff(Duration::ZERO),
+        limit: 10,
+        max_bytes: u64::MAX,
+        lease: Duration::from_secs(30),
+    }
 }
 
 fn message(text: &str, due: Due, replace: bool) -> NewMessage {

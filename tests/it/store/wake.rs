@@ -17,9 +17,10 @@ use super::{
 use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
-const RINGING: [&str; 4] = ["release", "resume", "schedule", "produce"];
+const RINGING: [&str; 5] = ["release", "resume", "schedule", "settle in every way", "produce"];
 /// Those that only do so where nothing earlier is pending.
-const RINGING_ALONE: [&str; 10] = [
+const RINGING_ALONE: [&str; 11] = [
+    "defer",
     "recover",
     "retry",
     "redrive all",

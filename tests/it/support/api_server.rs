@@ -10,7 +10,7 @@ use punctual::{
     connection::Connection,
     message::Remember,
     outcome::DeadReason,
-    port::{Burial, ClaimMode, ClaimRequest, Claimed, Lease, Partition, Store},
+    port::{ClaimRequest, Claimed, End, Lease, Partition, Store},
     queue::Queue,
     store::redis::{RedisStore, RouteSettings},
 };
@@ -18,7 +18,7 @@ use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
 
-use super::RedisServer;
+use super::{RedisServer, all, claim_request};
 
 /// The largest payload of the server under test, in bytes.
 pub const MAX_PAYLOAD: usize = 100_000;
@@ -140,8 +140,7 @@ impl ApiServer {
 
     /// Claims what is due on a route of one partition, for a minute.
     pub async fn claim(&self, route: &str) -> Vec<(Lease, Claimed)> {
-        let request =
-            ClaimRequest { mode: ClaimMode::Ordinary, limit: 1000, max_bytes: 1 << 20, lease: Duration::from_mins(1) };
+        let request = ClaimRequest { max_bytes: 1 << 20, ..claim_request(1000, Duration::from_mins(1)) };
         let claim = self.store.claim(&partition(route), request).await.unwrap();
         let token = claim.token;
         claim.messages.into_iter().map(|claimed| (Lease { id: claimed.id.clone(), token }, claimed)).collect()
@@ -151,8 +150,8 @@ impl ApiServer {
     pub async fn bury(&self, route: &str, id: &str) {
         self.schedule(route, &format!(r#"{{"id":"{id}","payload":"x"}}"#)).await;
         let (lease, _) = self.claim(route).await.into_iter().find(|(lease, _)| lease.id.as_str() == id).unwrap();
-        let burial = Burial { lease, reason: DeadReason::Rejected, error: "HTTP 400".into() };
-        self.store.bury(&partition(route), &[burial]).await.unwrap();
+        let buried = End::Bury { reason: DeadReason::Rejected, error: "HTTP 400".into() };
+        self.store.settle(&partition(route), &all([lease], &buried)).await.unwrap();
     }
 
     /// Stops as on SIGTERM, and tells whether it was done within 5 s.

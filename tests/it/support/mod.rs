@@ -2,6 +2,7 @@
 
 mod api_server;
 mod authority;
+mod claiming;
 pub mod command;
 pub mod http;
 pub mod kafka;
@@ -18,6 +19,7 @@ mod sending;
 pub use self::{
     api_server::{Answer, ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},
     authority::Authority,
+    claiming::{all, claim_request},
     rabbitmq::RabbitMq,
     raw_server::{RawServer, read_request},
     redis_server::RedisServer,

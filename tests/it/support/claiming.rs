@@ -1,0 +1,24 @@
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use punctual::port::{ClaimRequest, End, Lease, Settlement, Suspects};
+
+/// A claim of at most so many messages. No two of these repeat each other.
+pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
+    static SEQUENCE: AtomicU64 = AtomicU64::new(1);
+    ClaimRequest {
+        claimant: 1,
+        sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+        suspects: Suspects::PutOff(Duration::ZERO),
+        limit,
+        max_bytes: u64::MAX,
+        lease,
+    }
+}
+
+/// The same end for each lease.
+pub fn all(leases: impl IntoIterator<Item = Lease>, end: &End) -> Vec<Settlement> {
+    leases.into_iter().map(|lease| Settlement { lease, end: end.clone() }).collect()
+}
