@@ -1,0 +1,93 @@
+//! Redis users that may not do everything: what starts, works and warns all the same.
+
+use std::time::Duration;
+
+use super::{alone, client::Client};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+
+/// As the README lists them.
+const NEEDED: [&str; 5] = ["~punctual:*", "~{punctual:*", "&{punctual:*", "-@all", include_str!("../../../README.md")];
+
+fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
+    format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",
+        redis.port(),
+        receiver.url()
+    )
+}
+
+/// A running instance whose user has these rights, and which has delivered a message.
+async fn delivering(rights: &[&str]) -> (RedisServer, Punctual) {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
+    redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    Client::of(&punctual).schedule("web", r#"{"id":"x","delay":"100ms","payload":""}"#).await;
+    receiver.wait_for(1, Duration::from_secs(5)).await;
+    Client::of(&punctual).drained("web", Duration::from_secs(5)).await;
+    (redis, punctual)
+}
+
+fn warnings(punctual: &Punctual) -> Vec<String> {
+    punctual.log().lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_without_dangerous_commands_starts_and_is_told_what_was_not_checked() {
+    let _alone = alone().await;
+    let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous"]).await;
+    assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("eviction policy") && warnings[0].contains("+info"), "{warnings:#?}");
+    assert!(!warnings[0].contains("role"), "HELLO told it: {warnings:#?}");
+    let denied = Client::of(&punctual).metrics().await.sum("punctual_redis_errors_total", &["kind=\"noperm\""]);
+    assert_eq!(denied, 0, "what was to be expected is no error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_hello_too_a_replica_is_found_out_by_a_write() {
+    let _alone = alone().await;
+    let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous", "-hello"]).await;
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    for unchecked in ["version", "cluster mode", "role", "eviction policy", "+info"] {
+        assert!(warnings[0].contains(unchecked), "{unchecked}: {warnings:#?}");
+    }
+    redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut redis.connection().await).await.expect("demoted");
+    let answer = Client::of(&punctual).call("GET", "/readyz", "").await;
+    assert!(answer.status == 503 && answer.text.contains("readonly"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_script_load_scripts_are_sent_when_they_are_called() {
+    let _alone = alone().await;
+    let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script|load"]).await;
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
+    Client::of(&punctual).drained("web", Duration::from_secs(5)).await;
+    let told = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
+    assert_eq!(told, 1, "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
+    let _alone = alone().await;
+    let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-publish"]).await;
+    let metrics = Client::of(&punctual).metrics().await;
+    assert!(metrics.sum("punctual_wakeups_denied_total", &[]) >= 1);
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("PUBLISH") && warnings[0].contains("max_sleep"), "{warnings:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rights_that_the_readme_lists_are_enough() {
+    let _alone = alone().await;
+    let readme = NEEDED[4];
+    let (_, rule) = readme.split_once("ACL SETUSER punctual on >PASSWORD ").expect("the README has the rule");
+    let rule = rule.split("```").next().expect("its end").replace('\\', " ");
+    let rights: Vec<&str> = rule.split_whitespace().collect();
+    let (_redis, punctual) = delivering(&rights).await;
+    assert_eq!(warnings(&punctual), [""; 0]);
+}
