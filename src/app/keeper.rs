@@ -1,11 +1,11 @@
 //! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect, and looked
-//! after once a minute, because one that was emptied (FLUSHALL) keeps its connections.
+//! after once a minute, because one that was emptied (FLUSHALL), or became a replica, keeps its connections.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{oneshot, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::queue::{Queue, RouteStats, StartError};
@@ -13,8 +13,11 @@ use crate::queue::{Queue, RouteStats, StartError};
 /// Pause between two tries while Redis is away: it is found again within a second.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two looks, one command each, whether Redis still knows the routes.
+/// Between two looks, one command each, whether Redis still knows the routes and takes writes.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// So often what lasts is logged again.
+const REMINDER_INTERVAL: Duration = Duration::from_mins(1);
 
 /// `generations` of the connection, `subscriptions` of the wake-ups: what was made anew may lead to another server.
 /// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
@@ -27,12 +30,12 @@ pub async fn keep(
     mut subscriptions: watch::Receiver<u64>,
     prepared: oneshot::Sender<()>,
 ) -> StartError {
-    let mut told = String::new();
+    let mut trouble = None;
     loop {
         match queue.prepare().await {
             Ok(()) => break,
             Err(error) if error.is_definite() => return error,
-            Err(error) => complain(&mut told, &error),
+            Err(error) => complain(&mut trouble, &error),
         }
         sleep(RETRY_INTERVAL).await;
     }
@@ -43,10 +46,13 @@ pub async fn keep(
     loop {
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
-        told.clear();
+        let mut trouble = None;
         while let Err(error) = queue.prepare().await {
-            complain(&mut told, &error);
+            complain(&mut trouble, &error);
             sleep(RETRY_INTERVAL).await;
+        }
+        if let Some(Trouble { since, .. }) = trouble {
+            tracing::info!(after = ?since.elapsed(), "redis can be used again");
         }
         // A sender that is gone: the process is stopping, and the look changes nothing.
         tokio::select! {
@@ -57,12 +63,21 @@ pub async fn keep(
     }
 }
 
-/// Once per different error.
-fn complain(told: &mut String, error: &StartError) {
-    let text = error.to_string();
-    if text != *told {
-        tracing::error!(error = text, "redis cannot be used");
-        *told = text;
+/// Redis cannot be used.
+struct Trouble {
+    since: Instant,
+    /// The last that was logged, and when.
+    logged: (String, Instant),
+}
+
+/// Logs each different error, and what lasts again from time to time.
+fn complain(trouble: &mut Option<Trouble>, error: &StartError) {
+    let (text, now) = (error.to_string(), Instant::now());
+    let since = trouble.as_ref().map_or(now, |trouble| trouble.since);
+    let is_known = |Trouble { logged: (known, at), .. }: &Trouble| *known == text && now - *at < REMINDER_INTERVAL;
+    if !trouble.as_ref().is_some_and(is_known) {
+        tracing::error!(error = text, lasting = ?(now - since), "redis cannot be used");
+        *trouble = Some(Trouble { since, logged: (text, now) });
     }
 }
 

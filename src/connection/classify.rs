@@ -6,14 +6,17 @@ use super::{NO_ANSWER, NO_LINK};
 use crate::port::StoreError;
 
 /// Codes of error replies that tell a state of the server, and the label they are counted under.
-const SERVER_STATES: [(&str, &str); 12] = [
+const SERVER_STATES: [(&str, &str); 15] = [
     ("OOM", "oom"),
     ("MISCONF", "misconf"),
     ("READONLY", "readonly"),
     ("LOADING", "loading"),
     ("BUSY", "busy"),
     ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
+    ("CLUSTERDOWN", CLUSTER),
+    ("CROSSSLOT", CLUSTER),
+    ("MOVED", CLUSTER),
+    ("ASK", CLUSTER),
     ("NOREPLICAS", "noreplicas"),
     ("NOAUTH", "auth"),
     ("WRONGPASS", "auth"),
@@ -21,12 +24,38 @@ const SERVER_STATES: [(&str, &str); 12] = [
     ("UNKILLABLE", "busy"),
 ];
 
+/// The kind of what only a server in cluster mode answers.
+const CLUSTER: &str = "cluster";
+/// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
+const NO_MASTER: [&str; 3] = ["readonly", "masterdown", "loading"];
+/// How Redis answers a command that it does not know, or knows by another name.
+const UNKNOWN_COMMAND: &str = "unknown command";
+
 /// The other kinds of `classify` and of a connection.
 const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
 
 /// Every kind of error that is counted.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
+}
+
+/// Whether another server may be the master behind this one's address.
+pub fn is_no_master(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind, .. } if NO_MASTER.contains(kind))
+}
+
+/// Whether only a server in cluster mode answers so.
+pub fn is_of_cluster(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: CLUSTER, .. })
+}
+
+/// Whether the user has no right to the command, or the server does not know it.
+pub fn is_denied(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unavailable { kind: "noperm", .. } => true,
+        StoreError::Unavailable { kind: "other", text } => text.contains(UNKNOWN_COMMAND),
+        _ => false,
+    }
 }
 
 /// Tells a state of the server from a refusal of this one request.

@@ -7,7 +7,8 @@
 //! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
 //! within 4 s (`connection`); when somebody in between keeps it open and passes nothing, our own PING finds out,
 //! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
-//! may be late that has become the head meanwhile.
+//! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
+//! any connection to that address finds it out (`connection`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,11 +16,14 @@ use futures::StreamExt;
 use redis::Client;
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::keys::PartitionKeys;
-use crate::port::{Bell, Partition};
+use crate::{
+    connection::Mastership,
+    port::{Bell, Partition},
+};
 
 /// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
 /// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.
@@ -37,6 +41,8 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Holds the bells, and rings them while `run` is polled.
 pub struct WakeListener {
     client: Client,
+    /// Of the server's address.
+    mastership: Arc<Mastership>,
     /// Of partitions, by channel.
     bells: HashMap<String, Vec<Arc<Bell>>>,
     /// Of other programs' keys, by channel.
@@ -50,7 +56,14 @@ pub struct WakeListener {
 impl WakeListener {
     pub fn new(client: Client) -> Self {
         let (bells, others) = (HashMap::new(), HashMap::new());
-        Self { client, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        let mastership = Arc::default();
+        Self { client, mastership, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+    }
+
+    /// The same beside connections to this address: what one finds out about its server, all do.
+    #[must_use]
+    pub fn beside(self, mastership: Arc<Mastership>) -> Self {
+        Self { mastership, ..self }
     }
 
     /// A bell for the sleeper of a partition; call for all of them before `run`.
@@ -117,6 +130,7 @@ impl WakeListener {
             let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
             Ok::<_, redis::RedisError>((subscription.split(), refused))
         };
+        let begun = Instant::now();
         let ((mut commands, mut messages), refused) = match timeout(ANSWER_TIMEOUT, subscribe).await {
             Ok(Ok(parts)) => parts,
             Ok(Err(error)) => return Err(error.to_string()),
@@ -133,7 +147,11 @@ impl WakeListener {
         let few = self.sleepers <= FEW_SLEEPERS;
         let ping_interval = if few { PING_INTERVAL_OF_FEW } else { PING_INTERVAL };
         loop {
-            match timeout(ping_interval, messages.next()).await {
+            let message = tokio::select! {
+                message = timeout(ping_interval, messages.next()) => message,
+                () = self.mastership.outdated(begun) => return Ok(()),
+            };
+            match message {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
                     let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));

@@ -11,7 +11,7 @@ const NEEDED: [&str; 5] = ["~punctual:*", "~{punctual:*", "&{punctual:*", "-@all
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
     format!(
         "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
-         sinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",
+         sinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\nmax_sleep: 1s\n",
         redis.port(),
         receiver.url()
     )

@@ -35,7 +35,7 @@ const GROWING: [&str; 13] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 4] = ["due", "get", "list", "stats"];
+const READING: [&str; 5] = ["due", "get", "list", "registered", "stats"];
 /// Scenes that do not read a key that they pass: it may hold anything.
 const UNTOUCHED: [(&str, &str); 17] = [
     ("cancel dead", "remembered"),

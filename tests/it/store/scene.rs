@@ -32,7 +32,7 @@ const FAR_AHEAD: u64 = 4_000_000_000_000;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 37] = [
+pub const SCENES: [(&str, &str); 38] = [
     ("ack", "ack"),
     ("bury", "bury"),
     ("cancel pending", "cancel"),
@@ -59,6 +59,7 @@ pub const SCENES: [(&str, &str); 37] = [
     ("redrive all", "redrive"),
     ("redrive some", "redrive"),
     ("register", "register"),
+    ("registered", "registered"),
     ("release", "release"),
     ("repartition", "repartition"),
     ("reschedule", "reschedule"),
@@ -218,6 +219,7 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
+            "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
                 let other = if scene == "register" { &self.other } else { &self.repartitioned };
