@@ -26,7 +26,9 @@ struct State {
 impl Mastership {
     /// What answered a command, sent at `sent`, is no master at present.
     pub fn lost(&self, sent: Instant) {
-        self.0.send_modify(|state| *state = State { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true });
+        self.0.send_modify(|state| {
+            *state = State { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true }
+        });
     }
 
     /// A link made at `made` leads to a master: those made earlier, after one was lost, may still lead elsewhere.

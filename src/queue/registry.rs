@@ -5,10 +5,9 @@ use std::sync::Arc;
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
-    connection::is_of_cluster,
     metrics,
     port::StoreError,
-    store::redis::{RedisStore, Registration, RegistrationError, Safety, SafetyError, UNREGISTERED},
+    store::redis::{RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED},
 };
 
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
@@ -69,23 +68,24 @@ impl Registry {
         let mut known = self.known.lock().await;
         let first = known.generation.is_none();
         // At first before anything else: a server that is refused need not know of routes.
-        let mut safety = if first { self.check_safety().await? } else { Safety::default() };
+        let safety = if first { Some(self.check_safety().await?) } else { None };
+        let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
         let generation = self.generation();
-        let is_registered = self.store.is_registered().await.map_err(refusal)?;
         if is_registered && known.generation == Some(generation) {
             self.store.connection().found_master(generation).await;
             return Ok(());
         }
         if !first {
-            safety = self.check_safety().await?;
+            self.check_safety().await?;
         }
         let generation = self.generation();
-        let registrations = self.store.register(first).await.map_err(refusal)?;
-        let may_wake = self.store.may_wake().await.map_err(refusal)?;
-        if first {
+        let registrations = self.store.register(first).await?;
+        if !first {
+            tell_of_loss(&registrations);
+        }
+        let may_wake = self.store.may_wake().await.map_err(RegistrationError::Store)?;
+        if let Some(safety) = safety {
             tell_of(&safety);
-        } else {
-            tell_of_loss(registrations.routes.iter().map(|(_, registration)| *registration));
         }
         known.tell_of_rights(registrations.may_load, may_wake);
         known.generation = Some(generation);
@@ -134,14 +134,6 @@ impl Registry {
     }
 }
 
-/// A cluster may be known by nothing else than its errors.
-fn refusal(error: impl Into<RegistrationError>) -> StartError {
-    match error.into() {
-        RegistrationError::Store(error) if is_of_cluster(&error) => SafetyError::Cluster.into(),
-        other => other.into(),
-    }
-}
-
 fn tell_of(safety: &Safety) {
     if let Some(policy) = &safety.evicting {
         tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
@@ -150,14 +142,14 @@ fn tell_of(safety: &Safety) {
         let unchecked = safety.unchecked.join(", ");
         tracing::warn!(
             unchecked,
-            "redis does not let its user ask for everything: see yourself that it is 6.2 or later, no cluster, a master \
-             and set to noeviction, or grant the right to ask with `ACL SETUSER <user> +info`"
+            "redis does not let its user ask for everything: see yourself that it is 6.2 or later, a master and set \
+             to noeviction, or grant the right to ask with `ACL SETUSER <user> +info`"
         );
     }
 }
 
-fn tell_of_loss(registrations: impl Iterator<Item = Registration> + Clone) {
-    let any = |wanted| registrations.clone().any(|registration| registration == wanted);
+fn tell_of_loss(registrations: &Registrations) {
+    let any = |wanted| registrations.routes.iter().any(|(_, registration)| *registration == wanted);
     if any(Registration::Created) {
         metrics::redis_error(EMPTIED);
         tracing::error!("redis has lost its data: routes that were registered are gone, and their messages with them");

@@ -160,7 +160,11 @@ async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() 
 #[tokio::test]
 async fn a_link_to_a_replica_is_replaced_once_a_second_and_no_more_behind_a_master() {
     let (replica, master) = (RedisServer::start().await, RedisServer::start().await);
-    redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut replica.connection().await).await.expect("demoted");
+    redis::cmd("REPLICAOF")
+        .arg(&["127.0.0.1", "1"])
+        .exec_async(&mut replica.connection().await)
+        .await
+        .expect("demoted");
     let proxy = Proxy::start(replica.port());
     let connection = connection(&proxy.redis_url(), TIMEOUT);
     let write = async || connection.run::<u64>(redis::cmd("HDEL").arg("key").arg("field")).await;
@@ -191,7 +195,11 @@ async fn a_server_that_is_loading_or_lost_its_master_is_left_too() {
     let connection = connection(&proxy.redis_url(), TIMEOUT);
     let read = async || connection.run::<Option<String>>(redis::cmd("GET").arg("key")).await;
     read().await.expect("a master");
-    redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut replica.connection().await).await.expect("demoted");
+    redis::cmd("REPLICAOF")
+        .arg(&["127.0.0.1", "1"])
+        .exec_async(&mut replica.connection().await)
+        .await
+        .expect("demoted");
     sleep(Duration::from_secs(1)).await;
     for _ in 0..2 {
         let error = read().await.expect_err("it has no data to show");

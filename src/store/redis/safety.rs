@@ -1,13 +1,16 @@
 //! Whether this Redis may be trusted with messages: new enough, a single server, not evicting, writable.
 //!
 //! HELLO tells most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, tells the rest,
-//! and all of it where HELLO is denied. What neither tells is not checked, and named.
+//! and all of it where HELLO is denied. A cluster tells by an error. What is not told is not checked, and named.
 
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{RedisStore, keys::routes_key};
-use crate::port::StoreError;
+use super::{
+    RedisStore,
+    keys::{PartitionKeys, routes_key},
+};
+use crate::{connection::is_of_cluster, port::StoreError};
 
 /// ZMSCORE came with 6.2.
 const MIN_VERSION: (u32, u32) = (6, 2);
@@ -68,13 +71,16 @@ impl RedisStore {
         {
             return Err(SafetyError::TooOld { found: found.clone() });
         }
-        if server.is_cluster == Some(true) {
+        let is_cluster = match server.is_cluster {
+            Some(is_cluster) => is_cluster,
+            None => self.refuses_slots().await?,
+        };
+        if is_cluster {
             return Err(SafetyError::Cluster);
         }
         let policy = self.info("memory").await?.and_then(|memory| field(&memory, "maxmemory_policy"));
         let unchecked = [
             ("version", server.version.is_none()),
-            ("cluster mode", server.is_cluster.is_none()),
             ("role", server.role.is_none()),
             ("eviction policy", policy.is_none()),
         ];
@@ -91,6 +97,16 @@ impl RedisStore {
     pub async fn check_writable(&self) -> Result<(), StoreError> {
         let _: u64 = self.connection.run(redis::cmd("HDEL").arg(routes_key(&self.prefix)).arg("")).await?;
         Ok(())
+    }
+
+    /// Whether it wants keys of one slot only, as a cluster does: ours have several.
+    async fn refuses_slots(&self) -> Result<bool, StoreError> {
+        let mut command = redis::cmd("EXISTS");
+        command.arg(routes_key(&self.prefix)).arg(PartitionKeys::new(&self.prefix, "", 0).route);
+        match self.connection.run::<u64>(&command).await {
+            Err(error) if is_of_cluster(&error) => Ok(true),
+            answer => answer.map(|_| false),
+        }
     }
 
     async fn hello(&self) -> Result<Option<Server>, StoreError> {

@@ -2,7 +2,11 @@
 
 use redis::Value;
 
-use super::{MAX_CALL_BYTES, RedisStore, Route, reply::{Reply, unexpected}, script, unless_closed};
+use super::{
+    MAX_CALL_BYTES, RedisStore, Route,
+    reply::{Reply, unexpected},
+    script, unless_closed,
+};
 use crate::{
     codec,
     message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State},

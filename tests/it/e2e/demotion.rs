@@ -112,8 +112,11 @@ async fn replicate(one: &RedisServer, other: &RedisServer) {
     let port = other.port().to_string();
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", &port]).exec_async(&mut connection).await.expect("demoted");
     eventually("it replicates", PATIENCE, async || {
-        let info: String =
-            redis::cmd("INFO").arg("replication").query_async(&mut one.connection().await).await.expect("the server answers");
+        let info: String = redis::cmd("INFO")
+            .arg("replication")
+            .query_async(&mut one.connection().await)
+            .await
+            .expect("the server answers");
         info.contains("master_link_status:up").then_some(())
     })
     .await;
