@@ -97,3 +97,30 @@ async fn warn_of_unconfigured(queue: &Queue) {
         Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::store::redis::SafetyError;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lasts_is_logged_again_after_a_minute_and_another_error_at_once() {
+        let (replica, other) = (SafetyError::Replica.into(), SafetyError::Cluster.into());
+        let (mut trouble, begun) = (None, Instant::now());
+        let mut complained = |error: &StartError| {
+            complain(&mut trouble, error);
+            let Trouble { since, logged } = trouble.as_ref().expect("trouble");
+            assert_eq!(*since, begun);
+            logged.1 - begun
+        };
+        assert_eq!(complained(&replica), Duration::ZERO);
+        advance(REMINDER_INTERVAL / 2).await;
+        assert_eq!(complained(&replica), Duration::ZERO);
+        advance(REMINDER_INTERVAL / 2).await;
+        assert_eq!(complained(&replica), REMINDER_INTERVAL);
+        advance(RETRY_INTERVAL).await;
+        assert_eq!(complained(&other), REMINDER_INTERVAL + RETRY_INTERVAL);
+    }
+}

@@ -189,7 +189,7 @@ async fn a_link_to_a_replica_is_replaced_once_a_second_and_no_more_behind_a_mast
 }
 
 #[tokio::test]
-async fn a_server_that_is_loading_or_lost_its_master_is_left_too() {
+async fn a_replica_that_lost_its_master_is_left() {
     let replica = RedisServer::start_with(&["--replica-serve-stale-data", "no"]).await;
     let proxy = Proxy::start(replica.port());
     let connection = connection(&proxy.redis_url(), TIMEOUT);
@@ -206,4 +206,32 @@ async fn a_server_that_is_loading_or_lost_its_master_is_left_too() {
         assert!(matches!(error, StoreError::Unavailable { kind: "masterdown", .. }), "{error}");
     }
     assert_eq!(proxy.accepted(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_is_loading_is_left() {
+    // A millisecond for each key.
+    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let server = RedisServer::start_with(&slow).await;
+    let proxy = Proxy::start(server.port());
+    let connection = connection(&proxy.redis_url(), TIMEOUT);
+    let read = async || connection.run::<Option<String>>(redis::cmd("GET").arg("key")).await;
+    read().await.expect("it has nothing to load");
+    let mut raw = server.connection().await;
+    redis::cmd("DEBUG").arg("POPULATE").arg(3000).exec_async(&mut raw).await.expect("populated");
+    sleep(Duration::from_secs(1)).await;
+    let reloading = tokio::spawn(async move { redis::cmd("DEBUG").arg("RELOAD").exec_async(&mut raw).await });
+    let mut refused = 0;
+    while !reloading.is_finished() {
+        match read().await {
+            Err(StoreError::Unavailable { kind: "loading", .. }) => refused += 1,
+            // Between two looks at its clients it stands still.
+            Ok(_) | Err(StoreError::Unavailable { kind: "timeout" | "connect", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    reloading.await.expect("no panic").expect("reloaded");
+    assert!(refused > 0);
+    assert!((2..=5).contains(&proxy.accepted()), "{} connections", proxy.accepted());
 }

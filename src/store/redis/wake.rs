@@ -98,10 +98,12 @@ impl WakeListener {
         if self.bells.is_empty() {
             return std::future::pending().await;
         }
-        let mut told = false;
+        let (mut told, mut told_of_others) = (false, false);
         loop {
-            let error = match self.listen().await {
-                Ok(()) => {
+            let error = match self.listen(&mut told_of_others).await {
+                // At once: the keeper tells of a lost master.
+                Ok(End::Outdated) => continue,
+                Ok(End::Lost) => {
                     told = false;
                     "the connection was lost".to_owned()
                 }
@@ -120,8 +122,9 @@ impl WakeListener {
         }
     }
 
-    /// `Ok` when a subscription that had stood was lost, an error when none came about.
-    async fn listen(&self) -> Result<(), String> {
+    /// How a subscription that stood ended; an error when none came about. `told`: whether it was logged that the channels
+    /// of others are refused.
+    async fn listen(&self, told: &mut bool) -> Result<End, String> {
         let subscribe = async {
             let mut subscription = self.client.get_async_pubsub().await?;
             subscription.subscribe(self.bells.keys().collect::<Vec<_>>()).await?;
@@ -139,7 +142,9 @@ impl WakeListener {
         set_listening(&self.bells, true);
         match refused {
             None => set_listening(&self.others, true),
+            Some(_) if *told => {}
             Some(error) => {
+                *told = true;
                 tracing::warn!(%error, "redis does not tell of changes of sources' keys: they are looked at every `poll`");
             }
         }
@@ -149,7 +154,7 @@ impl WakeListener {
         loop {
             let message = tokio::select! {
                 message = timeout(ping_interval, messages.next()) => message,
-                () = self.mastership.outdated(begun) => return Ok(()),
+                () = self.mastership.outdated(begun) => return Ok(End::Outdated),
             };
             match message {
                 Ok(Some(message)) => {
@@ -157,15 +162,23 @@ impl WakeListener {
                     let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));
                     bells.flatten().for_each(|bell| bell.ring());
                 }
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(End::Lost),
                 // Quiet for a while: does it still live?
                 Err(_) => match timeout(ANSWER_TIMEOUT, commands.ping::<redis::Value>()).await {
                     Ok(Ok(_)) => {}
-                    _ => return Ok(()),
+                    _ => return Ok(End::Lost),
                 },
             }
         }
     }
+}
+
+/// How a subscription ended.
+enum End {
+    /// The connection did.
+    Lost,
+    /// It may lead to what is no master any more.
+    Outdated,
 }
 
 fn set_listening(bells: &HashMap<String, Vec<Arc<Bell>>>, listening: bool) {
