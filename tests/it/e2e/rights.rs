@@ -21,14 +21,34 @@ async fn delivering(rights: &[&str]) -> (RedisServer, Punctual) {
 
 async fn delivering_on(redis: RedisServer, rights: &[&str]) -> (RedisServer, Punctual) {
     let receiver = Receiver::start();
-    let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
-    redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
+    limit(&redis, rights).await;
     let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
     let client = Client::of(&punctual);
     client.schedule("web", r#"{"id":"x","delay":"100ms","payload":""}"#).await;
     receiver.wait_for(1, Duration::from_secs(5)).await;
     client.drained("web", Duration::from_secs(5)).await;
     (redis, punctual)
+}
+
+async fn limit(redis: &RedisServer, rights: &[&str]) {
+    let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
+    redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
+}
+
+/// What the README grants in any case, and what it adds for lists and sources.
+fn readme() -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, rest) =
+        include_str!("../../../README.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
+    let (rule, rest) = rest.split_once("```").expect("its end");
+    let (further, _) = rest.split_once("redis.url: embedded").expect("the next paragraph");
+    let further = further.split('`').filter(|part| part.starts_with(['+', '&'])).flat_map(str::split_whitespace);
+    (rule.split_whitespace().filter(|word| *word != "\\").collect(), further.collect())
+}
+
+async fn assert_nothing_was_denied(redis: &RedisServer) {
+    let mut log = redis::cmd("ACL");
+    let denied: Vec<redis::Value> = log.arg("LOG").query_async(&mut redis.connection().await).await.expect("a log");
+    assert!(denied.is_empty(), "{denied:?}");
 }
 
 fn warnings(punctual: &Punctual) -> Vec<String> {
@@ -91,11 +111,7 @@ async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rights_that_the_readme_lists_are_enough() {
     let _alone = alone().await;
-    let (_, rule) =
-        include_str!("../../../README.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
-    let rule = rule.split("```").next().expect("its end").replace('\\', " ");
-    let rights: Vec<&str> = rule.split_whitespace().collect();
-    let (redis, punctual) = delivering(&rights).await;
+    let (redis, punctual) = delivering(&readme().0).await;
     let client = Client::of(&punctual);
     for id in ["kept", "moved", "cancelled"] {
         client.schedule("web", &format!(r#"{{"id":"{id}","delay":"1h","payload":""}}"#)).await;
@@ -116,7 +132,36 @@ async fn the_rights_that_the_readme_lists_are_enough() {
     }
     assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
     assert_eq!(warnings(&punctual), [""; 0]);
-    let mut log = redis::cmd("ACL");
-    let denied: Vec<redis::Value> = log.arg("LOG").query_async(&mut redis.connection().await).await.expect("a log");
-    assert!(denied.is_empty(), "{denied:?}");
+    assert_nothing_was_denied(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
+    let _alone = alone().await;
+    let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
+    let (rule, further) = readme();
+    limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;
+    let punctual = Punctual::start(&format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\nroutes: {{ list: {{ sink: jobs }} }}\nsources:\n\
+         \x20 set: {{ type: sorted_set, key: theirs, payload: hash, route: list }}\n\
+         \x20 go: {{ type: delayqueue, name: q, hash_tag: false, prefix: dp, route: list }}\n",
+        redis.port()
+    ))
+    .await;
+    let mut raw = redis.connection().await;
+    let mut pipe = redis::pipe();
+    pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
+    pipe.set_ex("dp:q:msg:one", "body", 100).hset("dp:q:retry:cnt", "one", 1).zadd("dp:q:pending", "one", 1);
+    pipe.exec_async(&mut raw).await.expect("written");
+    eventually("both are delivered", Duration::from_secs(5), async || {
+        let count: u64 =
+            redis::cmd("LLEN").arg("jobs").query_async(&mut redis.connection().await).await.expect("a list");
+        (count == 2).then_some(())
+    })
+    .await;
+    let sources = Client::of(&punctual).call("GET", "/v1/sources", "").await;
+    assert_eq!(sources.status, 200);
+    assert_eq!(warnings(&punctual), [""; 0]);
+    assert_nothing_was_denied(&redis).await;
 }
