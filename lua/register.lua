@@ -2,7 +2,7 @@
 --
 -- KEYS   P:routes route...
 -- ARGV   route, version, partitions, its JSON, what `route` keeps behind version, partitions and number
--- reply  created | kept | updated (its settings), or the JSON of another version or partition count: nothing written
+-- reply  created | kept | updated (its settings) | reopened (it was known, a partition was not open), or the JSON of another version or partition count: nothing written
 --
 -- Writes nothing when nothing changed: an instance must be able to start at maxmemory.
 local routes = KEYS[1]
@@ -14,7 +14,7 @@ if known and known ~= text then
   local ok, value = pcall(cjson.decode, known)
   if not ok or type(value) ~= 'table' or value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
 end
-local steps = {}
+local steps, reopened = {}, false
 if known ~= text then
   add(steps, 'HSET', routes, { route, text }, restore(routes, { route }, { known }))
 end
@@ -22,7 +22,8 @@ for n = BEFORE_PARTITIONS + 1, #KEYS do
   local settings = string.format('%s %s %d %s', version, partitions, n - BEFORE_PARTITIONS - 1, limits)
   local old = redis.call('GET', KEYS[n])
   if old ~= settings then
+    reopened = reopened or not old
     add(steps, 'SET', KEYS[n], { settings }, { old and { 'SET', KEYS[n], old } or { 'DEL', KEYS[n] } })
   end
 end
-return commit(steps) or (not known and 'created' or known == text and 'kept' or 'updated')
+return commit(steps) or (not known and 'created' or reopened and 'reopened' or known == text and 'kept' or 'updated')

@@ -1,15 +1,20 @@
 //! One connection to a Redis that heals: every command is bounded in time, and a link that broke or fell
-//! silent is replaced by the next command.
+//! silent is replaced by the next command, and so is one to a server that is no master any more.
 //!
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
 mod classify;
+mod mastership;
 
-pub use classify::classify;
+pub use classify::{classify, is_of_cluster};
+pub use mastership::Mastership;
 
 use std::{
     path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -88,12 +93,15 @@ pub struct Connection {
     link: Mutex<Link>,
     /// The last link that was given up. Whoever gives one up does not wait for who is connecting.
     discarded: AtomicU64,
+    /// Of the server's address.
+    mastership: Arc<Mastership>,
     /// Counts the links made so far.
     generation: watch::Sender<u64>,
 }
 
 struct Link {
     current: Option<MultiplexedConnection>,
+    made: Instant,
     generation: u64,
     last_attempt: Option<Instant>,
     /// Why the last attempt failed, if it did.
@@ -104,14 +112,21 @@ impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
         metrics::begin_redis_errors(classify::kinds());
-        let link = Link { current: None, generation: 0, last_attempt: None, refused: None };
+        let link = Link { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
         Self {
             client,
             timeout,
             link: Mutex::new(link),
             discarded: AtomicU64::new(0),
+            mastership: Arc::default(),
             generation: watch::Sender::new(0),
         }
+    }
+
+    /// The same beside others to this address: what one finds out about its server, all do.
+    #[must_use]
+    pub fn beside(self, mastership: Arc<Mastership>) -> Self {
+        Self { mastership, ..self }
     }
 
     pub fn timeout(&self) -> Duration {
@@ -127,10 +142,38 @@ impl Connection {
     /// `Unavailable` when the server cannot be reached, cannot do it now, or does not answer in time (then it is
     /// unknown whether it did); `WrongType`; `Refused` by a script. NOSCRIPT is `Refused` with slug `noscript`.
     pub async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        self.attempt(command).await.inspect_err(count)
+    }
+
+    /// `None` where this user may not call it, or the server does not know it; no error is counted then.
+    ///
+    /// # Errors
+    /// The other ones of `run`.
+    pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
+        match self.attempt(command).await {
+            Err(error) if classify::is_denied(&error) => Ok(None),
+            result => result.map(Some).inspect_err(count),
+        }
+    }
+
+    /// The server said at `asked`, or later, that it is no master: links to its address are made anew.
+    pub fn lost_master(&self, asked: Instant) {
+        self.mastership.lost(asked);
+    }
+
+    /// The link of this generation leads to a master: what was made before it is made anew, if one had been lost.
+    pub async fn found_master(&self, generation: u64) {
+        let link = self.link.lock().await;
+        if link.generation == generation {
+            self.mastership.found(link.made);
+        }
+    }
+
+    async fn attempt<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let mut used = None;
         let attempt = async {
             let (generation, mut link) = self.link().await.map_err(Failure::while_connecting)?;
-            used = Some(generation);
+            used = Some((generation, Instant::now()));
             command.query_async(&mut link).await.map_err(|error| Failure::of(&error))
         };
         let failure = match timeout(self.timeout, attempt).await {
@@ -142,11 +185,13 @@ impl Connection {
                 Failure { link_lost: true, error: StoreError::Unavailable { kind, text } }
             }
         };
-        if let StoreError::Unavailable { kind, .. } = failure.error {
-            metrics::redis_error(kind);
-        }
-        if let (true, Some(generation)) = (failure.link_lost, used) {
-            self.discarded.fetch_max(generation, Ordering::AcqRel);
+        if let Some((generation, sent)) = used {
+            if failure.link_lost {
+                self.discarded.fetch_max(generation, Ordering::AcqRel);
+            }
+            if classify::is_no_master(&failure.error) {
+                self.mastership.lost(sent);
+            }
         }
         Err(failure.error)
     }
@@ -155,6 +200,7 @@ impl Connection {
         let mut link = self.link.lock().await;
         if let Some(current) = &link.current
             && link.generation > self.discarded.load(Ordering::Acquire)
+            && !self.mastership.is_outdated(link.made)
         {
             return Ok((link.generation, current.clone()));
         }
@@ -173,6 +219,7 @@ impl Connection {
         match self.client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(connection) => {
                 link.current = Some(connection.clone());
+                link.made = Instant::now();
                 link.generation += 1;
                 link.refused = None;
                 self.generation.send_replace(link.generation);
@@ -184,6 +231,12 @@ impl Connection {
                 Err(failure)
             }
         }
+    }
+}
+
+fn count(error: &StoreError) {
+    if let StoreError::Unavailable { kind, .. } = error {
+        metrics::redis_error(kind);
     }
 }
 

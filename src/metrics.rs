@@ -37,6 +37,7 @@ const OLDEST_OVERDUE: &str = "punctual_oldest_overdue_seconds";
 const BREAKER: &str = "punctual_sink_breaker_state";
 const BUILD_INFO: &str = "punctual_build_info";
 const WAKEUPS: &str = "punctual_wakeups_total";
+const WAKEUPS_DENIED: &str = "punctual_wakeups_denied_total";
 const REDIS_ERRORS: &str = "punctual_redis_errors_total";
 const SOURCE_TAKEN: &str = "punctual_source_taken_total";
 const SOURCE_INVALID: &str = "punctual_source_invalid_total";
@@ -64,6 +65,10 @@ pub fn describe() {
     describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
     describe_counter!(STALE, "Settlements refused because the claim was no longer current");
     describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
+    describe_counter!(
+        WAKEUPS_DENIED,
+        "Connections to redis, one at each start and reconnect, whose user may not PUBLISH: wake-ups do not leave"
+    );
     describe_counter!(REDIS_ERRORS, "Failed Redis commands, by kind");
     describe_counter!(SOURCE_TAKEN, "Messages that a source took and Redis has");
     describe_counter!(
@@ -260,6 +265,11 @@ pub fn begin_redis_errors(kinds: impl IntoIterator<Item = &'static str>) {
     for kind in kinds {
         counter!(REDIS_ERRORS, "kind" => kind).increment(0);
     }
+}
+
+/// Asked with each new connection of the keeper.
+pub fn wakeups_denied(count: u64) {
+    counter!(WAKEUPS_DENIED).increment(count);
 }
 
 pub fn redis_error(kind: &'static str) {

@@ -6,13 +6,15 @@ use redis::Client;
 
 use crate::{
     config::{RedisConfig, RedisUrl, RemoteRedis},
-    connection::{Connection, client},
+    connection::{Connection, Mastership, client},
+    store::redis::WakeListener,
 };
 
 /// A way to the queues' Redis.
 pub struct Backend {
     client: Client,
     timeout: Duration,
+    mastership: Arc<Mastership>,
 }
 
 impl Backend {
@@ -34,7 +36,7 @@ impl Backend {
             cert_file: config.cert_file.clone(),
             key_file: config.key_file.clone(),
         };
-        Ok(Self { client: client(&server)?, timeout: config.timeout })
+        Ok(Self { client: client(&server)?, timeout: config.timeout, mastership: Arc::default() })
     }
 
     pub fn client(&self) -> Client {
@@ -43,6 +45,11 @@ impl Backend {
 
     /// A connection of its own; it connects with the first command.
     pub fn connection(&self) -> Arc<Connection> {
-        Arc::new(Connection::new(self.client.clone(), self.timeout))
+        Arc::new(Connection::new(self.client.clone(), self.timeout).beside(self.mastership.clone()))
+    }
+
+    /// The subscription to wake-ups, on a connection of its own.
+    pub fn wakes(&self) -> WakeListener {
+        WakeListener::new(self.client.clone()).beside(self.mastership.clone())
     }
 }

@@ -54,10 +54,10 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
             });
-            Arc::new(RedisStore::new(connection, prefix, settings).moving_foreign(config.has_foreign_keys()))
+            Arc::new(RedisStore::new(connection, prefix, settings))
         };
 
-        let mut wakes = WakeListener::new(backend.client());
+        let mut wakes = backend.wakes();
         let routes = names
             .iter()
             .map(|(name, route)| {

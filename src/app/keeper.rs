@@ -1,11 +1,11 @@
 //! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect, and looked
-//! after once a minute, because one that was emptied (FLUSHALL) keeps its connections.
+//! after once a minute, because one that was emptied (FLUSHALL), or became a replica, keeps its connections.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{oneshot, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::queue::{Queue, RouteStats, StartError};
@@ -13,8 +13,11 @@ use crate::queue::{Queue, RouteStats, StartError};
 /// Pause between two tries while Redis is away: it is found again within a second.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two looks, one command each, whether Redis still knows the routes.
+/// Between two looks, one command each, whether Redis still knows the routes and takes writes.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// So often what lasts is logged again.
+const REMINDER_INTERVAL: Duration = Duration::from_mins(1);
 
 /// `generations` of the connection, `subscriptions` of the wake-ups: what was made anew may lead to another server.
 /// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
@@ -27,12 +30,12 @@ pub async fn keep(
     mut subscriptions: watch::Receiver<u64>,
     prepared: oneshot::Sender<()>,
 ) -> StartError {
-    let mut told = String::new();
+    let mut trouble = None;
     loop {
         match queue.prepare().await {
             Ok(()) => break,
             Err(error) if error.is_definite() => return error,
-            Err(error) => complain(&mut told, &error),
+            Err(error) => complain(&mut trouble, &error),
         }
         sleep(RETRY_INTERVAL).await;
     }
@@ -43,10 +46,13 @@ pub async fn keep(
     loop {
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
-        told.clear();
+        let mut trouble = None;
         while let Err(error) = queue.prepare().await {
-            complain(&mut told, &error);
+            complain(&mut trouble, &error);
             sleep(RETRY_INTERVAL).await;
+        }
+        if let Some(Trouble { since, .. }) = trouble {
+            tracing::info!(after = ?since.elapsed(), "redis can be used again");
         }
         // A sender that is gone: the process is stopping, and the look changes nothing.
         tokio::select! {
@@ -57,12 +63,21 @@ pub async fn keep(
     }
 }
 
-/// Once per different error.
-fn complain(told: &mut String, error: &StartError) {
-    let text = error.to_string();
-    if text != *told {
-        tracing::error!(error = text, "redis cannot be used");
-        *told = text;
+/// Redis cannot be used.
+struct Trouble {
+    since: Instant,
+    /// The last that was logged, and when.
+    logged: (String, Instant),
+}
+
+/// Logs each different error, and what lasts again from time to time.
+fn complain(trouble: &mut Option<Trouble>, error: &StartError) {
+    let (text, now) = (error.to_string(), Instant::now());
+    let since = trouble.as_ref().map_or(now, |trouble| trouble.since);
+    let is_known = |Trouble { logged: (known, at), .. }: &Trouble| *known == text && now - *at < REMINDER_INTERVAL;
+    if !trouble.as_ref().is_some_and(is_known) {
+        tracing::error!(error = text, lasting = ?(now - since), "redis cannot be used");
+        *trouble = Some(Trouble { since, logged: (text, now) });
     }
 }
 
@@ -80,5 +95,32 @@ async fn warn_of_unconfigured(queue: &Queue) {
             }
         }
         Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::store::redis::SafetyError;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lasts_is_logged_again_after_a_minute_and_another_error_at_once() {
+        let (replica, other) = (SafetyError::Replica.into(), SafetyError::Cluster.into());
+        let (mut trouble, begun) = (None, Instant::now());
+        let mut complained = |error: &StartError| {
+            complain(&mut trouble, error);
+            let Trouble { since, logged } = trouble.as_ref().expect("trouble");
+            assert_eq!(*since, begun);
+            logged.1 - begun
+        };
+        assert_eq!(complained(&replica), Duration::ZERO);
+        advance(REMINDER_INTERVAL / 2).await;
+        assert_eq!(complained(&replica), Duration::ZERO);
+        advance(REMINDER_INTERVAL / 2).await;
+        assert_eq!(complained(&replica), REMINDER_INTERVAL);
+        advance(RETRY_INTERVAL).await;
+        assert_eq!(complained(&other), REMINDER_INTERVAL + RETRY_INTERVAL);
     }
 }

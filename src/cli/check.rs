@@ -111,7 +111,6 @@ async fn ask_redis(config: &Config) -> Result<(), String> {
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
     let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
-    let store = store.moving_foreign(config.has_foreign_keys());
     store.check_safety(config.redis.allow_eviction).await.map_err(|error| error.to_string())?;
     store.check_writable().await.map_err(|error| error.to_string())
 }

@@ -259,13 +259,6 @@ pub enum SourceConfig {
     Kafka(KafkaSourceConfig),
 }
 
-impl Config {
-    /// Whether sources move messages out of other programs' keys on the queue's Redis.
-    pub fn has_foreign_keys(&self) -> bool {
-        self.sources.values().any(SourceConfig::is_on_redis)
-    }
-}
-
 impl SourceConfig {
     /// Where its messages go.
     pub fn route(&self) -> &Arc<str> {

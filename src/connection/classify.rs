@@ -6,14 +6,17 @@ use super::{NO_ANSWER, NO_LINK};
 use crate::port::StoreError;
 
 /// Codes of error replies that tell a state of the server, and the label they are counted under.
-const SERVER_STATES: [(&str, &str); 12] = [
+const SERVER_STATES: [(&str, &str); 15] = [
     ("OOM", "oom"),
     ("MISCONF", "misconf"),
     ("READONLY", "readonly"),
     ("LOADING", "loading"),
     ("BUSY", "busy"),
     ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
+    ("CLUSTERDOWN", CLUSTER),
+    ("CROSSSLOT", CLUSTER),
+    ("MOVED", CLUSTER),
+    ("ASK", CLUSTER),
     ("NOREPLICAS", "noreplicas"),
     ("NOAUTH", "auth"),
     ("WRONGPASS", "auth"),
@@ -21,12 +24,38 @@ const SERVER_STATES: [(&str, &str); 12] = [
     ("UNKILLABLE", "busy"),
 ];
 
+/// The kind of what only a server in cluster mode answers.
+const CLUSTER: &str = "cluster";
+/// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
+const NO_MASTER: [&str; 3] = ["readonly", "masterdown", "loading"];
+/// In the answer to a command that a server does not know, or only with other arguments (HELLO before 6.2).
+const UNKNOWN: [&str; 2] = ["unknown command", "wrong number of arguments"];
+
 /// The other kinds of `classify` and of a connection.
 const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
 
 /// Every kind of error that is counted.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
+}
+
+/// Whether another server may be the master behind this one's address.
+pub fn is_no_master(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind, .. } if NO_MASTER.contains(kind))
+}
+
+/// Whether only a server in cluster mode answers so.
+pub fn is_of_cluster(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: CLUSTER, .. })
+}
+
+/// Whether the user has no right to the command, or the server does not know it.
+pub fn is_denied(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unavailable { kind: "noperm", .. } => true,
+        StoreError::Unavailable { kind: "other", text } => UNKNOWN.iter().any(|part| text.contains(part)),
+        _ => false,
+    }
 }
 
 /// Tells a state of the server from a refusal of this one request.
@@ -137,6 +166,19 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_is_denied_or_unknown_is_told_from_one_that_failed() {
+        for (line, expected) in [
+            ("NOPERM this user has no permissions to run the 'info' command", true),
+            ("ERR unknown command 'HELLO', with args beginning with: ", true),
+            ("ERR wrong number of arguments for 'hello' command", true),
+            ("ERR syntax error", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+        ] {
+            assert_eq!(is_denied(&classified(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn errors_of_redis_7_0_are_told_apart() {
         for (line, expected) in [
             (
@@ -152,6 +194,10 @@ mod tests {
             ("OOM command not allowed when used memory > 'maxmemory'.", "oom"),
             ("MISCONF Errors writing to the AOF file: No space left on device", "misconf"),
             ("LOADING Redis is loading the dataset in memory", "loading"),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "cluster"),
+            ("MOVED 3999 127.0.0.1:6381", "cluster"),
+            ("CLUSTERDOWN Hash slot not served", "cluster"),
             ("NOSCRIPT No matching script. Please use EVAL.", "refused"),
             (
                 "ERR user_script:7: Script attempted to access nonexistent global variable 'x' script: \

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     metrics,
     port::StoreError,
-    store::redis::{RedisStore, Registration, RegistrationError, SafetyError, UNREGISTERED},
+    store::redis::{RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED},
 };
 
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
@@ -17,8 +17,17 @@ const EMPTIED: &str = "emptied";
 pub struct Registry {
     store: Arc<RedisStore>,
     allow_eviction: bool,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// The connection's generation that knows scripts and routes.
-    registered: Mutex<Option<u64>>,
+    generation: Option<u64>,
+    /// Whether it was logged that this user may not load scripts.
+    told_of_load: bool,
+    /// Whether it was logged that this user may not publish wake-ups.
+    told_of_publish: bool,
 }
 
 /// Why the queues cannot be used yet, or at all.
@@ -43,7 +52,8 @@ impl StartError {
 impl Registry {
     pub fn new(store: Arc<RedisStore>, allow_eviction: bool) -> Self {
         metrics::begin_redis_errors([EMPTIED]);
-        Self { store, allow_eviction, registered: Mutex::new(None) }
+        metrics::wakeups_denied(0);
+        Self { store, allow_eviction, known: Mutex::default() }
     }
 
     /// Makes the server know scripts and routes, unless it does: then this is one command. A server that has forgotten
@@ -55,34 +65,37 @@ impl Registry {
     /// # Errors
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
-        let mut registered = self.registered.lock().await;
-        let first = registered.is_none();
-        // At first before anything else: a server that is refused need not know of routes, and a cluster cannot tell.
-        let mut evicting = if first { self.check_safety().await? } else { None };
-        let known = self.store.is_registered().await.map_err(RegistrationError::Store)?;
-        if known && *registered == Some(self.generation()) {
+        let mut known = self.known.lock().await;
+        let first = known.generation.is_none();
+        // At first before anything else: a server that is refused need not know of routes.
+        let safety = if first { Some(self.check_safety().await?) } else { None };
+        let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
+        let generation = self.generation();
+        if is_registered && known.generation == Some(generation) {
+            self.store.connection().found_master(generation).await;
             return Ok(());
         }
         if !first {
-            evicting = self.check_safety().await?;
+            self.check_safety().await?;
         }
         let generation = self.generation();
-        let routes = self.store.register(first).await?;
-        if !first && routes.iter().any(|(_, registration)| *registration == Registration::Created) {
-            metrics::redis_error(EMPTIED);
-            tracing::error!(
-                "redis has lost its data: routes that were registered are gone, and their messages with them"
-            );
+        let registrations = self.store.register(first).await?;
+        if !first {
+            tell_of_loss(&registrations);
         }
-        if let (true, Some(policy)) = (first, evicting) {
-            tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
+        let may_wake = self.store.may_wake().await.map_err(RegistrationError::Store)?;
+        if let Some(safety) = safety {
+            tell_of(&safety);
         }
-        *registered = Some(generation);
+        known.tell_of_rights(registrations.may_load, may_wake);
+        known.generation = Some(generation);
+        self.store.connection().found_master(generation).await;
         Ok(())
     }
 
     /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
-    /// forgotten that: the first post after it was emptied is often who notices.
+    /// forgotten that, all of it or this partition: the first post after that is often who notices. Opening it takes no
+    /// longer than one command may.
     ///
     /// # Errors
     /// Those of the call; why its partition cannot be opened.
@@ -92,9 +105,10 @@ impl Registry {
     ) -> Result<T, StoreError> {
         match call().await {
             Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
-                let unusable =
-                    |error: StartError| StoreError::Unavailable { kind: UNREGISTERED, text: error.to_string() };
-                self.prepare().await.map_err(unusable)?;
+                let limit = self.store.connection().timeout();
+                let opened = timeout(limit, self.prepare()).await.map_err(|_| format!("not opened in {limit:?}"));
+                let opened = opened.and_then(|prepared| prepared.map_err(|error| error.to_string()));
+                opened.map_err(|text| StoreError::Unavailable { kind: UNREGISTERED, text })?;
                 call().await
             }
             answer => answer,
@@ -107,17 +121,59 @@ impl Registry {
     /// What stands in the way.
     pub async fn check(&self) -> Result<(), StartError> {
         self.check_safety().await?;
-        self.prepare().await?;
-        self.store.check_writable().await.map_err(RegistrationError::Store)?;
-        Ok(())
+        // It writes, too.
+        self.prepare().await
     }
 
-    /// The policy of an evicting server that is accepted.
-    async fn check_safety(&self) -> Result<Option<String>, SafetyError> {
+    async fn check_safety(&self) -> Result<Safety, SafetyError> {
         self.store.check_safety(self.allow_eviction).await
     }
 
     fn generation(&self) -> u64 {
         *self.store.connection().generations().borrow()
+    }
+}
+
+fn tell_of(safety: &Safety) {
+    if let Some(policy) = &safety.evicting {
+        tracing::warn!(policy, "redis evicts keys when it is full; noeviction is the safe policy");
+    }
+    if !safety.unchecked.is_empty() {
+        let unchecked = safety.unchecked.join(", ");
+        tracing::warn!(
+            unchecked,
+            "redis does not let its user ask for everything: see yourself that it is 6.2 or later, a master and set \
+             to noeviction, or grant the right to ask with `ACL SETUSER <user> +info`"
+        );
+    }
+}
+
+fn tell_of_loss(registrations: &Registrations) {
+    let any = |wanted| registrations.routes.iter().any(|(_, registration)| *registration == wanted);
+    if any(Registration::Created) {
+        metrics::redis_error(EMPTIED);
+        tracing::error!("redis has lost its data: routes that were registered are gone, and their messages with them");
+    } else if any(Registration::Reopened) {
+        metrics::redis_error(EMPTIED);
+        tracing::error!("redis has lost keys of a partition: it is open again, but messages may be gone");
+    }
+}
+
+impl Known {
+    fn tell_of_rights(&mut self, may_load: bool, may_wake: bool) {
+        if !may_load && !self.told_of_load {
+            tracing::warn!("redis denies its user SCRIPT LOAD: scripts are sent with the first call of each instead");
+            self.told_of_load = true;
+        }
+        if !may_wake {
+            metrics::wakeups_denied(1);
+            if !self.told_of_publish {
+                tracing::warn!(
+                    "redis denies its user PUBLISH: what it schedules may be late by up to `max_sleep`; grant it with \
+                     `ACL SETUSER <user> +publish &<channel>`"
+                );
+                self.told_of_publish = true;
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::RedisServer;
+use crate::support::{RedisServer, proxy::Proxy};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// What a busy machine may add.
@@ -155,4 +155,83 @@ async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() 
     let attempts = attempts.load(Ordering::SeqCst);
     assert!((2..=11).contains(&attempts), "{attempts} attempts to connect within a second");
     assert!(failures > 100, "callers waited for a server that is away: {failures}");
+}
+
+#[tokio::test]
+async fn a_link_to_a_replica_is_replaced_once_a_second_and_no_more_behind_a_master() {
+    let (replica, master) = (RedisServer::start().await, RedisServer::start().await);
+    redis::cmd("REPLICAOF")
+        .arg(&["127.0.0.1", "1"])
+        .exec_async(&mut replica.connection().await)
+        .await
+        .expect("demoted");
+    let proxy = Proxy::start(replica.port());
+    let connection = connection(&proxy.redis_url(), TIMEOUT);
+    let write = async || connection.run::<u64>(redis::cmd("HDEL").arg("key").arg("field")).await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(2500) {
+        let error = write().await.expect_err("a replica takes no writes");
+        assert!(matches!(error, StoreError::Unavailable { kind: "readonly", .. }), "{error}");
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(proxy.accepted(), 3, "at first, and after one and two seconds");
+    proxy.lead_to(master.port());
+    timeout(Duration::from_secs(2), async {
+        while write().await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("the master is found");
+    sleep(Duration::from_millis(1500)).await;
+    write().await.expect("it is still there");
+    assert_eq!(proxy.accepted(), 4);
+}
+
+#[tokio::test]
+async fn a_replica_that_lost_its_master_is_left() {
+    let replica = RedisServer::start_with(&["--replica-serve-stale-data", "no"]).await;
+    let proxy = Proxy::start(replica.port());
+    let connection = connection(&proxy.redis_url(), TIMEOUT);
+    let read = async || connection.run::<Option<String>>(redis::cmd("GET").arg("key")).await;
+    read().await.expect("a master");
+    redis::cmd("REPLICAOF")
+        .arg(&["127.0.0.1", "1"])
+        .exec_async(&mut replica.connection().await)
+        .await
+        .expect("demoted");
+    sleep(Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        let error = read().await.expect_err("it has no data to show");
+        assert!(matches!(error, StoreError::Unavailable { kind: "masterdown", .. }), "{error}");
+    }
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_is_loading_is_left() {
+    // A millisecond for each key.
+    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let server = RedisServer::start_with(&slow).await;
+    let proxy = Proxy::start(server.port());
+    let connection = connection(&proxy.redis_url(), TIMEOUT);
+    let read = async || connection.run::<Option<String>>(redis::cmd("GET").arg("key")).await;
+    read().await.expect("it has nothing to load");
+    let mut raw = server.connection().await;
+    redis::cmd("DEBUG").arg("POPULATE").arg(3000).exec_async(&mut raw).await.expect("populated");
+    sleep(Duration::from_secs(1)).await;
+    let reloading = tokio::spawn(async move { redis::cmd("DEBUG").arg("RELOAD").exec_async(&mut raw).await });
+    let mut refused = 0;
+    while !reloading.is_finished() {
+        match read().await {
+            Err(StoreError::Unavailable { kind: "loading", .. }) => refused += 1,
+            // Between two looks at its clients it stands still.
+            Ok(_) | Err(StoreError::Unavailable { kind: "timeout" | "connect", .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    reloading.await.expect("no panic").expect("reloaded");
+    assert!(refused > 0);
+    assert!((2..=5).contains(&proxy.accepted()), "{} connections", proxy.accepted());
 }

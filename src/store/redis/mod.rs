@@ -22,8 +22,8 @@ pub use engine::MAX_ERROR_BYTES;
 pub use foreign::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
 pub use keys::DelayQueueKeys;
 pub use look::{Listed, PartitionStats};
-pub use route::{Registration, RegistrationError, RouteSettings};
-pub use safety::SafetyError;
+pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
+pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -59,8 +59,6 @@ pub struct RedisStore {
     connection: Arc<Connection>,
     prefix: String,
     routes: BTreeMap<Arc<str>, Route>,
-    /// Whether there are sources whose scripts name keys of others beside ours.
-    moves_foreign: bool,
 }
 
 struct Route {
@@ -78,13 +76,7 @@ impl RedisStore {
                 (settings.name.clone(), Route { settings, keys })
             })
             .collect();
-        Self { connection, prefix: prefix.to_owned(), routes, moves_foreign: false }
-    }
-
-    /// The same where messages are moved out of other programs' keys, which no cluster keeps beside ours: it is refused.
-    #[must_use]
-    pub fn moving_foreign(self, moves_foreign: bool) -> Self {
-        Self { moves_foreign, ..self }
+        Self { connection, prefix: prefix.to_owned(), routes }
     }
 
     /// The routes that this serves, by name.

@@ -85,7 +85,7 @@ impl Reply {
 }
 
 /// The reply's content may be a payload: only its kind is told.
-fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
+pub fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
     let got = match got {
         None => "nothing usable",
         Some(Value::Int(_)) => "an integer",

@@ -20,6 +20,17 @@ use crate::{
 pub enum Registration {
     Created,
     Kept,
+    /// It was known, but a partition of it was not open.
+    Reopened,
+}
+
+/// What registering all of them found.
+#[derive(Clone, Debug)]
+pub struct Registrations {
+    /// By name.
+    pub routes: Vec<(String, Registration)>,
+    /// Whether scripts may be loaded; where not, calls bring their text.
+    pub may_load: bool,
 }
 
 /// Why a route cannot be served.
@@ -96,10 +107,8 @@ impl RedisStore {
     /// already. `repartition`: where a route is stored with another number of partitions, and holds no message in any
     /// partition of either number and is not paused, one script changes the number and closes the partitions until they
     /// are opened anew; an instance that wants the old number can schedule nothing from then on.
-    pub async fn register(&self, repartition: bool) -> Result<Vec<(String, Registration)>, RegistrationError> {
-        for script in script::all() {
-            script.load(&self.connection).await?;
-        }
+    pub async fn register(&self, repartition: bool) -> Result<Registrations, RegistrationError> {
+        let may_load = self.load_scripts().await?;
         let mut registrations = Vec::new();
         for (name, route) in &self.routes {
             let mut registered = self.register_route(route).await?;
@@ -118,7 +127,16 @@ impl RedisStore {
             })?;
             registrations.push((name.to_string(), registration));
         }
-        Ok(registrations)
+        Ok(Registrations { routes: registrations, may_load })
+    }
+
+    async fn load_scripts(&self) -> Result<bool, StoreError> {
+        for script in script::all() {
+            if !script.load(&self.connection).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The inner error: as what else it is stored.
@@ -138,6 +156,7 @@ impl RedisStore {
             .await?;
         Ok(match reply.as_str() {
             "created" => Ok(Registration::Created),
+            "reopened" => Ok(Registration::Reopened),
             "kept" | "updated" => Ok(Registration::Kept),
             _ => Err(reply),
         })
@@ -165,21 +184,34 @@ impl RedisStore {
             .await
     }
 
-    /// Whether Redis knows every route with its number of partitions; one command.
+    /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
+    /// replica refuses.
     pub async fn is_registered(&self) -> Result<bool, StoreError> {
-        if self.routes.is_empty() {
-            return Ok(true);
+        let routes_key = routes_key(&self.prefix);
+        let mut all = vec![routes_key.as_str()];
+        all.extend(self.routes.values().flat_map(|route| &route.keys).map(|keys| keys.route.as_str()));
+        let mut call = script::REGISTERED.keys(&all);
+        for settings in self.routes() {
+            call = call.arg(&*settings.name).arg(DATA_VERSION).arg(settings.partitions);
         }
-        let mut command = redis::cmd("HMGET");
-        command.arg(routes_key(&self.prefix));
-        for name in self.routes.keys() {
-            command.arg(&**name);
-        }
-        let known: Vec<Option<String>> = self.connection.run(&command).await?;
+        let known: Vec<Option<String>> = call.run(&self.connection).await?;
         Ok(self.routes().zip(known).all(|(settings, json)| {
             let known = json.and_then(|json| RouteSettings::from_json(&settings.name, &json));
             known.is_some_and(|known| known.partitions == settings.partitions)
         }))
+    }
+
+    /// Whether this user may publish wake-ups, found out by one for each route: a script's own that is denied shows
+    /// nowhere, and whether it would be can only be asked by users with more rights (ACL DRYRUN).
+    pub async fn may_wake(&self) -> Result<bool, StoreError> {
+        for channel in self.routes.values().filter_map(|route| route.keys.first()).map(|keys| &keys.wake) {
+            let heard: Option<u64> =
+                self.connection.run_if_permitted(redis::cmd("PUBLISH").arg(channel).arg("")).await?;
+            if heard.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The routes that Redis knows of this release's data version, whoever registered them, by name.

@@ -1,7 +1,16 @@
-//! Whether this Redis may be trusted with messages: new enough, not evicting, writable.
+//! Whether this Redis may be trusted with messages: new enough, a single server, not evicting, writable.
+//!
+//! HELLO tells most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, tells the rest,
+//! and all of it where HELLO is denied. A cluster tells by an error. What is not told is not checked, and named.
 
-use super::{RedisStore, keys::routes_key};
-use crate::port::StoreError;
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{
+    RedisStore,
+    keys::{PartitionKeys, routes_key},
+};
+use crate::{connection::is_of_cluster, port::StoreError};
 
 /// ZMSCORE came with 6.2.
 const MIN_VERSION: (u32, u32) = (6, 2);
@@ -16,7 +25,7 @@ pub enum SafetyError {
          `redis.allow_eviction: true`)"
     )]
     Evicting { policy: String },
-    #[error("redis is a cluster: sources of type sorted_set and delayqueue need a single server, or none of them")]
+    #[error("redis is a cluster, which punctual does not follow: it needs a single server")]
     Cluster,
     #[error("redis is a read-only replica")]
     Replica,
@@ -31,30 +40,57 @@ impl SafetyError {
     }
 }
 
+/// What should be told of a Redis that may be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Safety {
+    /// The eviction policy, where it is accepted but not the safe one.
+    pub evicting: Option<String>,
+    /// What this user may not ask for.
+    pub unchecked: Vec<&'static str>,
+}
+
+/// What a server says of itself.
+#[derive(Default)]
+struct Server {
+    version: Option<String>,
+    is_cluster: Option<bool>,
+    role: Option<String>,
+}
+
 impl RedisStore {
-    /// Asks the server itself; needs no CONFIG rights. The answer is the eviction policy, if it is one that is
-    /// accepted but should be told: no key of punctual has a TTL, so volatile-* passes them by.
-    pub async fn check_safety(&self, allow_eviction: bool) -> Result<Option<String>, SafetyError> {
-        let server = self.info("server").await?;
-        let found = field(&server, "redis_version").unwrap_or_default().to_owned();
-        let mut parts = found.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        if version < MIN_VERSION {
-            return Err(SafetyError::TooOld { found });
+    /// Asks the server itself; needs no CONFIG rights. A replica loses its links: there may be a master behind its
+    /// address by now.
+    pub async fn check_safety(&self, allow_eviction: bool) -> Result<Safety, SafetyError> {
+        let asked = Instant::now();
+        let server = match self.hello().await? {
+            Some(server) => server,
+            None => self.server_info().await?,
+        };
+        if let Some(found) = &server.version
+            && is_too_old(found)
+        {
+            return Err(SafetyError::TooOld { found: found.clone() });
         }
-        if self.moves_foreign && field(&self.info("cluster").await?, "cluster_enabled") == Some("1") {
+        let is_cluster = match server.is_cluster {
+            Some(is_cluster) => is_cluster,
+            None => self.refuses_slots().await?,
+        };
+        if is_cluster {
             return Err(SafetyError::Cluster);
         }
-        let memory = self.info("memory").await?;
-        let policy = field(&memory, "maxmemory_policy").unwrap_or_default().to_owned();
-        if policy.starts_with("allkeys") && !allow_eviction {
-            return Err(SafetyError::Evicting { policy });
-        }
-        let replication = self.info("replication").await?;
-        if field(&replication, "role") != Some("master") {
+        let policy = self.info("memory").await?.and_then(|memory| field(&memory, "maxmemory_policy"));
+        let unchecked = [
+            ("version", server.version.is_none()),
+            ("role", server.role.is_none()),
+            ("eviction policy", policy.is_none()),
+        ];
+        let evicting = policy.map(|policy| evicting(policy, allow_eviction)).transpose()?.flatten();
+        if server.role.is_some_and(|role| role != "master") {
+            self.connection.lost_master(asked);
             return Err(SafetyError::Replica);
         }
-        Ok((policy != "noeviction").then_some(policy))
+        let unchecked = unchecked.into_iter().filter(|(_, is_unchecked)| *is_unchecked).map(|(what, _)| what);
+        Ok(Safety { evicting, unchecked: unchecked.collect() })
     }
 
     /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.
@@ -63,11 +99,84 @@ impl RedisStore {
         Ok(())
     }
 
-    async fn info(&self, section: &str) -> Result<String, StoreError> {
-        self.connection.run(redis::cmd("INFO").arg(section)).await
+    /// Whether it wants keys of one slot only, as a cluster does: ours have several.
+    async fn refuses_slots(&self) -> Result<bool, StoreError> {
+        let mut command = redis::cmd("EXISTS");
+        command.arg(routes_key(&self.prefix)).arg(PartitionKeys::new(&self.prefix, "", 0).route);
+        match self.connection.run::<u64>(&command).await {
+            Err(error) if is_of_cluster(&error) => Ok(true),
+            answer => answer.map(|_| false),
+        }
+    }
+
+    async fn hello(&self) -> Result<Option<Server>, StoreError> {
+        let reply: Option<Value> = self.connection.run_if_permitted(&redis::cmd("HELLO")).await?;
+        let Some(fields) = reply.as_ref().and_then(Value::as_map_iter) else { return Ok(None) };
+        let mut server = Server::default();
+        for (name, value) in fields {
+            let text = |value| redis::from_redis_value_ref::<String>(value).ok();
+            match text(name).as_deref() {
+                Some("version") => server.version = text(value),
+                Some("mode") => server.is_cluster = text(value).map(|mode| mode == "cluster"),
+                Some("role") => server.role = text(value),
+                _ => {}
+            }
+        }
+        Ok(Some(server))
+    }
+
+    async fn server_info(&self) -> Result<Server, StoreError> {
+        let version = self.info("server").await?.and_then(|server| field(&server, "redis_version"));
+        let cluster = self.info("cluster").await?.and_then(|cluster| field(&cluster, "cluster_enabled"));
+        let role = self.info("replication").await?.and_then(|replication| field(&replication, "role"));
+        Ok(Server { version, is_cluster: cluster.map(|enabled| enabled == "1"), role })
+    }
+
+    async fn info(&self, section: &str) -> Result<Option<String>, StoreError> {
+        self.connection.run_if_permitted(redis::cmd("INFO").arg(section)).await
     }
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+fn field(info: &str, name: &str) -> Option<String> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
+}
+
+fn is_too_old(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < MIN_VERSION
+}
+
+/// The policy, unless it is the safe one. No key of punctual has a TTL, so volatile-* passes them by; any other, also
+/// one with another server's name, may delete whole queues.
+fn evicting(policy: String, allow_eviction: bool) -> Result<Option<String>, SafetyError> {
+    match policy.as_str() {
+        "noeviction" => Ok(None),
+        volatile if volatile.starts_with("volatile-") => Ok(Some(policy)),
+        _ if allow_eviction => Ok(Some(policy)),
+        _ => Err(SafetyError::Evicting { policy }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_policies_that_are_known_to_spare_keys_without_a_ttl_are_accepted() {
+        let judged = |policy: &str, allow| evicting(policy.to_owned(), allow);
+        assert_eq!(judged("noeviction", false), Ok(None));
+        assert_eq!(judged("volatile-ttl", false), Ok(Some("volatile-ttl".into())));
+        // Dragonfly's cache mode is `eviction`.
+        for policy in ["allkeys-lru", "eviction", "volatile", ""] {
+            assert_eq!(judged(policy, false), Err(SafetyError::Evicting { policy: policy.into() }));
+            assert_eq!(judged(policy, true), Ok(Some(policy.into())));
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (version, too_old) in [("6.0.20", true), ("6.2.0", false), ("7.0.15", false), ("10.0", false), ("", true)] {
+            assert_eq!(is_too_old(version), too_old, "{version}");
+        }
+    }
 }

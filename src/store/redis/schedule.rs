@@ -2,7 +2,11 @@
 
 use redis::Value;
 
-use super::{MAX_CALL_BYTES, RedisStore, Route, reply::Reply, script, unless_closed};
+use super::{
+    MAX_CALL_BYTES, RedisStore, Route,
+    reply::{Reply, unexpected},
+    script, unless_closed,
+};
 use crate::{
     codec,
     message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State},
@@ -70,17 +74,7 @@ impl RedisStore {
         batch
             .iter()
             .map(|message| {
-                let text = reply.text()?;
-                let status = match text.as_str() {
-                    "scheduled" => Status::Scheduled,
-                    "replaced" => Status::Replaced,
-                    "revived" => Status::Revived,
-                    "in_flight" => Status::InFlight,
-                    "known" => Status::Known,
-                    "unack" => Status::Exists(State::Unack),
-                    "dead" => Status::Exists(State::Dead),
-                    other => Ending::parse(other).map_or(Status::Exists(State::Pending), Status::Ended),
-                };
+                let status = status(&reply.text()?)?;
                 Ok(Scheduled { id: message.id.clone(), due: reply.millis()?, status })
             })
             .collect()
@@ -136,6 +130,21 @@ impl RedisStore {
     }
 }
 
+/// As lua/schedule.lua names it. Of another release's script, say, nothing may be concluded: it is no success.
+fn status(text: &str) -> Result<Status, StoreError> {
+    Ok(match text {
+        "scheduled" => Status::Scheduled,
+        "replaced" => Status::Replaced,
+        "revived" => Status::Revived,
+        "in_flight" => Status::InFlight,
+        "known" => Status::Known,
+        "pending" => Status::Exists(State::Pending),
+        "unack" => Status::Exists(State::Unack),
+        "dead" => Status::Exists(State::Dead),
+        other => Status::Ended(Ending::parse(other).ok_or_else(|| unexpected("a status that is known", None))?),
+    })
+}
+
 fn record_argument(record: Option<&LogRecord>) -> String {
     record.map_or_else(String::new, LogRecord::to_string)
 }
@@ -144,5 +153,20 @@ fn due_argument(due: Due) -> String {
     match due {
         Due::After(millis) => format!("+{millis}"),
         Due::At(at) => at.get().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_that_is_not_known_is_no_success() {
+        assert_eq!(status("pending"), Ok(Status::Exists(State::Pending)));
+        assert_eq!(status("delivered"), Ok(Status::Ended(Ending::Delivered)));
+        for unknown in ["", "Scheduled", "postponed"] {
+            let error = status(unknown).expect_err("not known");
+            assert!(matches!(error, StoreError::Unavailable { kind: "reply", .. }), "{error}");
+        }
     }
 }

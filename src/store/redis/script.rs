@@ -40,6 +40,7 @@ scripts! {
     RECOVER "recover"
     REDRIVE "redrive"
     REGISTER "register"
+    REGISTERED "registered"
     REPARTITION "repartition"
     RESCHEDULE "reschedule"
     SCHEDULE "schedule"
@@ -79,8 +80,11 @@ impl Script {
         Call { script: self, command, place }
     }
 
-    pub async fn load(&self, connection: &Connection) -> Result<(), StoreError> {
-        connection.run(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await
+    /// Whether this user may load scripts; where not, calls bring the text.
+    pub async fn load(&self, connection: &Connection) -> Result<bool, StoreError> {
+        let loaded: Option<String> =
+            connection.run_if_permitted(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await?;
+        Ok(loaded.is_some())
     }
 }
 

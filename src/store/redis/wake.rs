@@ -7,7 +7,8 @@
 //! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
 //! within 4 s (`connection`); when somebody in between keeps it open and passes nothing, our own PING finds out,
 //! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
-//! may be late that has become the head meanwhile.
+//! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
+//! any connection to that address finds it out (`connection`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,11 +16,14 @@ use futures::StreamExt;
 use redis::Client;
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{engine::CALL, keys::PartitionKeys};
-use crate::port::{Bell, Partition};
+use crate::{
+    connection::Mastership,
+    port::{Bell, Partition},
+};
 
 /// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
 /// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.
@@ -37,6 +41,8 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Holds the bells, and rings them while `run` is polled.
 pub struct WakeListener {
     client: Client,
+    /// Of the server's address.
+    mastership: Arc<Mastership>,
     /// Of partitions, by channel.
     bells: HashMap<String, Vec<Arc<Bell>>>,
     /// Of other programs' keys, by channel.
@@ -50,7 +56,14 @@ pub struct WakeListener {
 impl WakeListener {
     pub fn new(client: Client) -> Self {
         let (bells, others) = (HashMap::new(), HashMap::new());
-        Self { client, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        let mastership = Arc::default();
+        Self { client, mastership, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+    }
+
+    /// The same beside connections to this address: what one finds out about its server, all do.
+    #[must_use]
+    pub fn beside(self, mastership: Arc<Mastership>) -> Self {
+        Self { mastership, ..self }
     }
 
     /// A bell for the sleeper of a partition; call for all of them before `run`.
@@ -85,10 +98,12 @@ impl WakeListener {
         if self.bells.is_empty() {
             return std::future::pending().await;
         }
-        let mut told = false;
+        let (mut told, mut told_of_others) = (false, false);
         loop {
-            let error = match self.listen().await {
-                Ok(()) => {
+            let error = match self.listen(&mut told_of_others).await {
+                // At once: the keeper tells of a lost master.
+                Ok(End::Outdated) => continue,
+                Ok(End::Lost) => {
                     told = false;
                     "the connection was lost".to_owned()
                 }
@@ -107,8 +122,9 @@ impl WakeListener {
         }
     }
 
-    /// `Ok` when a subscription that had stood was lost, an error when none came about.
-    async fn listen(&self) -> Result<(), String> {
+    /// How a subscription that stood ended; an error when none came about. `told`: whether it was logged that the channels
+    /// of others are refused.
+    async fn listen(&self, told: &mut bool) -> Result<End, String> {
         let subscribe = async {
             let mut subscription = self.client.get_async_pubsub().await?;
             subscription.subscribe(self.bells.keys().collect::<Vec<_>>()).await?;
@@ -117,6 +133,7 @@ impl WakeListener {
             let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
             Ok::<_, redis::RedisError>((subscription.split(), refused))
         };
+        let begun = Instant::now();
         let ((mut commands, mut messages), refused) = match timeout(ANSWER_TIMEOUT, subscribe).await {
             Ok(Ok(parts)) => parts,
             Ok(Err(error)) => return Err(error.to_string()),
@@ -125,7 +142,9 @@ impl WakeListener {
         set_listening(&self.bells, true);
         match refused {
             None => set_listening(&self.others, true),
+            Some(_) if *told => {}
             Some(error) => {
+                *told = true;
                 tracing::warn!(%error, "redis does not tell of changes of sources' keys: they are looked at every `poll`");
             }
         }
@@ -133,22 +152,34 @@ impl WakeListener {
         let few = self.sleepers <= FEW_SLEEPERS;
         let ping_interval = if few { PING_INTERVAL_OF_FEW } else { PING_INTERVAL };
         loop {
-            match timeout(ping_interval, messages.next()).await {
+            let message = tokio::select! {
+                message = timeout(ping_interval, messages.next()) => message,
+                () = self.mastership.outdated(begun) => return Ok(End::Outdated),
+            };
+            match message {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
                     let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));
                     let ring = if message.get_payload_bytes() == CALL.as_bytes() { Bell::call } else { Bell::ring };
                     bells.flatten().for_each(|bell| ring(bell));
                 }
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(End::Lost),
                 // Quiet for a while: does it still live?
                 Err(_) => match timeout(ANSWER_TIMEOUT, commands.ping::<redis::Value>()).await {
                     Ok(Ok(_)) => {}
-                    _ => return Ok(()),
+                    _ => return Ok(End::Lost),
                 },
             }
         }
     }
+}
+
+/// How a subscription ended.
+enum End {
+    /// The connection did.
+    Lost,
+    /// It may lead to what is no master any more.
+    Outdated,
 }
 
 fn set_listening(bells: &HashMap<String, Vec<Arc<Bell>>>, listening: bool) {

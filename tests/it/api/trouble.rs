@@ -104,6 +104,37 @@ async fn an_evicting_redis_is_not_ready() {
 }
 
 #[tokio::test]
+async fn a_partition_whose_keys_vanished_is_opened_again_by_the_next_call() {
+    let server = ApiServer::start().await;
+    server.schedule("b", r#"{"id":"before","payload":1}"#).await;
+    let mut raw = server.redis.connection().await;
+    let both = ["{punctual:b:0}:route", "{punctual:b:1}:route"];
+    let _: u64 = redis::cmd("DEL").arg(both[0]).arg(both[1]).query_async(&mut raw).await.unwrap();
+    let batch: Vec<String> = (0..20).map(|n| format!(r#"{{"id":"m{n}","payload":1}}"#)).collect();
+    let answer = server.call("POST", "/v1/routes/b/messages", &format!("[{}]", batch.join(","))).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    server.schedule("b", r#"{"id":"after","payload":1}"#).await;
+
+    let _: u64 = redis::cmd("DEL").arg(both[1]).query_async(&mut raw).await.unwrap();
+    assert_eq!(server.call("GET", "/readyz", "").await.status, 200);
+    let open: u64 = redis::cmd("EXISTS").arg(&both).query_async(&mut raw).await.unwrap();
+    assert_eq!(open, 2, "what is ready accepts messages");
+}
+
+#[tokio::test]
+async fn a_replica_is_not_ready_and_says_so() {
+    let server = ApiServer::start().await;
+    assert_eq!(server.call("GET", "/readyz", "").await.status, 200);
+    let mut raw = server.redis.connection().await;
+    let _: () = redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).query_async(&mut raw).await.unwrap();
+    let answer = server.call("GET", "/readyz", "").await;
+    assert_eq!(answer.problem(503), "not-ready");
+    assert!(answer.text.contains("replica"), "{}", answer.text);
+    let refused = server.call("POST", "/v1/routes/a/messages", r#"{"payload":1}"#).await;
+    assert_eq!(refused.problem(503), "unavailable");
+}
+
+#[tokio::test]
 async fn stopping_finishes_what_is_under_way_and_closes_what_is_idle() {
     let mut server = ApiServer::start().await;
     let mut idle = TcpStream::connect(server.address).await.unwrap();

@@ -8,6 +8,7 @@ mod payload;
 
 mod commands;
 mod crash;
+mod demotion;
 mod economy;
 mod flow;
 mod idle;
@@ -16,6 +17,7 @@ mod outage;
 mod poison;
 mod redis_outage;
 mod refusals;
+mod rights;
 mod secrets;
 mod sharing;
 mod stop;

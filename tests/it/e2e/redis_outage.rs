@@ -23,21 +23,20 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const BACK_WITHIN: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(2);
 
-fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
+pub fn configuration(url: &str, receiver: &Receiver) -> String {
     format!(
-        "redis: {{ url: '{}' }}\nserver: {{ request_timeout: 2s }}\n\
+        "redis: {{ url: '{url}' }}\nserver: {{ request_timeout: 2s }}\n\
          sinks: {{ hook: {{ type: http, url: '{}', timeout: 4s }} }}\n\
          routes: {{ web: {{ sink: hook, lease: 5s }} }}\n",
-        redis.url(),
         receiver.url()
     )
 }
 
 #[derive(Default)]
-struct Posts {
+pub struct Posts {
     accepted: Vec<String>,
     /// When the latest was accepted.
-    latest: Option<Instant>,
+    pub latest: Option<Instant>,
     unavailable: usize,
     slowest_refusal: Duration,
 }
@@ -46,7 +45,7 @@ struct Posts {
 async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() {
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start_with(&["--appendfsync", "everysec"]).await, Receiver::start());
-    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
     let (posts, stop) = (Arc::new(Mutex::new(Posts::default())), Arc::new(AtomicBool::new(false)));
     let posting = tokio::spawn(post(client.clone(), Arc::clone(&posts), Arc::clone(&stop)));
@@ -97,7 +96,7 @@ async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() 
 }
 
 /// Arrays of 20, one after another; whatever is not accepted is not repeated.
-async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool>) {
+pub async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool>) {
     for round in 0.. {
         if stop.load(Ordering::SeqCst) {
             return;
@@ -129,7 +128,7 @@ async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool>) {
 async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
-    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
     client.schedule("web", r#"{"id":"will-be-lost","delay":"1h","payload":""}"#).await;
     redis.restart_empty().await;
@@ -152,7 +151,7 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
 async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices_and_used_again() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
-    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
     let client = Client::of(&punctual);
     let emptied = async || client.metrics().await.sum("punctual_redis_errors_total", &["kind=\"emptied\""]);
     let flush = async || redis::cmd("FLUSHALL").exec_async(&mut redis.connection().await).await.expect("flushed");
@@ -171,6 +170,13 @@ async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices
     assert_eq!(known, ["web"]);
     let log = punctual.log();
     assert_eq!(log.matches("redis has lost its data").count(), 2, "once each: {log}");
+
+    redis::cmd("DEL").arg("{punctual:web:0}:route").exec_async(&mut redis.connection().await).await.expect("deleted");
+    client.schedule("web", r#"{"id":"repaired","delay":"100ms","payload":""}"#).await;
+    assert_eq!(emptied().await, 3, "a part of it, too");
+    assert!(punctual.log().contains("redis has lost keys of a partition"), "{}", punctual.log());
+    let requests = receiver.wait_for(2, Duration::from_secs(5)).await;
+    assert_eq!(requests[1].id(), "repaired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +185,7 @@ async fn a_redis_that_stands_still_is_answered_for_in_time_and_nothing_comes_twi
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     // Commands are given up meanwhile, although Redis carries them out later.
-    let configuration = configuration(&redis, &receiver).replace("redis: {", "redis: { timeout: 1s,");
+    let configuration = configuration(&redis.url(), &receiver).replace("redis: {", "redis: { timeout: 1s,");
     let punctual = Punctual::start(&configuration).await;
     let client = Client::of(&punctual);
     let (posts, stop) = (Arc::new(Mutex::new(Posts::default())), Arc::new(AtomicBool::new(false)));
@@ -219,7 +225,7 @@ async fn an_instance_that_starts_before_its_redis_lives_and_becomes_ready_with_i
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     redis.kill();
-    let mut punctual = Punctual::spawn(&configuration(&redis, &receiver), &[]);
+    let mut punctual = Punctual::spawn(&configuration(&redis.url(), &receiver), &[]);
     let client = Client::of(&punctual);
     eventually("it answers", Duration::from_secs(10), async || {
         let answer = client.try_post("web", r#"{"payload":""}"#.into()).await?;

@@ -67,23 +67,29 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_refused_where_messages_live_in_keys_of_others() {
+async fn a_cluster_is_refused_also_where_only_its_errors_tell_of_it() {
     let _alone = alone().await;
-    for assigned in [false, true] {
-        let redis = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+    for (assigned, silent) in [(false, false), (true, false), (false, true), (true, true)] {
+        // Redis itself lets every user call HELLO.
+        let hidden = if silent { &["--rename-command", "HELLO", ""][..] } else { &[] };
+        let redis = RedisServer::start_with(&[&["--cluster-enabled", "yes"], hidden].concat()).await;
+        let mut raw = redis.connection().await;
         if assigned {
-            let mut slots = redis::cmd("CLUSTER");
-            slots
-                .arg("ADDSLOTSRANGE")
-                .arg(0)
-                .arg(16383)
-                .exec_async(&mut redis.connection().await)
-                .await
-                .expect("assigned");
+            redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(&[0, 16383]).exec_async(&mut raw).await.expect("assigned");
+            // A node that has just got its slots takes a moment to believe that the cluster is well.
+            eventually("it serves", std::time::Duration::from_secs(5), async || {
+                let info: String =
+                    redis::cmd("CLUSTER").arg("INFO").query_async(&mut redis.connection().await).await.ok()?;
+                info.contains("cluster_state:ok").then_some(())
+            })
+            .await;
         }
-        let source = "sources: { theirs: { type: sorted_set, key: delayed, route: list } }\n";
-        let workplace = Workplace::with(&(configuration(&redis, 1) + source));
-        let text = "redis is a cluster: sources of type sorted_set and delayqueue need a single server";
+        let limited = ["SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-info", "-cluster"];
+        redis::cmd("ACL").arg(&limited).exec_async(&mut raw).await.expect("a user");
+        let url = format!("'{}'", redis.url());
+        let user = if silent { format!("{url}, username: limited, password: secret") } else { url.clone() };
+        let workplace = Workplace::with(&configuration(&redis, 1).replace(&url, &user));
+        let text = "redis is a cluster, which punctual does not follow: it needs a single server";
         assert_refused(&workplace.run(&["serve"]).await, 1, &[text]);
         let checked = workplace.run(&["check", "--connect"]).await;
         assert!(checked.code == Some(1) && checked.out.contains(text), "{checked:?}");

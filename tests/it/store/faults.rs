@@ -35,7 +35,7 @@ const GROWING: [&str; 13] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 6] = ["claim again", "claim too late", "due", "get", "list", "stats"];
+const READING: [&str; 7] = ["claim again", "claim too late", "due", "get", "list", "registered", "stats"];
 /// Scenes that do not read a key that they pass: it may hold anything.
 const UNTOUCHED: [(&str, &str); 40] = [
     ("ack", "dead"),

@@ -12,10 +12,10 @@ use punctual::{
 };
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, store_of},
+    bench::{Bench, MAX_PAYLOAD, id, store_of},
     foreign::{self, entries, entry, place},
     operation::ids,
-    rows::PREFIX,
+    rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
 };
 
@@ -67,6 +67,29 @@ async fn a_redis_that_was_emptied_is_told_the_routes_before_anything_is_taken() 
     let known: bool =
         redis::cmd("EXISTS").arg(format!("{PREFIX}:routes")).query_async(&mut bench.raw).await.expect("an answer");
     assert!(known);
+
+    // So is one that lost a partition only.
+    assert!(bench.store.is_registered().await.expect("an answer"));
+    let close = async |bench: &mut Bench| {
+        redis::cmd("DEL").arg(key(ROUTE, 0, "route")).exec_async(&mut bench.raw).await.expect("deleted");
+        assert!(!bench.store.is_registered().await.expect("an answer"));
+    };
+    close(&mut bench).await;
+    redis::cmd("ZADD").arg(&[SOURCE, "1", "two"]).exec_async(&mut bench.raw).await.expect("added");
+    let batch = [entry("two", "two")];
+    let verdicts = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("opened anew");
+    assert_eq!(verdicts, [Taken]);
+    close(&mut bench).await;
+    let message = NewMessage {
+        id: id("broken"),
+        due: Due::NOW,
+        payload: Bytes::from_static(b"x"),
+        metadata: Metadata::default(),
+        on_conflict: OnConflict::Keep,
+        record: None,
+    };
+    let left = bench.queue.inter(ROUTE, vec![(message, "broken".into())]).await.expect("opened anew");
+    assert!(left.is_empty());
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ pub const NEW: u64 = u64::MAX;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 43] = [
+pub const SCENES: [(&str, &str); 44] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -72,6 +72,7 @@ pub const SCENES: [(&str, &str); 43] = [
     ("redrive all", "redrive"),
     ("redrive some", "redrive"),
     ("register", "register"),
+    ("registered", "registered"),
     ("release", "settle"),
     ("repartition", "repartition"),
     ("reschedule", "reschedule"),
@@ -251,6 +252,7 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
+            "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
                 let other = if scene == "register" { &self.other } else { &self.repartitioned };

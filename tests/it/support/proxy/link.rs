@@ -33,7 +33,8 @@ const MAX_PATTERN_BYTES: usize = 256;
 
 /// What the handle, the acceptor and all connections share.
 pub struct Shared {
-    server: SocketAddr,
+    /// Where new connections lead.
+    pub server: Mutex<SocketAddr>,
     pub mode: watch::Sender<Mode>,
     /// Connections so far.
     pub accepted: AtomicUsize,
@@ -50,7 +51,12 @@ pub struct Loss {
 
 impl Shared {
     pub fn new(server: SocketAddr) -> Self {
-        Self { server, mode: watch::Sender::new(Mode::Pass), accepted: AtomicUsize::new(0), armed: Mutex::new(None) }
+        Self {
+            server: Mutex::new(server),
+            mode: watch::Sender::new(Mode::Pass),
+            accepted: AtomicUsize::new(0),
+            armed: Mutex::new(None),
+        }
     }
 
     pub fn arm(&self, loss: Loss) {
@@ -76,7 +82,8 @@ pub async fn carry(client: TcpStream, shared: Arc<Shared>) {
     if shared.mode() == Mode::BlackHole {
         return swallow(&mut client_in).await;
     }
-    let Ok(server) = TcpStream::connect(shared.server).await else { return };
+    let server = *shared.server.lock().expect("no panic under this lock");
+    let Ok(server) = TcpStream::connect(server).await else { return };
     let _ = (server.set_nodelay(true), client_out.as_ref().set_nodelay(true));
     let (server_in, server_out) = server.into_split();
     let (to_server, server_line) = mpsc::channel(LINE_CHUNKS);

@@ -55,7 +55,7 @@ impl Proxy {
     pub fn start(port: u16) -> Self {
         let front = Port::reserve();
         let address = front.address();
-        let shared = Arc::new(Shared::new(SocketAddr::from(([127, 0, 0, 1], port))));
+        let shared = Arc::new(Shared::new(local(port)));
         let (commands, inbox) = mpsc::channel(1);
         let acceptor = tokio::spawn(Acceptor::new(front, Arc::clone(&shared)).run(inbox));
         Self { address, shared, commands, acceptor }
@@ -67,6 +67,12 @@ impl Proxy {
 
     pub fn redis_url(&self) -> String {
         format!("redis://{}/0", self.address)
+    }
+
+    /// New connections lead to `port` of 127.0.0.1; those that exist stay where they are, as behind an address that
+    /// follows a master.
+    pub fn lead_to(&self, port: u16) {
+        *self.shared.server.lock().expect("no panic under this lock") = local(port);
     }
 
     pub async fn set(&self, mode: Mode) {
@@ -95,4 +101,8 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.acceptor.abort();
     }
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }

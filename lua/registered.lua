@@ -1,0 +1,18 @@
+-- Whether routes are known, and their partitions open. Writes nothing, by a command that a replica refuses all the same.
+--
+-- KEYS   P:routes route...; those of a route's partitions in order, route after route
+-- ARGV   for each route: route, version, partitions
+-- reply  for each route: its JSON, or nothing where it is not known or a partition is not open
+local routes = KEYS[1]
+local reply, place = {}, 1
+for i = 1, #ARGV, 3 do
+  local route, version, partitions = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local known = redis.call('HGET', routes, route)
+  for number = 0, tonumber(partitions) - 1 do
+    place = place + 1
+    if closed(KEYS[place], string.format('%s %s %d ', version, partitions, number)) then known = false end
+  end
+  reply[#reply + 1] = known
+end
+redis.call('HDEL', routes, '')
+return reply

@@ -1,0 +1,107 @@
+//! Whether the links to one address still lead to a master. Shared by all connections to that address, because the
+//! server behind each of them was demoted when the one behind any was: the address may lead to another one by now.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+/// A link is not replaced sooner after it was made: a server that stays a replica, or loads for long, costs each
+/// connection one attempt a second.
+const CALM: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub struct Mastership(watch::Sender<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Links that were made before may lead to what is no master.
+    suspect_before: Option<Instant>,
+    /// No master was found since.
+    is_lost: bool,
+}
+
+impl Mastership {
+    /// What answered a command, sent at `sent`, is no master at present.
+    pub fn lost(&self, sent: Instant) {
+        self.0.send_modify(|state| {
+            *state = State { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true }
+        });
+    }
+
+    /// A link made at `made` leads to a master: those made earlier, after one was lost, may still lead elsewhere.
+    pub fn found(&self, made: Instant) {
+        self.0.send_if_modified(|state| {
+            let was_lost = state.is_lost;
+            if was_lost {
+                *state = State { suspect_before: state.suspect_before.max(Some(made)), is_lost: false };
+            }
+            was_lost
+        });
+    }
+
+    /// Whether a link made at `made` is to be replaced now.
+    pub fn is_outdated(&self, made: Instant) -> bool {
+        self.replaced_at(made).is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Returns once a link made at `made` is to be replaced.
+    pub async fn outdated(&self, made: Instant) {
+        let mut state = self.0.subscribe();
+        loop {
+            if let Some(at) = self.replaced_at(made) {
+                return sleep_until(at).await;
+            }
+            // The sender is ours.
+            let _ = state.changed().await;
+        }
+    }
+
+    fn replaced_at(&self, made: Instant) -> Option<Instant> {
+        let suspect_before = self.0.borrow().suspect_before?;
+        (made < suspect_before).then(|| made + CALM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn links_of_before_are_replaced_when_a_master_is_lost_and_again_when_one_is_found() {
+        let mastership = Mastership::default();
+        let first = Instant::now();
+        mastership.found(first);
+        assert!(!mastership.is_outdated(first), "none was lost");
+        sleep(2 * CALM).await;
+        mastership.lost(Instant::now());
+        assert!(mastership.is_outdated(first));
+
+        sleep(CALM / 10).await;
+        let to_the_old = Instant::now();
+        sleep(CALM / 10).await;
+        let to_the_new = Instant::now();
+        sleep(2 * CALM).await;
+        assert!(!mastership.is_outdated(to_the_old), "it may be the new one");
+        mastership.found(to_the_new);
+        assert!(mastership.is_outdated(to_the_old) && !mastership.is_outdated(to_the_new));
+        mastership.found(Instant::now());
+        assert!(!mastership.is_outdated(to_the_new), "none was lost since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_link_that_was_just_made_is_left_for_a_second() {
+        let mastership = Mastership::default();
+        let made = Instant::now();
+        sleep(CALM / 10).await;
+        mastership.lost(Instant::now());
+        assert!(!mastership.is_outdated(made));
+        mastership.outdated(made).await;
+        assert_eq!(made.elapsed(), CALM);
+        assert!(mastership.is_outdated(made));
+    }
+}

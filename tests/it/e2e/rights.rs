@@ -1,0 +1,167 @@
+//! Redis users that may not do everything: what starts, works and warns all the same.
+
+use std::time::Duration;
+
+use super::{alone, client::Client, eventually};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+
+fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
+    format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\nmax_sleep: 1s\n",
+        redis.port(),
+        receiver.url()
+    )
+}
+
+/// A running instance whose user has these rights, and which has delivered a message.
+async fn delivering(rights: &[&str]) -> (RedisServer, Punctual) {
+    delivering_on(RedisServer::start().await, rights).await
+}
+
+async fn delivering_on(redis: RedisServer, rights: &[&str]) -> (RedisServer, Punctual) {
+    let receiver = Receiver::start();
+    limit(&redis, rights).await;
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    client.schedule("web", r#"{"id":"x","delay":"100ms","payload":""}"#).await;
+    receiver.wait_for(1, Duration::from_secs(5)).await;
+    client.drained("web", Duration::from_secs(5)).await;
+    (redis, punctual)
+}
+
+async fn limit(redis: &RedisServer, rights: &[&str]) {
+    let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
+    redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
+}
+
+/// What the README grants in any case, and what it adds for lists and sources.
+fn readme() -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, rest) =
+        include_str!("../../../README.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
+    let (rule, rest) = rest.split_once("```").expect("its end");
+    let (further, _) = rest.split_once("redis.url: embedded").expect("the next paragraph");
+    let further = further.split('`').filter(|part| part.starts_with(['+', '&'])).flat_map(str::split_whitespace);
+    (rule.split_whitespace().filter(|word| *word != "\\").collect(), further.collect())
+}
+
+async fn assert_nothing_was_denied(redis: &RedisServer) {
+    let mut log = redis::cmd("ACL");
+    let denied: Vec<redis::Value> = log.arg("LOG").query_async(&mut redis.connection().await).await.expect("a log");
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
+fn warnings(punctual: &Punctual) -> Vec<String> {
+    punctual.log().lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_without_dangerous_commands_starts_and_is_told_what_was_not_checked() {
+    let _alone = alone().await;
+    let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous"]).await;
+    assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("eviction policy") && warnings[0].contains("+info"), "{warnings:#?}");
+    assert!(!warnings[0].contains("role"), "HELLO told it: {warnings:#?}");
+    let denied = Client::of(&punctual).metrics().await.sum("punctual_redis_errors_total", &["kind=\"noperm\""]);
+    assert_eq!(denied, 0, "what was to be expected is no error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_hello_too_a_replica_is_found_out_by_a_write() {
+    let _alone = alone().await;
+    // Redis itself lets every user call HELLO; who stands in front of it may not know it.
+    let redis = RedisServer::start_with(&["--rename-command", "HELLO", ""]).await;
+    let (redis, punctual) = delivering_on(redis, &["~*", "&*", "+@all", "-@dangerous"]).await;
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    for unchecked in ["version", "role", "eviction policy", "+info"] {
+        assert!(warnings[0].contains(unchecked), "{unchecked}: {warnings:#?}");
+    }
+    redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut redis.connection().await).await.expect("demoted");
+    let answer = Client::of(&punctual).call("GET", "/readyz", "").await;
+    assert!(answer.status == 503 && answer.text.contains("readonly"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_script_load_scripts_are_sent_when_they_are_called() {
+    let _alone = alone().await;
+    let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script|load"]).await;
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
+    let client = Client::of(&punctual);
+    // The call that finds the link cut may fail.
+    let ready = async || (client.call("GET", "/readyz", "").await.status == 200).then_some(());
+    eventually("it is prepared again", Duration::from_secs(5), ready).await;
+    let told = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
+    assert_eq!(told, 1, "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
+    let _alone = alone().await;
+    let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-publish"]).await;
+    let metrics = Client::of(&punctual).metrics().await;
+    assert!(metrics.sum("punctual_wakeups_denied_total", &[]) >= 1);
+    let warnings = warnings(&punctual);
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    assert!(warnings[0].contains("PUBLISH") && warnings[0].contains("max_sleep"), "{warnings:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rights_that_the_readme_lists_are_enough() {
+    let _alone = alone().await;
+    let (redis, punctual) = delivering(&readme().0).await;
+    let client = Client::of(&punctual);
+    for id in ["kept", "moved", "cancelled"] {
+        client.schedule("web", &format!(r#"{{"id":"{id}","delay":"1h","payload":""}}"#)).await;
+    }
+    client.schedule("web", r#"{"id":"kept","delay":"2h","payload":"","on_conflict":"replace"}"#).await;
+    for (method, path, body, status) in [
+        ("PATCH", "messages/moved", r#"{"delay":"3h"}"#, 200),
+        ("DELETE", "messages/cancelled", "", 204),
+        ("GET", "messages/kept", "", 200),
+        ("GET", "messages", "", 200),
+        ("POST", "pause", "", 204),
+        ("POST", "resume", "", 204),
+        ("POST", "dead/redrive", "", 200),
+        ("DELETE", "dead", "", 200),
+    ] {
+        let answer = client.call(method, &format!("/v1/routes/web/{path}"), body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.text);
+    }
+    assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
+    assert_eq!(warnings(&punctual), [""; 0]);
+    assert_nothing_was_denied(&redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
+    let _alone = alone().await;
+    let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
+    let (rule, further) = readme();
+    limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;
+    let punctual = Punctual::start(&format!(
+        "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\nroutes: {{ list: {{ sink: jobs }} }}\nsources:\n\
+         \x20 set: {{ type: sorted_set, key: theirs, payload: hash, route: list }}\n\
+         \x20 go: {{ type: delayqueue, name: q, hash_tag: false, prefix: dp, route: list }}\n",
+        redis.port()
+    ))
+    .await;
+    let mut raw = redis.connection().await;
+    let mut pipe = redis::pipe();
+    pipe.hset("task:1", "field", "value").zadd("theirs", "task:1", 1);
+    pipe.set_ex("dp:q:msg:one", "body", 100).hset("dp:q:retry:cnt", "one", 1).zadd("dp:q:pending", "one", 1);
+    pipe.exec_async(&mut raw).await.expect("written");
+    eventually("both are delivered", Duration::from_secs(5), async || {
+        let count: u64 =
+            redis::cmd("LLEN").arg("jobs").query_async(&mut redis.connection().await).await.expect("a list");
+        (count == 2).then_some(())
+    })
+    .await;
+    let sources = Client::of(&punctual).call("GET", "/v1/sources", "").await;
+    assert_eq!(sources.status, 200);
+    assert_eq!(warnings(&punctual), [""; 0]);
+    assert_nothing_was_denied(&redis).await;
+}
