@@ -54,10 +54,14 @@ local function forget(steps, attempts, errors, messages, ids)
   add(steps, 'HDEL', messages, ids, {})
 end
 
--- Microseconds since the epoch. TIME moves inside a script: ask once.
+-- Microseconds since the epoch. TIME moves inside a script: it is read once.
+local read_at
 local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  if not read_at then
+    local time = redis.call('TIME')
+    read_at = time[1] * 1000000 + time[2]
+  end
+  return read_at
 end
 
 -- "failures crashes" as `attempts` keeps it; absent means none.
