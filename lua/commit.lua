@@ -95,6 +95,8 @@ local function count(steps, attempts, ids, failures, old)
       cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
     end
   end
+  -- At maxmemory a script's first write must not be one that grows: settling what is stale writes nothing before this.
+  if #steps == 0 then add(steps, 'HDEL', attempts, changed, restore(attempts, changed, changed_old)) end
   add(steps, 'HSET', attempts, set, restore(attempts, changed, changed_old))
   add(steps, 'HDEL', attempts, cleared, restore(attempts, cleared, cleared_old))
 end
