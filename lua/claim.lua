@@ -17,12 +17,18 @@ local lease, suspects, chunk = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local SUSPECT_CRASHES = 2
 -- Between suspects that are put off, ms: each has its turn alone.
 local SPACING = 20
--- Age in us from which the entry of an instance that claims no more is deleted.
+-- Due messages that a claim looks at where suspects are put off: they alone must not make it come back empty.
+local MAX_SEEN = 1000
+-- Age in us from which the entry of an instance that claims no more is deleted, and how many are at once: `unpack` takes
+-- 7,999 values.
 local FORGET = 86400000000
+local MAX_FORGOTTEN = 1000
+-- Scores and times, ms, are below it.
+local MAX_MILLIS = 2 ^ 53
 
 local now = clock()
 -- A foreign value at any key is found here: what could not be settled must not be delivered.
-for _, set in ipairs({ unack, dead, remembered }) do redis.call('ZCARD', set) end
+for _, set in ipairs({ pending, unack, dead, remembered }) do redis.call('ZCARD', set) end
 for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
 local is_paused = redis.call('GET', paused) and true or false
 -- The latest claim that took messages, of any instance, is kept under a name that is no instance's.
@@ -38,9 +44,10 @@ while redis.call('ZCOUNT', unack, whole(token), whole(token)) > 0 do token = tok
 -- `put_off` as { id, score }, `put_off_at` with the new scores as ZADD takes them.
 local taken, orphans, put_off, put_off_at = {}, {}, {}, {}
 
--- The due time inside a body: what was claimed has lost its score.
+-- The due time inside a body, 0 in a damaged one: what was claimed has lost its score.
 local function due_inside(body)
-  return #body >= 17 and struct.unpack('>I8', body, 2) or 0
+  local due = #body >= 17 and struct.unpack('>I8', body, 2) or 0
+  return due < MAX_MILLIS and due or 0
 end
 
 -- Reads bodies of { id, score, failures, suspect } until the reply is full.
@@ -77,27 +84,41 @@ local function claimed_before()
   return chosen
 end
 
--- Those that are due and may be taken now.
-local function candidates()
-  local found = redis.call('ZRANGEBYSCORE', pending, '-inf', whole(math.floor(now / 1000)), 'WITHSCORES', 'LIMIT', 0, limit)
-  local ids, chosen = {}, {}
+-- Due messages in their order, behind the first `seen`.
+local function due_ones(seen, count)
+  local found =
+    redis.call('ZRANGEBYSCORE', pending, '-inf', whole(math.floor(now / 1000)), 'WITHSCORES', 'LIMIT', seen, count)
+  local ids, list = {}, {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  if #ids == 0 then return chosen end
+  if #ids == 0 then return list end
   local values = redis.call('EXISTS', attempts) == 1 and redis.call('HMGET', attempts, unpack(ids)) or {}
-  local due = math.floor(now / 1000) + (tonumber(suspects) or 0)
   for i, id in ipairs(ids) do
     local failures, crashes = counts(values[i])
-    local candidate = { id, found[2 * i], failures, crashes >= SUSPECT_CRASHES }
-    if not candidate[4] then
-      chosen[#chosen + 1] = candidate
-    elseif suspects == 'one' then
-      return { candidate }
-    else
-      due = due + SPACING
-      put_off[#put_off + 1] = candidate
-      put_off_at[#put_off_at + 1], put_off_at[#put_off_at + 2] = whole(due), id
+    list[i] = { id, found[2 * i], failures, crashes >= SUSPECT_CRASHES }
+  end
+  return list
+end
+
+-- Those that are due and may be taken now.
+local function candidates()
+  local chosen, due = {}, math.floor(now / 1000) + (tonumber(suspects) or 0)
+  local function choose(list)
+    for _, candidate in ipairs(list) do
+      if #chosen == limit then return end
+      if not candidate[4] then
+        chosen[#chosen + 1] = candidate
+      elseif suspects == 'one' then
+        chosen = { candidate }
+        return
+      else
+        due = due + SPACING
+        put_off[#put_off + 1] = candidate
+        put_off_at[#put_off_at + 1], put_off_at[#put_off_at + 2] = whole(due), candidate[1]
+      end
     end
   end
+  choose(due_ones(0, limit))
+  if #chosen == 0 and #put_off == limit and limit < MAX_SEEN then choose(due_ones(limit, MAX_SEEN - limit)) end
   return chosen
 end
 
@@ -155,7 +176,8 @@ elseif not is_paused and not overtaken then
     if last == '0' then
       local old, entries = {}, redis.call('HGETALL', claims)
       for i = 1, #entries, 2 do
-        if tonumber(string.match(entries[i + 1], '%d+$')) < now - FORGET then old[#old + 1] = entries[i] end
+        local is_old = tonumber(string.match(entries[i + 1], '%d+$')) < now - FORGET
+        if is_old and entries[i] ~= 'latest' and #old < MAX_FORGOTTEN then old[#old + 1] = entries[i] end
       end
       drop(steps, claims, old)
     end

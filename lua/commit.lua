@@ -54,10 +54,14 @@ local function forget(steps, attempts, errors, messages, ids)
   add(steps, 'HDEL', messages, ids, {})
 end
 
--- Microseconds since the epoch. TIME moves inside a script: ask once.
+-- Microseconds since the epoch. TIME moves inside a script: it is read once.
+local read_at
 local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
+  if not read_at then
+    local time = redis.call('TIME')
+    read_at = time[1] * 1000000 + time[2]
+  end
+  return read_at
 end
 
 -- "failures crashes" as `attempts` keeps it; absent means none.
@@ -91,6 +95,8 @@ local function count(steps, attempts, ids, failures, old)
       cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
     end
   end
+  -- At maxmemory a script's first write must not be one that grows: settling what is stale writes nothing before this.
+  if #steps == 0 then add(steps, 'HDEL', attempts, changed, restore(attempts, changed, changed_old)) end
   add(steps, 'HSET', attempts, set, restore(attempts, changed, changed_old))
   add(steps, 'HDEL', attempts, cleared, restore(attempts, cleared, cleared_old))
 end

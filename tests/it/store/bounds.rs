@@ -105,7 +105,7 @@ async fn every_script_takes_a_thousand_ids() {
     let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
     all_done(store.settle(&partition, &mixed).await.unwrap());
     let rows = bench.rows(&partition).await;
-    assert_eq!((rows.pending.len(), rows.dead.len(), rows.remembered.len()), (600, 200, 1000));
+    assert_eq!((rows.pending.len(), rows.dead.len(), rows.remembered.len()), (600, 200, 200));
     assert_eq!(store.purge(&partition, None).await, Ok(200));
     forget(&mut bench).await;
     // Those that wait stay.

@@ -159,8 +159,9 @@ async fn what_is_no_list_refuses_its_own_messages_and_the_other_lists_take_their
     let rows = bench.rows(&partition()).await;
     assert_eq!(rows.state("held"), None, "transferred");
     assert_eq!((rows.state("held-failed"), rows.state("held-crashed")), (None, Some(State::Unack)));
+    assert_eq!((rows.state("held-both"), rows.state("held-anew")), (None, Some(State::Unack)));
     let dump = bench.dump().await;
-    assert_eq!(dump[LISTS[0]].1, [&b"old"[..], b"older", b"held", b"held-failed"]);
+    assert_eq!(dump[LISTS[0]].1, [&b"old"[..], b"older", b"held", b"held-failed", b"held-both"]);
     assert_eq!(dump[LISTS[1]], ("string".to_owned(), vec![b"foreign".to_vec()]));
 }
 

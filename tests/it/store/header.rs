@@ -24,6 +24,20 @@ async fn each_header_names_the_keys_that_its_caller_passes() {
     }
 }
 
+#[tokio::test]
+async fn a_script_reads_the_clock_once_at_most() {
+    let mut bench = Bench::start().await;
+    for (scene, _) in SCENES {
+        bench.set(scene).await;
+        redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut bench.raw).await.expect("reset");
+        bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
+        let stats: String =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut bench.raw).await.expect("the server answers");
+        let read = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
+        assert!(read.is_none_or(|line| line.starts_with("1,")), "{scene}: {read:?}");
+    }
+}
+
 #[test]
 fn every_script_has_a_scene() {
     for name in scripts().keys() {

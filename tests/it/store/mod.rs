@@ -4,6 +4,7 @@ mod bench;
 mod bounds;
 mod call;
 mod case;
+mod claims;
 mod faults;
 mod foreign;
 mod foreign_limits;

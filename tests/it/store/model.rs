@@ -19,6 +19,8 @@ const SUSPECT_CRASHES: u32 = 2;
 const MAX_CRASHES: u32 = 5;
 /// Between suspects that are put off.
 const SPACING: u64 = 20;
+/// How far a claim looks behind suspects that are put off.
+const MAX_SEEN: usize = 1000;
 
 /// A message as a claim should return it.
 #[derive(Debug, PartialEq)]
@@ -221,21 +223,28 @@ impl Rows {
     fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
         let mut due = self.ordered(State::Pending);
         due.retain(|(score, _)| *score <= now);
-        due.truncate(request.limit as usize);
-        let (suspects, others): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, id)| self.is_suspect(id));
-        match request.suspects {
-            Suspects::One if suspects.is_empty() => (others, 0),
-            Suspects::One => (suspects.into_iter().take(1).collect(), 0),
-            Suspects::PutOff(pause) => {
-                let mut at = now + u64::try_from(pause.as_millis()).expect("a pause of the test");
-                let count = u32::try_from(suspects.len()).expect("few");
-                for (_, id) in suspects {
-                    at += SPACING;
-                    self.pending.insert(id, at);
-                }
-                (others, count)
+        let limit = request.limit as usize;
+        let Suspects::PutOff(pause) = request.suspects else {
+            due.truncate(limit);
+            let suspect = due.iter().find(|(_, id)| self.is_suspect(id)).cloned();
+            return (suspect.map_or(due, |one| vec![one]), 0);
+        };
+        let mut at = now + u64::try_from(pause.as_millis()).expect("a pause of the test");
+        let (mut chosen, mut suspects) = (Vec::new(), 0);
+        for (n, (score, id)) in due.into_iter().take(MAX_SEEN).enumerate() {
+            // Only what comes back empty looks on.
+            if chosen.len() == limit || (n == limit && !chosen.is_empty()) {
+                break;
+            }
+            if self.is_suspect(&id) {
+                at += SPACING;
+                self.pending.insert(id, at);
+                suspects += 1;
+            } else {
+                chosen.push((score, id));
             }
         }
+        (chosen, suspects)
     }
 
     /// As many as fit; the first one whatever its size.

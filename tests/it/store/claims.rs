@@ -1,0 +1,236 @@
+//! Claims that are repeated or overtaken, suspects in front of the others, and what is kept about instances.
+
+use std::time::Duration;
+
+use punctual::{
+    message::{Metadata, NewMessage, OnConflict, State},
+    port::{Claim, ClaimRequest, End, Lease, Settled, Store, StoreError, Suspects, Token},
+    store::redis::RedisStore,
+    time::{Due, UnixMillis},
+};
+
+use super::{
+    bench::{Bench, MAX_PAYLOAD, id, store},
+    rows::key,
+    scene::{NEW, ROUTE, claim, partition},
+};
+use crate::support::{
+    all,
+    proxy::{DroppedReply, Proxy},
+};
+
+/// So many suspects stand in front.
+const SUSPECTS: usize = 1000;
+const DAY: u64 = 86_400_000_000;
+
+#[tokio::test]
+async fn a_claim_whose_reply_was_lost_is_answered_when_it_is_repeated_and_leaves_the_same() {
+    let mut bench = Bench::start().await;
+    let proxy = Proxy::start(bench.server.port());
+    let store = store(&proxy.redis_url(), MAX_PAYLOAD);
+    bench.schedule(3).await;
+    // The server knows the script: the reply that is lost is that of the claim itself.
+    bench.store.claim(&partition(), ClaimRequest { limit: 1, ..claim(1, 1) }).await.expect("a claim");
+    let request = claim(2, 1);
+    let lost = proxy.drop_next_reply(b"0000000000000002", DroppedReply::Closes);
+    let answer = store.claim(&partition(), request).await;
+    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+    lost.await.expect("the claim reached the server");
+    let once = bench.rows(&partition()).await;
+    assert_eq!((once.unack.len(), once.claims[&2].0), (3, 1));
+
+    let repeated = until_answered(&store, request).await;
+    assert_eq!(bench.rows(&partition()).await, once);
+    assert_eq!(repeated.messages.len(), 2);
+    assert!(repeated.messages.iter().all(|one| once.unack[one.id.as_str()] == repeated.token.0));
+    let settled = store.settle(&partition(), &all(leases(&repeated), &End::Ack)).await;
+    assert_eq!(settled, Ok(vec![Settled::Done; 2]));
+    // Nothing is left of it, also for a request that is still on its way.
+    assert!(until_answered(&store, request).await.messages.is_empty());
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_renewed_by_its_claim_unless_it_was_recovered() {
+    let mut bench = Bench::start().await;
+    bench.schedule(2).await;
+    let request = ClaimRequest { lease: Duration::from_millis(1), ..claim(1, 1) };
+    let first = bench.store.claim(&partition(), request).await.expect("a claim");
+    bench.pass(first.token.0).await;
+    let renewed = bench.store.claim(&partition(), request).await.expect("a claim");
+    assert_eq!((first.messages.len(), renewed.messages.len()), (2, 2));
+    assert_eq!(renewed.token.0, renewed.clock.micros + 1000);
+    let rows = bench.rows(&partition()).await;
+    assert!(rows.unack.values().all(|token| *token == renewed.token.0));
+    assert_eq!(rows.claims[&1], (1, renewed.token.0));
+    let settled = bench.store.settle(&partition(), &all(leases(&first)[..1].to_vec(), &End::Ack)).await;
+    assert_eq!(settled, Ok(vec![Settled::Stale]));
+
+    bench.pass(renewed.token.0).await;
+    assert_eq!(bench.store.recover(&partition()).await.expect("recovered").expired, 2);
+    let before = bench.rows(&partition()).await;
+    assert!(bench.store.claim(&partition(), request).await.expect("a claim").messages.is_empty());
+    assert_eq!(bench.rows(&partition()).await, before);
+}
+
+#[tokio::test]
+async fn a_request_that_was_overtaken_takes_nothing() {
+    let mut bench = Bench::start().await;
+    bench.schedule(4).await;
+    let one = |claimant, sequence| ClaimRequest { limit: 1, ..claim(claimant, sequence) };
+    assert_eq!(bench.store.claim(&partition(), one(1, 7)).await.expect("a claim").messages.len(), 1);
+    let before = bench.rows(&partition()).await;
+    for sequence in [6, 1] {
+        let late = bench.store.claim(&partition(), one(1, sequence)).await.expect("a claim");
+        assert!(late.messages.is_empty() && late.next_due.is_some());
+        assert_eq!(bench.rows(&partition()).await, before);
+    }
+    // Another instance counts on its own, and each hears of the other.
+    let other = bench.store.claim(&partition(), one(2, 1)).await.expect("a claim");
+    assert_eq!((other.messages.len(), other.taken_elsewhere), (1, before.latest.map(|(_, at)| at)));
+    let own = bench.store.claim(&partition(), one(2, 2)).await.expect("a claim");
+    assert_eq!((own.messages.len(), own.taken_elsewhere), (1, None));
+    let next = bench.store.claim(&partition(), one(1, 8)).await.expect("a claim");
+    assert_eq!((next.messages.len(), next.taken_elsewhere), (1, Some(own.clock.micros)));
+}
+
+#[tokio::test]
+async fn a_thousand_suspects_in_front_do_not_hold_up_an_ordinary_claim() {
+    let mut bench = Bench::start().await;
+    for limit in [1, 10, 999, 1000] {
+        bench.clear().await;
+        let mut ids = bench.schedule(SUSPECTS + 20).await;
+        ids.truncate(SUSPECTS);
+        let mut crashed = redis::pipe();
+        for id in &ids {
+            crashed.hset(key(ROUTE, 0, "attempts"), id, "0 2").ignore();
+        }
+        crashed.exec_async(&mut bench.raw).await.expect("written");
+        let pause = Duration::from_secs(60);
+        let request = |sequence| ClaimRequest { limit, suspects: Suspects::PutOff(pause), ..claim(1, sequence) };
+        let first = bench.store.claim(&partition(), request(1)).await.expect("a claim");
+        assert_eq!((first.messages.len(), first.suspects as usize), (0, SUSPECTS), "limit {limit}");
+        // In their order, each with a time of its own.
+        let rows = bench.rows(&partition()).await;
+        let start = first.clock.micros / 1000 + 60_000;
+        let due = |n: usize| start + 20 * (n as u64 + 1);
+        assert!(ids.iter().enumerate().all(|(n, id)| rows.pending[id] == due(n)));
+        let second = bench.store.claim(&partition(), request(2)).await.expect("a claim");
+        assert_eq!((second.messages.len(), second.suspects), (limit.min(20) as usize, 0));
+        assert!(second.messages.iter().all(|one| !one.suspect));
+    }
+}
+
+#[tokio::test]
+async fn ordinary_messages_behind_suspects_come_with_the_same_claim() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(30).await;
+    let mut crashed = redis::pipe();
+    for id in &ids[..20] {
+        crashed.hset(key(ROUTE, 0, "attempts"), id, "1 2").ignore();
+    }
+    crashed.hset(key(ROUTE, 0, "attempts"), &ids[25], "0 4").exec_async(&mut bench.raw).await.expect("written");
+    let claimed = bench.store.claim(&partition(), ClaimRequest { limit: 4, ..claim(1, 1) }).await.expect("a claim");
+    let names: Vec<_> = claimed.messages.iter().map(|one| one.id.as_str().to_owned()).collect();
+    assert_eq!((names, claimed.suspects), (ids[20..24].to_vec(), 20));
+    // The suspect among the first `limit` comes alone.
+    let alone = ClaimRequest { suspects: Suspects::One, ..claim(1, 2) };
+    let claimed = bench.store.claim(&partition(), alone).await.expect("a claim");
+    assert_eq!(claimed.messages.len(), 1);
+    assert!(claimed.messages[0].id.as_str() == ids[25] && claimed.messages[0].suspect);
+}
+
+#[tokio::test]
+async fn a_stale_settlement_forgets_the_crashes_and_nothing_else() {
+    let mut bench = Bench::start().await;
+    bench.set("settle stale").await;
+    let before = bench.rows(&partition()).await;
+    bench.act("settle stale").await.expect("settled");
+    let after = bench.rows(&partition()).await;
+    let counts = |id: &str| after.attempts.get(id).copied();
+    assert_eq!([counts("held-failed"), counts("expired-often")], [Some((3, 0)), Some((1, 0))]);
+    assert_eq!([counts("held-crashed"), counts("suspect"), counts("dead-crashed")], [None; 3]);
+    let untouched = |id: &str| assert_eq!(counts(id), before.attempts.get(id).copied());
+    ["failed", "held-both", "dead"].into_iter().for_each(untouched);
+    assert_eq!((after.pending, after.unack, after.errors), (before.pending, before.unack, before.errors));
+}
+
+#[tokio::test]
+async fn a_new_instance_forgets_those_of_more_than_a_day_ago_and_is_the_latest() {
+    let mut bench = Bench::start().await;
+    bench.set("claim").await;
+    bench.act("claim").await.expect("claimed");
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.latest.map(|(instance, _)| instance), Some(NEW));
+    assert_eq!(rows.claims.len(), 2, "one that holds leases, and the new one: {:?}", rows.claims);
+}
+
+#[tokio::test]
+async fn entries_of_ten_thousand_instances_go_in_parts() {
+    let mut bench = Bench::start().await;
+    bench.schedule(20).await;
+    let old = bench.micros().await - DAY - 1_000_000;
+    let fill = "for n = 1, 10000 do redis.call('HSET', KEYS[1], string.format('%016x', n), '1 ' .. ARGV[1]) end";
+    let claims = key(ROUTE, 0, "claims");
+    let mut call = redis::cmd("EVAL");
+    call.arg(fill).arg(1).arg(claims).arg(old).exec_async(&mut bench.raw).await.expect("written");
+    for n in 1..=10 {
+        let request = ClaimRequest { limit: 1, ..claim(NEW - n, 1) };
+        let claimed = bench.store.claim(&partition(), request).await.expect("a claim");
+        assert_eq!(claimed.messages.len(), 1);
+        assert_eq!(bench.rows(&partition()).await.claims.len() as u64, 10_000 - 1000 * n + n);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_claimed_again_like_one() {
+    let mut bench = Bench::start().await;
+    let damaged = [&[1][..], &[0xff; 40]].concat();
+    let mut pipe = redis::pipe();
+    pipe.hset(key(ROUTE, 0, "messages"), "damaged", damaged).zadd(key(ROUTE, 0, "pending"), "damaged", 1000);
+    pipe.exec_async(&mut bench.raw).await.expect("written");
+    for due in [1000, 0] {
+        let claimed = bench.store.claim(&partition(), claim(1, 1)).await.expect("a claim");
+        assert_eq!((claimed.messages.len(), claimed.messages[0].not_before.get()), (1, due));
+    }
+    assert_eq!(bench.rows(&partition()).await.state("damaged"), Some(State::Unack));
+}
+
+fn leases(claim: &Claim) -> Vec<Lease> {
+    let token: Token = claim.token;
+    claim.messages.iter().map(|one| Lease { id: one.id.clone(), token }).collect()
+}
+
+async fn until_answered(store: &RedisStore, request: ClaimRequest) -> Claim {
+    // The connection heals by itself.
+    for _ in 0..1000 {
+        if let Ok(claim) = store.claim(&partition(), request).await {
+            return claim;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the connection stays broken");
+}
+
+impl Bench {
+    /// Ids in the order in which they are due, long ago.
+    async fn schedule(&mut self, count: usize) -> Vec<String> {
+        let message = |n: usize| NewMessage {
+            id: id(&format!("m-{n:04}")),
+            due: Due::At(UnixMillis::new(1000 + n as u64).expect("small")),
+            payload: "payload".into(),
+            metadata: Metadata::default(),
+            on_conflict: OnConflict::Keep,
+            record: None,
+        };
+        let batch: Vec<_> = (0..count).map(message).collect();
+        for part in batch.chunks(1000) {
+            self.store.schedule(&partition(), part).await.expect("scheduled");
+        }
+        batch.iter().map(|message| message.id.to_string()).collect()
+    }
+
+    /// Waits until Redis' clock is past `micros`.
+    async fn pass(&mut self, micros: u64) {
+        while self.micros().await <= micros {}
+    }
+}
