@@ -4,6 +4,7 @@ mod delivery;
 mod destinations;
 mod exchanges;
 mod outages;
+mod partial;
 mod pipeline;
 mod program;
 mod refusals;
