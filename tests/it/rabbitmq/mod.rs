@@ -5,6 +5,7 @@ mod destinations;
 mod exchanges;
 mod outages;
 mod partial;
+mod partial_program;
 mod pipeline;
 mod program;
 mod refusals;
