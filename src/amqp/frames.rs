@@ -340,6 +340,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_broker_returns_is_noted_by_its_channel_and_passes_as_it_came() {
+        let on = |channel: u8, mut frame: Vec<u8>| {
+            frame[2] = channel;
+            frame
+        };
+        let method =
+            on(7, frame(METHOD, &[&RETURN[..], &[1, 56], &short(b"NO_ROUTE"), &short(b"x"), &short(b"k")].concat()));
+        // Frames of another channel may come in between.
+        let other = [on(2, deliver(1, b"k")), on(2, header(b"", b"other"))].concat();
+        let returned = [method.clone(), other, on(7, header(b"\x01sS\0\0\0\x01v", b"mine"))].concat();
+        let unreadable = [method, on(7, header(b"\x01a?\0\0", b"c"))].concat();
+        for piece in 1..60 {
+            let (returns, mut out, mut buffer) = (Returns::default(), Vec::new(), [0; 500]);
+            let mut frames = Frames::new(Notes::default(), returns.clone());
+            let sent = [returned.clone(), unreadable.clone()].concat();
+            for piece in sent.chunks(piece) {
+                frames.push(piece);
+                let n = frames.read(&mut buffer);
+                out.extend_from_slice(&buffer[..n]);
+            }
+            assert_eq!(out, sent, "{piece}");
+            assert!(returns.take(2).is_empty());
+            let noted: Vec<_> = returns.take(7).iter().map(|noted| noted.correlation_id().clone()).collect();
+            assert_eq!(noted, [Some("mine".into()), None], "{piece}");
+            assert!(returns.take(7).is_empty());
+        }
+    }
+
+    #[test]
     fn a_table_that_is_nested_too_deeply_becomes_a_string() {
         let (kept, notes) = through(&header(&nested(MAX_DEPTH), b"c"), 1000);
         assert_eq!((kept, notes.take(0)), (header(&nested(MAX_DEPTH), b"c"), None));

@@ -54,7 +54,7 @@ enum Lone {
     /// The broker closed the channel over this message.
     Culprit,
     /// So it did over the exchange, which concerns all others.
-    NoExchange(Outcome),
+    NoExchange(Error),
 }
 
 impl Batch<'_> {
@@ -73,15 +73,15 @@ impl Batch<'_> {
         let Some(Left { doubtful, unsent }) = self.over_one_channel(messages).await else { return };
         let resolving = async {
             let unprocessed = self.find_culprit(doubtful).await;
-            Box::pin(self.together(unprocessed)).await;
+            Box::pin(self.publish(unprocessed)).await;
         };
-        join(resolving, Box::pin(self.together(unsent))).await;
+        join(resolving, Box::pin(self.publish(unsent))).await;
     }
 
     /// `None`: all are reported.
     async fn over_one_channel(&self, messages: Vec<Prepared>) -> Option<Left> {
         if let Some(reason) = self.link.blocked() {
-            self.report_all(&messages, &self.unavailable(&blocked(&reason)));
+            self.report_without_domain(&messages, &self.unavailable(&blocked(&reason)));
             return None;
         }
         let opening = async {
@@ -91,11 +91,11 @@ impl Batch<'_> {
         let lease = match timeout_at(self.deadline, opening).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(error)) => {
-                self.report_all(&messages, &self.broken(&error));
+                self.report_broken(&messages, &error);
                 return None;
             }
             Err(_) => {
-                self.report_all(&messages, &self.late("no channel in time"));
+                self.report_without_domain(&messages, &self.late("no channel in time"));
                 return None;
             }
         };
@@ -136,17 +136,20 @@ impl Batch<'_> {
         }
         let unsent = open.split_off(published).into_iter().flatten().collect();
         let left = Left { doubtful: open.into_iter().flatten().collect(), unsent };
-        let outcome = match &lost {
-            _ if is_late || stuck => self.late(LATE),
+        match &lost {
+            _ if is_late || stuck => self.report_all(left.doubtful.iter().chain(&left.unsent), &self.late(LATE)),
             Some(error) if is_of_channel(error) && self.link.is_connected() => {
                 // It may be gone.
                 self.link.forget(self.exchange);
                 return Some(left);
             }
-            Some(error) => self.broken(error),
-            None => self.unavailable(&blocked(&self.link.blocked().unwrap_or_default())),
-        };
-        self.report_all(left.doubtful.iter().chain(&left.unsent), &outcome);
+            Some(error) => self.report_broken(left.doubtful.iter().chain(&left.unsent), error),
+            // All that were published are reported.
+            None => {
+                let reason = self.link.blocked().unwrap_or_default();
+                self.report_without_domain(&left.unsent, &self.unavailable(&blocked(&reason)));
+            }
+        }
         None
     }
 
@@ -187,8 +190,8 @@ impl Batch<'_> {
                 match end {
                     Lone::Reported => {}
                     Lone::Culprit => is_found = true,
-                    Lone::NoExchange(outcome) => {
-                        self.report_all(&rest.collect::<Vec<_>>(), &outcome);
+                    Lone::NoExchange(error) => {
+                        self.report_broken(&rest.collect::<Vec<_>>(), &error);
                         return Vec::new();
                     }
                 }
@@ -207,7 +210,7 @@ impl Batch<'_> {
     /// Reports it.
     async fn alone(&self, message: &Prepared) -> Lone {
         if let Some(reason) = self.link.blocked() {
-            self.report_one(message, self.unavailable(&blocked(&reason)));
+            self.report_without_domain([message], &self.unavailable(&blocked(&reason)));
             return Lone::Reported;
         }
         let publishing = async {
@@ -230,8 +233,8 @@ impl Batch<'_> {
         match Refusal::of(&error) {
             Some(Refusal::Exchange) => {
                 self.link.forget(self.exchange);
-                self.report_one(message, self.broken(&error));
-                Lone::NoExchange(self.broken(&error))
+                self.report_broken([message], &error);
+                Lone::NoExchange(error)
             }
             Some(refusal) => {
                 if refusal == Refusal::RoutingKey {
@@ -241,7 +244,7 @@ impl Batch<'_> {
                 Lone::Culprit
             }
             None => {
-                self.report_one(message, self.broken(&error));
+                self.report_broken([message], &error);
                 Lone::Reported
             }
         }
@@ -260,12 +263,16 @@ impl Batch<'_> {
         self.report_one(message, outcome);
     }
 
-    /// What an error of the channel or the connection means for messages of which nothing else is known.
-    fn broken(&self, error: &Error) -> Outcome {
-        if !self.fixed && Refusal::of(error) == Some(Refusal::Exchange) {
-            return Outcome::Failed { error: self.about(&text(error)), retry_after: None };
+    /// By an error of the channel or the connection; nothing else is known of these messages.
+    fn report_broken<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, error: &Error) {
+        match (Refusal::of(error) == Some(Refusal::Exchange), self.fixed) {
+            (true, true) => self.report_without_domain(messages, &self.unavailable(&text(error))),
+            (true, false) => {
+                let error = self.about(&text(error));
+                self.report_all(messages, &Outcome::Failed { error, retry_after: None });
+            }
+            (false, _) => self.report_all(messages, &self.unavailable(&text(error))),
         }
-        self.unavailable(&text(error))
     }
 
     /// Nothing came in time. The broker's silence says nothing about any message: no attempt counts.
@@ -285,8 +292,13 @@ impl Batch<'_> {
         format!("exchange `{}`: {error}", self.exchange)
     }
 
-    fn report_all<'a>(&self, messages: impl IntoIterator<Item = &'a Prepared>, outcome: &Outcome) {
+    fn report_all<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
         messages.into_iter().for_each(|message| self.report_one(message, outcome.clone()));
+    }
+
+    /// The trouble is that of the whole sink.
+    fn report_without_domain<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
+        messages.into_iter().for_each(|message| self.report.outcome(message.index, outcome.clone()));
     }
 
     fn report_one(&self, message: &Prepared, outcome: Outcome) {

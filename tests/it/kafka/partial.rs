@@ -2,15 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use punctual::{
     outcome::Outcome,
-    sink::{Delivery, Sink},
+    sink::{Delivery, Report, Sink},
 };
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, interval, sleep, timeout},
+};
 
 use super::sink;
 use crate::{
@@ -20,7 +24,7 @@ use crate::{
         kafka::{self, Broker, Record},
         punctual::Punctual,
         receiver::wall_clock,
-        reports,
+        reports, send_one,
     },
 };
 
@@ -84,6 +88,53 @@ async fn the_domain_is_the_partition_and_one_without_a_leader_is_unavailable_alo
     while reports(&sink, batch("after")).await.iter().any(|(_, outcome)| *outcome != Outcome::Confirmed) {
         assert!(Instant::now() < deadline, "the partition is used again");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others() {
+    const TICK: Duration = Duration::from_millis(100);
+    /// Some times as long as a record waits for a leader.
+    const TICKS: usize = 120;
+    const PROMPT: Duration = Duration::from_secs(1);
+    let Some((first, mut second)) = cluster().await else { return };
+    let sink = Arc::new(sink(&first.address(), "t", Duration::from_secs(4), &[]));
+    // A new cluster takes a while until it has an id for the producer.
+    while send_one(&*sink).await != Outcome::Confirmed {}
+    let (mut ticks, mut sending) = (interval(TICK), JoinSet::new());
+    for tick in 0..TICKS {
+        ticks.tick().await;
+        // Some records are on their way there.
+        if tick == 10 {
+            second.kill();
+        }
+        let sink = Arc::clone(&sink);
+        sending.spawn(async move {
+            let batch = (0..20).map(|n| keyed(&format!("m{tick}-{n}"), &format!("k{}", tick * 20 + n))).collect();
+            let (report, mut outcomes) = Report::channel();
+            let started = Instant::now();
+            let watching = async {
+                let mut times = Vec::new();
+                while let Some(reported) = outcomes.recv().await {
+                    times.push((reported.domain, reported.outcome, started.elapsed()));
+                }
+                times
+            };
+            tokio::join!(sink.send(batch, report), watching).1
+        });
+    }
+    let all: Vec<_> = sending.join_all().await.into_iter().flatten().collect();
+    let (lost, others): (Vec<_>, Vec<_>) = all.iter().partition(|(domain, ..)| domain.as_deref() == Some("t/0"));
+    let failed = lost.iter().filter(|(_, outcome, _)| outcome.failure_kind() == Some("unavailable")).count();
+    let slowest = others.iter().map(|(.., took)| *took).max().expect("some");
+    let slow = others.iter().filter(|(.., took)| *took > PROMPT).count();
+    println!(
+        "kafka: {failed} records without a leader; of {} others {slow} after {PROMPT:?}, slowest {slowest:?}",
+        others.len()
+    );
+    assert!(failed > 50, "{failed}");
+    let refused = others.iter().filter(|(_, outcome, _)| *outcome != Outcome::Confirmed).count();
+    assert_eq!(refused, 0, "of {}", others.len());
+    assert!(slow * 100 <= others.len(), "{slow} of {}", others.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
