@@ -1,5 +1,5 @@
 //! The partition of a key as Java's producer computes it, and librdkafka with the partitioners `murmur2` and
-//! `murmur2_random`: MurmurHash 2, 32 bits, with a seed of Kafka's own.
+//! `murmur2_random`: its hash of 32 bits, with a seed of Kafka's own.
 
 const SEED: u32 = 0x9747_b28c;
 const M: u32 = 0x5bd1_e995;

@@ -31,7 +31,7 @@ pub async fn post(client: &Client, count: u64, rate: u64, more: impl Fn(u64) -> 
             message["payload"] = n.to_string().into();
             message
         });
-        client.schedule("r", &Value::from_iter(messages).to_string()).await;
+        client.schedule("r", &messages.collect::<Value>().to_string()).await;
     }
     assert!(wall_clock() < start, "all are scheduled before the first is due");
     start
@@ -74,7 +74,7 @@ async fn one_reset_connection_among_3000_requests_delays_no_more_than_10_of_them
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
     post(&client, COUNT, RATE, |_| json!({})).await;
-    let stats = client.drained("r", Duration::from_secs(60)).await;
+    let stats = client.drained("r", Duration::from_mins(1)).await;
     assert_eq!(stats["dead"], 0, "{stats}");
     let arrivals = arrivals.lock().unwrap().clone();
     let over = |limit: u64| arrivals.iter().filter(|(_, lateness)| *lateness > limit).count();
