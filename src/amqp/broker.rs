@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     frames::Notes,
+    returns::Returns,
     transport::{Endpoint, Kit, Switch, Transport},
 };
 use crate::{config::RabbitMqServer, tls};
@@ -31,6 +32,8 @@ pub struct Connected {
     pub switch: Switch,
     /// What could not be read of what it delivers.
     pub notes: Notes,
+    /// What it returned.
+    pub returns: Returns,
     /// Resolves, to an error, when the connection is over.
     pub over: oneshot::Receiver<()>,
 }
@@ -72,10 +75,10 @@ impl Broker {
     /// # Errors
     /// When there is no connection, handshake and login included, within `limit`.
     pub async fn connect(&self, limit: Duration) -> Result<Connected, String> {
-        let (switch, notes) = (Switch::default(), Notes::default());
+        let (switch, notes, returns) = (Switch::default(), Notes::default(), Returns::default());
         let (alive, over) = oneshot::channel();
         let alive = std::sync::Mutex::new(Some(alive));
-        let (endpoint, inner) = (self.endpoint.clone(), (switch.clone(), notes.clone()));
+        let (endpoint, inner) = (self.endpoint.clone(), (switch.clone(), (notes.clone(), returns.clone())));
         let connect = async move |_: AMQPUri, _: Runtime<Kit>| {
             let alive = alive.lock().expect("never poisoned").take();
             let alive = alive.ok_or_else(|| std::io::Error::other("connects once only"))?;
@@ -86,7 +89,7 @@ impl Broker {
         let runtime = Runtime::new(Kit::current());
         let connecting = Connection::connector(self.uri.clone(), runtime, connect, properties);
         let error = match timeout(limit, connecting).await {
-            Ok(Ok(connection)) => return Ok(Connected { connection, switch, notes, over }),
+            Ok(Ok(connection)) => return Ok(Connected { connection, switch, notes, returns, over }),
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };

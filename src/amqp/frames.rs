@@ -2,13 +2,15 @@
 //! overflows its stack on tables nested by the thousand. RabbitMQ looks for neither, and would give such a message
 //! out again for ever. So it is made readable here, without changing a length, and what was wrong is noted.
 //!
-//! Only what delivers a message is looked at, whole frames of it; all else passes as it comes. See AMQP 0-9-1,
+//! Only what delivers or returns a message is looked at, whole frames of it; all else passes as it comes. See AMQP 0-9-1,
 //! sections 2.3.5 (frames), 4.2.5 (field types) and 4.2.6 (content).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use super::returns::Returns;
 
 /// Bytes of a frame around its payload: type, channel, size; and the end.
 const HEAD: usize = 7;
@@ -19,6 +21,8 @@ const HEADER: u8 = 2;
 const MAX_HELD_BYTES: usize = 4 * 1024 * 1024;
 /// Class and method of `basic.deliver`.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
+/// The same of `basic.return`.
+const RETURN: [u8; 4] = [0, 60, 0, 50];
 /// Deepest table that stays one: deeper than any that is kept (`value`), far from what a stack holds.
 const MAX_DEPTH: u32 = 64;
 /// After so many bytes no more is noted of a message.
@@ -75,11 +79,23 @@ pub struct Frames {
     /// Of the delivery whose properties come next, and what is wrong with it.
     delivery: (u64, String),
     notes: Notes,
+    /// Channels on which the properties of a returned message come next.
+    returning: BTreeSet<u16>,
+    returns: Returns,
 }
 
 impl Frames {
-    pub fn new(notes: Notes) -> Self {
-        Self { held: Vec::new(), ready: 0, gone: 0, passing: 0, delivery: (0, String::new()), notes }
+    pub fn new(notes: Notes, returns: Returns) -> Self {
+        Self {
+            held: Vec::new(),
+            ready: 0,
+            gone: 0,
+            passing: 0,
+            delivery: (0, String::new()),
+            notes,
+            returning: BTreeSet::new(),
+            returns,
+        }
     }
 
     /// What the broker sent; nothing says that it has sent all.
@@ -112,7 +128,8 @@ impl Frames {
             return n > 0;
         }
         let Some(head) = rest.first_chunk::<HEAD>() else { return false };
-        let [kind, _, _, size @ ..] = *head;
+        let [kind, high, low, size @ ..] = *head;
+        let channel = u16::from_be_bytes([high, low]);
         let size = u32::from_be_bytes(size) as usize + HEAD + END;
         if !matches!(kind, METHOD | HEADER) || size > MAX_HELD_BYTES {
             self.passing = size;
@@ -122,10 +139,15 @@ impl Frames {
         let (tag, wrong) = &mut self.delivery;
         // What has another form than this knows is lapin's to judge.
         if kind == HEADER {
-            let _ = Reader { rest: frame, wrong }.properties();
-            if !wrong.is_empty() {
+            let _ = Reader { rest: &mut *frame, wrong }.properties();
+            if self.returning.remove(&channel) {
+                wrong.clear();
+                self.returns.note(channel, frame);
+            } else if !wrong.is_empty() {
                 self.notes.lock().insert(*tag, std::mem::take(wrong));
             }
+        } else if frame.starts_with(&RETURN) {
+            self.returning.insert(channel);
         } else if frame.starts_with(&DELIVER) {
             wrong.clear();
             *tag = Reader { rest: frame, wrong }.deliver().unwrap_or_default();
@@ -285,7 +307,7 @@ mod tests {
     /// All that comes out when it goes in by pieces of this many bytes.
     fn through(bytes: &[u8], piece: usize) -> (Vec<u8>, Notes) {
         let (notes, mut out, mut buffer) = (Notes::default(), Vec::new(), [0; 5]);
-        let mut frames = Frames::new(notes.clone());
+        let mut frames = Frames::new(notes.clone(), Returns::default());
         for piece in bytes.chunks(piece) {
             frames.push(piece);
             loop {
@@ -318,6 +340,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_broker_returns_is_noted_by_its_channel_and_passes_as_it_came() {
+        let on = |channel: u8, mut frame: Vec<u8>| {
+            frame[2] = channel;
+            frame
+        };
+        let method =
+            on(7, frame(METHOD, &[&RETURN[..], &[1, 56], &short(b"NO_ROUTE"), &short(b"x"), &short(b"k")].concat()));
+        // Frames of another channel may come in between.
+        let other = [on(2, deliver(1, b"k")), on(2, header(b"", b"other"))].concat();
+        let returned = [method.clone(), other, on(7, header(b"\x01sS\0\0\0\x01v", b"mine"))].concat();
+        let unreadable = [method, on(7, header(b"\x01a?\0\0", b"c"))].concat();
+        for piece in 1..60 {
+            let (returns, mut out, mut buffer) = (Returns::default(), Vec::new(), [0; 500]);
+            let mut frames = Frames::new(Notes::default(), returns.clone());
+            let sent = [returned.clone(), unreadable.clone()].concat();
+            for piece in sent.chunks(piece) {
+                frames.push(piece);
+                let n = frames.read(&mut buffer);
+                out.extend_from_slice(&buffer[..n]);
+            }
+            assert_eq!(out, sent, "{piece}");
+            assert!(returns.take(2).is_empty());
+            let noted: Vec<_> = returns.take(7).iter().map(|noted| noted.correlation_id().clone()).collect();
+            assert_eq!(noted, [Some("mine".into()), None], "{piece}");
+            assert!(returns.take(7).is_empty());
+        }
+    }
+
+    #[test]
     fn a_table_that_is_nested_too_deeply_becomes_a_string() {
         let (kept, notes) = through(&header(&nested(MAX_DEPTH), b"c"), 1000);
         assert_eq!((kept, notes.take(0)), (header(&nested(MAX_DEPTH), b"c"), None));
@@ -333,7 +384,7 @@ mod tests {
         let unknown = header(b"\x01a?\0\0", b"c");
         assert_eq!(through(&unknown, 7).0, unknown);
         let refused = b"AMQP\0\0\x09\x01";
-        let mut frames = Frames::new(Notes::default());
+        let mut frames = Frames::new(Notes::default(), Returns::default());
         frames.push(&refused[..5]);
         frames.push(&[]);
         let mut buffer = [0; 8];

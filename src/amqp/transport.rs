@@ -33,7 +33,10 @@ use tokio_util::{
     either::Either,
 };
 
-use super::frames::{Frames, Notes};
+use super::{
+    frames::{Frames, Notes},
+    returns::Returns,
+};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -85,7 +88,7 @@ impl Transport {
         endpoint: &Endpoint,
         limit: Duration,
         switch: Switch,
-        notes: Notes,
+        (notes, returns): (Notes, Returns),
         alive: oneshot::Sender<()>,
     ) -> io::Result<Self> {
         let connecting = async {
@@ -98,7 +101,7 @@ impl Transport {
         match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => Ok(Self {
                 stream: connected?.compat(),
-                frames: Frames::new(notes),
+                frames: Frames::new(notes, returns),
                 chunk: vec![0; CHUNK_BYTES].into(),
                 switch,
                 _alive: alive,

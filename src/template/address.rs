@@ -35,6 +35,12 @@ impl Address {
         self.exchange.as_constant()
     }
 
+    /// Whether every message goes to the same exchange with the same routing key.
+    pub fn is_constant(&self) -> bool {
+        let is_constant = |template: &Template| template.as_constant().is_some();
+        is_constant(&self.exchange) && self.routing_key.as_ref().is_some_and(is_constant)
+    }
+
     /// What `allow` is compared with: `EXCHANGE/ROUTING_KEY` where the exchange varies, else the routing key. `None`
     /// when the sink chooses neither by the message; that a message's `key` is its routing key needs no `allow`.
     pub fn shape(&self) -> Option<Pattern> {

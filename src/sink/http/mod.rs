@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::FuturesUnordered};
-use reqwest::{Client, Response, redirect};
+use reqwest::{Client, Request, Response, redirect};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     net::TcpStream,
@@ -24,7 +24,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use self::request::RequestFactory;
-use super::{Delivery, Report, Sink};
+use super::{Delivery, Domain, Report, Sink};
 use crate::{config::HttpSinkConfig, outcome::Outcome, tls};
 
 /// Connections kept open while nothing is sent: enough to take up a burst, few enough for any server.
@@ -81,11 +81,23 @@ impl HttpSink {
         })
     }
 
-    async fn attempt(&self, delivery: &Delivery, deadline: Instant) -> (Outcome, Option<Response>) {
+    /// Reports it, and gives the reply.
+    async fn attempt(&self, index: usize, delivery: &Delivery, until: (Instant, &Report)) -> Option<Response> {
+        let (deadline, report) = until;
         let request = match self.requests.request(delivery, (self.clock)()) {
             Ok(request) => request,
-            Err(error) => return (Outcome::Unsendable { error }, None),
+            Err(error) => {
+                report.outcome(index, Outcome::Unsendable { error });
+                return None;
+            }
         };
+        let domain = self.requests.domain(request.url());
+        let (outcome, response) = self.exchange(request, deadline).await;
+        report.outcome_in(index, domain, outcome);
+        response
+    }
+
+    async fn exchange(&self, request: Request, deadline: Instant) -> (Outcome, Option<Response>) {
         let response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return (failure::outcome(&error, &self.address()), None),
@@ -121,6 +133,10 @@ impl Sink for HttpSink {
         self.timeout
     }
 
+    fn domain(&self, delivery: &Delivery) -> Option<Domain> {
+        self.requests.domain_of(delivery)
+    }
+
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
         let deadline = Instant::now() + self.timeout;
         let report = &report;
@@ -128,9 +144,7 @@ impl Sink for HttpSink {
             .into_iter()
             .enumerate()
             .map(|(index, delivery)| async move {
-                let (outcome, response) = self.attempt(&delivery, deadline).await;
-                report.outcome(index, outcome);
-                if let Some(response) = response {
+                if let Some(response) = self.attempt(index, &delivery, (deadline, report)).await {
                     reply::drain(response, deadline).await;
                 }
             })

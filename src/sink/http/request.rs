@@ -16,7 +16,7 @@ use super::webhook::Signer;
 use crate::{
     config::HttpSinkConfig,
     message::check_header_name,
-    sink::Delivery,
+    sink::{Delivery, Domain},
     template::{Allow, UrlTemplate},
 };
 
@@ -60,6 +60,22 @@ impl RequestFactory {
     /// Where every request of this sink goes to, as far as connecting is concerned.
     pub fn base(&self) -> &Url {
         self.url.base()
+    }
+
+    /// The failure domain of a request to `url`: scheme, host, port and path; `None` where all go to the same address.
+    pub fn domain(&self, url: &Url) -> Option<Domain> {
+        let (scheme, host, path) = (url.scheme(), url.host_str().unwrap_or_default(), url.path());
+        let port = url.port_or_known_default().unwrap_or_default();
+        (!self.url.is_constant()).then(|| format!("{scheme}://{host}:{port}{path}").into())
+    }
+
+    /// The same before there is a request.
+    pub fn domain_of(&self, delivery: &Delivery) -> Option<Domain> {
+        if self.url.is_constant() {
+            return None;
+        }
+        let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata).ok()?;
+        self.domain(&url)
     }
 
     /// `now` goes into the signature.
@@ -257,6 +273,23 @@ mod tests {
         );
         assert_eq!(request("a/b").unwrap().url().as_str(), "http://example.org/a%2Fb");
         assert!(request("b").unwrap_err().contains("not allowed"));
+    }
+
+    #[test]
+    fn the_domain_shows_the_path_of_a_template_and_neither_query_nor_user() {
+        let domain = |url: &str| {
+            let allow = Allow::new(["/**"]).unwrap();
+            let factory = RequestFactory::new(&HttpSinkConfig { url: url.into(), allow, ..config(&[]) }).unwrap();
+            let delivery = delivery(&[("x-tenant", "a b")], None);
+            let request = factory.request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
+            let domain = factory.domain(request.url());
+            assert_eq!(domain, factory.domain_of(&delivery));
+            domain
+        };
+        let url = "https://u:p@example.org/{header:X-Tenant}?token=secret";
+        assert_eq!(domain(url).as_deref(), Some("https://example.org:443/a%20b"));
+        assert_eq!(domain("http://[::1]:81/x?a={route}").as_deref(), Some("http://[::1]:81/x"));
+        assert_eq!(domain("http://example.org/x"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode},
-    message::DeliveryResult,
+    message::{DeliveryResult, Message},
     producer::ProducerContext,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -24,13 +24,22 @@ pub struct Ticket {
     /// Of the message in its batch.
     pub index: usize,
     /// Holds at most one result for each message of the batch.
-    pub results: UnboundedSender<(usize, Result<(), Failure>)>,
+    pub results: UnboundedSender<Concluded>,
+}
+
+/// What came of one record.
+pub struct Concluded {
+    /// Of the message in its batch.
+    pub index: usize,
+    /// Where the record went, or would have gone; `None` where it got no partition.
+    pub partition: Option<usize>,
+    pub result: Result<(), Failure>,
 }
 
 impl Ticket {
-    pub fn conclude(self, result: Result<(), Failure>) {
+    pub fn conclude(self, partition: Option<usize>, result: Result<(), Failure>) {
         // The receiver is gone once the batch's time is over.
-        let _ = self.results.send((self.index, result));
+        let _ = self.results.send(Concluded { index: self.index, partition, result });
     }
 }
 
@@ -54,13 +63,14 @@ impl ProducerContext for Context {
     type DeliveryOpaque = Box<Ticket>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
-        ticket.conclude(match result {
-            Ok(_) => Ok(()),
-            Err((error, _)) => {
+        let (message, result) = match result {
+            Ok(message) => (message, Ok(())),
+            Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                Err(Failure { code, local: false })
+                (message, Err(Failure { code, local: false }))
             }
-        });
+        };
+        ticket.conclude(usize::try_from(message.partition()).ok(), result);
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     super::Delivery,
-    context::{Failure, Ticket},
+    context::{Concluded, Failure, Ticket},
     producer::Live,
     restored,
 };
@@ -33,7 +33,7 @@ pub async fn deliver(
     batch: &[Delivery],
     indices: Vec<usize>,
     deadline: Instant,
-    mut conclude: impl FnMut(usize, Result<(), Failure>) + Send,
+    mut conclude: impl FnMut(Concluded) + Send,
 ) -> Vec<usize> {
     let (results, mut reported) = mpsc::unbounded_channel();
     let mut open = vec![false; batch.len()];
@@ -43,9 +43,9 @@ pub async fn deliver(
     let producing = produce(live, topics, batch, indices, results);
     let concluding = async {
         // It ends when every ticket is back.
-        while let Some((index, result)) = reported.recv().await {
-            open[index] = false;
-            conclude(index, result);
+        while let Some(concluded) = reported.recv().await {
+            open[concluded.index] = false;
+            conclude(concluded);
         }
     };
     // What is left has its time over; what it comes to, the sink says.
@@ -58,7 +58,7 @@ async fn produce(
     topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
-    results: UnboundedSender<(usize, Result<(), Failure>)>,
+    results: UnboundedSender<Concluded>,
 ) {
     for index in indices {
         let key = restored::key(&batch[index].metadata);
@@ -71,7 +71,7 @@ async fn produce(
                 _ => RDKafkaErrorCode::InvalidTopic,
             };
             if code != RDKafkaErrorCode::QueueFull {
-                refused.delivery_opaque.conclude(Err(Failure { code, local: true }));
+                refused.delivery_opaque.conclude(None, Err(Failure { code, local: true }));
                 break;
             }
             record = refused;

@@ -7,17 +7,25 @@
 //! librdkafka puts records into batches, and a broker takes or refuses a batch as a whole, for one bad record or for
 //! the sum of them. So what a broker rejects is sent once more, each record alone; only that answer is final.
 //!
+//! A partition is what fails alone: `domains` names them, and `murmur2` tells beforehand where a key leads to.
+//!
 //! Where each message names its topic, a topic that is not there is the failure of its messages; the others go on.
 
 mod context;
 mod delivery;
+mod domains;
 mod errors;
+mod murmur2;
 mod polled;
 mod producer;
 mod restored;
 mod settings;
 
-use std::{borrow::Cow, sync::OnceLock, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use rdkafka::{
@@ -28,10 +36,11 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use self::{
-    context::Failure,
+    context::{Concluded, Failure},
+    domains::Domains,
     producer::{Live, Producer},
 };
-use super::{Delivery, Report, Sink};
+use super::{Delivery, Domain, Report, Sink};
 use crate::{config::KafkaSinkConfig, outcome::Outcome};
 
 /// Longest wait for an answer to `check`.
@@ -42,6 +51,9 @@ pub struct KafkaSink {
     shared: Producer,
     /// For records that may have been rejected for others in their batch; made when it is first needed.
     solo: OnceLock<Result<Producer, String>>,
+    domains: Arc<Domains>,
+    /// Whether a key's partition is that of Java's producer.
+    is_murmur2: bool,
 }
 
 impl KafkaSink {
@@ -50,8 +62,10 @@ impl KafkaSink {
     /// # Errors
     /// Which settings librdkafka does not take.
     pub fn new(config: &KafkaSinkConfig) -> Result<Self, String> {
-        let shared = Producer::new(settings::producer(config), name(config))?;
-        Ok(Self { config: config.clone(), shared, solo: OnceLock::new() })
+        let settings = settings::producer(config);
+        let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
+        let shared = Producer::new(settings, name(config))?;
+        Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), domains: Arc::default(), is_murmur2 })
     }
 
     fn solo(&self) -> Result<&Producer, String> {
@@ -108,17 +122,34 @@ impl KafkaSink {
             }
         };
         let mut doubtful = Vec::new();
-        let failed = |index: usize, code| report.outcome(index, self.outcome(code, &topics[index], &live));
-        let late = delivery::deliver(&live, topics, batch, indices, deadline, |index, result| match result {
-            Ok(()) => report.outcome(index, Outcome::Confirmed),
-            Err(Failure { code, local: false }) if !last && errors::may_be_another_record(code) => doubtful.push(index),
-            Err(Failure { code, .. }) => failed(index, code),
-        })
-        .await;
-        for index in late {
-            failed(index, RDKafkaErrorCode::OperationTimedOut);
+        let failed = |index: usize, domain: Option<Domain>, code| {
+            if domain.is_some() {
+                // From now on it will be asked where messages lead to.
+                self.domains.learn(&live, &topics[index]);
+            }
+            report.outcome_in(index, domain, self.outcome(code, &topics[index], &live));
+        };
+        let conclude = |Concluded { index, partition, result }: Concluded| {
+            let domain = || partition.map(|partition| self.domains.name(&topics[index], partition));
+            match result {
+                Ok(()) => report.outcome_in(index, domain(), Outcome::Confirmed),
+                Err(Failure { code, local: false }) if !last && errors::may_be_another_record(code) => {
+                    doubtful.push(index);
+                }
+                Err(Failure { code, .. }) => failed(index, domain(), code),
+            }
+        };
+        for index in delivery::deliver(&live, topics, batch, indices, deadline, conclude).await {
+            failed(index, self.domain_in(&topics[index], &batch[index]), RDKafkaErrorCode::OperationTimedOut);
         }
         doubtful
+    }
+
+    /// As far as it is known how many partitions the topic has.
+    fn domain_in(&self, topic: &str, delivery: &Delivery) -> Option<Domain> {
+        let key = restored::key(&delivery.metadata).filter(|key| self.is_murmur2 && !key.is_empty())?;
+        let partitions = self.domains.partitions(topic)?;
+        Some(self.domains.name(topic, murmur2::partition(&key, partitions)))
     }
 
     fn outcome(&self, code: RDKafkaErrorCode, topic: &str, live: &Live) -> Outcome {
@@ -134,6 +165,14 @@ impl KafkaSink {
 impl Sink for KafkaSink {
     fn timeout(&self) -> Duration {
         self.config.timeout
+    }
+
+    fn domain(&self, delivery: &Delivery) -> Option<Domain> {
+        let (route, metadata) = (&delivery.route, &delivery.metadata);
+        let topic = self.config.topic.render_allowed(&self.config.allow, route, metadata).ok()?;
+        // More partitions may have been added.
+        self.domains.learn(&self.shared.get().ok()?, &topic);
+        self.domain_in(&topic, delivery)
     }
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {

@@ -1,82 +1,133 @@
 //! One connection while it lasts, and the channels on it.
-//!
-//! A channel serves one batch for one exchange at a time, because a missing exchange closes the channel and fails
-//! all that is pending on it, and because lapin credits returned messages wrongly when two share a channel
-//! (`publish`). It goes back to the others only after every confirm has come. Where messages name their exchange,
-//! the same few channels serve all of them, one after the other.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures::StreamExt;
-use lapin::{
-    Channel, Connection, Event, ExchangeKind,
-    options::{ConfirmSelectOptions, ExchangeDeclareOptions},
-};
+use lapin::{Connection, Error, Event, ExchangeKind, options::ExchangeDeclareOptions};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, oneshot},
     time::timeout,
 };
 
-use crate::amqp::{Connected, Switch, text};
+use super::channel::Channel;
+use crate::amqp::{Connected, Returns, Switch, text};
 
-/// Batches under way at once on one connection: enough to hide the time that a broker takes to write to disk.
-pub const MAX_CHANNELS: usize = 4;
+/// Channels that are published on at once: enough to hide a round trip.
+const MAX_CHANNELS: usize = 4;
+/// Unconfirmed messages of a channel above which another one is taken, if there may be. RabbitMQ stops reading a
+/// connection once a channel has 400 messages for a queue that hangs and 400 more behind them.
+const BUSY_MESSAGES: usize = 250;
+/// Channels with a single message: enough to hide the time that a broker takes to write to disk.
+pub const MAX_LONE_CHANNELS: usize = 16;
+/// Exchanges that are remembered as there: few bytes each, and asking again costs a round trip.
+const MAX_EXCHANGES: usize = 1000;
 /// A closing handshake takes a round trip; a broker that does not answer it is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that a broker takes to open a channel, however busy it is, before its connection counts as lost.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct Link {
     connection: Connection,
     switch: Switch,
+    returns: Returns,
     /// Why the broker last said that it takes nothing (memory or disk alarm). It says so only after a publish.
     reason: Mutex<String>,
     permits: Semaphore,
-    idle: Mutex<Vec<Ready>>,
+    lone_permits: Semaphore,
+    idle: Mutex<Vec<Arc<Channel>>>,
+    /// Exchanges that were seen.
+    exchanges: Mutex<HashSet<String>>,
+    /// A channel that publishes nothing, because a missing exchange closes it.
+    asking: tokio::sync::Mutex<Option<lapin::Channel>>,
+    is_examined: AtomicBool,
 }
 
-/// A channel in confirm mode, with nothing pending.
-struct Ready {
-    channel: Channel,
-    /// The exchange that was last seen to exist.
-    exchange: String,
-}
-
-/// A channel for one batch.
+/// A channel that no one else publishes on.
 pub struct Lease<'a> {
     link: &'a Link,
-    ready: Ready,
+    channel: Arc<Channel>,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Link {
     /// The second part is over when the connection is.
     pub fn new(connected: Connected) -> (Self, oneshot::Receiver<()>) {
-        let Connected { connection, switch, over, .. } = connected;
-        let permits = Semaphore::new(MAX_CHANNELS);
-        (Self { connection, switch, reason: Mutex::default(), permits, idle: Mutex::default() }, over)
+        let Connected { connection, switch, returns, over, .. } = connected;
+        let link = Self {
+            connection,
+            switch,
+            returns,
+            reason: Mutex::default(),
+            permits: Semaphore::new(MAX_CHANNELS),
+            lone_permits: Semaphore::new(MAX_LONE_CHANNELS),
+            idle: Mutex::default(),
+            exchanges: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            is_examined: AtomicBool::new(false),
+        };
+        (link, over)
     }
 
-    /// A channel on which `exchange` was seen. Waits while `MAX_CHANNELS` are in use.
+    /// Waits while `MAX_CHANNELS` are published on.
+    ///
+    /// # Errors
+    /// From the broker or the connection.
+    pub async fn channel(&self) -> Result<Lease<'_>, Error> {
+        let permit = self.permits.acquire().await.expect("never closed");
+        let channel = match self.take_idle() {
+            Some(channel) => channel,
+            None => Channel::open(&self.connection, &self.returns).await?,
+        };
+        Ok(Lease { link: self, channel, _permit: permit })
+    }
+
+    /// A channel for a single message. Waits while `MAX_LONE_CHANNELS` are in use.
+    ///
+    /// # Errors
+    /// From the broker or the connection.
+    pub async fn lone_channel(&self) -> Result<Lease<'_>, Error> {
+        let permit = self.lone_permits.acquire().await.expect("never closed");
+        let channel = Channel::open(&self.connection, &self.returns).await?;
+        Ok(Lease { link: self, channel, _permit: permit })
+    }
+
+    /// Makes sure that `exchange` exists, as far as is known.
     ///
     /// # Errors
     /// From the broker, e.g. that there is no such exchange.
-    pub async fn channel(&self, exchange: &str) -> Result<Lease<'_>, lapin::Error> {
-        let permit = self.permits.acquire().await.expect("never closed");
-        let mut ready = if let Some(ready) = self.take_idle(exchange) {
-            ready
-        } else {
-            let channel = self.connection.create_channel().await?;
-            channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ready { channel, exchange: String::new() }
-        };
-        // The default exchange has no name and cannot be declared: it is always there.
-        if ready.exchange != exchange && !exchange.is_empty() {
-            see_exchange(&ready.channel, exchange).await?;
+    pub async fn see(&self, exchange: &str) -> Result<(), Error> {
+        if self.exchanges().contains(exchange) {
+            return Ok(());
         }
-        exchange.clone_into(&mut ready.exchange);
-        Ok(Lease { link: self, ready, _permit: permit })
+        // One after the other, so that each message of an exchange finds what the first has learned.
+        let mut asking = self.asking.lock().await;
+        if self.exchanges().contains(exchange) {
+            return Ok(());
+        }
+        let channel = match asking.take().filter(|channel| channel.status().connected()) {
+            Some(channel) => channel,
+            None => self.connection.create_channel().await?,
+        };
+        see_exchange(&channel, exchange).await?;
+        *asking = Some(channel);
+        let mut exchanges = self.exchanges();
+        if exchanges.len() >= MAX_EXCHANGES {
+            exchanges.clear();
+        }
+        exchanges.insert(exchange.to_owned());
+        Ok(())
+    }
+
+    /// The next `see` asks the broker.
+    pub fn forget(&self, exchange: &str) {
+        self.exchanges().remove(exchange);
     }
 
     /// Follows what the broker says about the connection, until it is over. Returns why.
@@ -117,9 +168,34 @@ impl Link {
         self.connection.status().connected()
     }
 
+    /// Bytes of the largest frame that the broker takes.
+    pub fn frame_max(&self) -> usize {
+        match self.connection.configuration().frame_max() {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+        }
+    }
+
     /// Ends the connection at once. What is pending on it fails; whether the broker took it is unknown.
     pub fn cut(&self) {
         self.switch.cut();
+    }
+
+    /// Cuts the connection if the broker no longer answers on it, unless that said that it takes nothing: on a new
+    /// connection it would take one message more before it says so. Returns at once. Must be called within a tokio runtime.
+    pub fn examine(self: &Arc<Self>) {
+        if self.is_examined.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let link = Arc::clone(self);
+        tokio::spawn(async move {
+            let answer = timeout(ALIVE_TIMEOUT, link.connection.create_channel()).await;
+            if answer.is_err() && link.blocked().is_none() {
+                tracing::warn!("the broker does not answer; the connection is cut");
+                link.cut();
+            }
+            link.is_examined.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Ends the connection by a handshake, for which a blocked one is not ready.
@@ -129,30 +205,43 @@ impl Link {
         self.cut();
     }
 
-    fn take_idle(&self, exchange: &str) -> Option<Ready> {
+    fn exchanges(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one with the fewest unconfirmed messages; `None` where another one should be opened.
+    fn take_idle(&self) -> Option<Arc<Channel>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|ready| ready.channel.status().connected());
-        let place = idle.iter().position(|ready| ready.exchange == exchange);
-        place.map(|place| idle.swap_remove(place)).or_else(|| idle.pop())
+        idle.retain(|channel| channel.is_usable());
+        let (place, channel) = idle.iter().enumerate().min_by_key(|(_, channel)| channel.pending())?;
+        let is_enough = channel.pending() < BUSY_MESSAGES || idle.len() == MAX_CHANNELS;
+        is_enough.then(|| idle.swap_remove(place))
     }
 }
 
 impl Lease<'_> {
-    pub fn channel(&self) -> &Channel {
-        &self.ready.channel
+    pub fn channel(&self) -> &Arc<Channel> {
+        &self.channel
     }
 
-    /// Only when every confirm has come. A lease that is dropped closes its channel.
+    /// For others to publish on. A lease that is dropped instead closes its channel once no confirm is awaited.
     pub fn give_back(self) {
-        self.link.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.ready);
+        let mut idle = self.link.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.channel.is_usable() && idle.len() < MAX_CHANNELS {
+            idle.push(self.channel);
+        }
     }
 }
 
-/// Asks whether `exchange` exists; if not, the broker closes the channel.
-pub async fn see_exchange(channel: &Channel, exchange: &str) -> Result<(), lapin::Error> {
+/// Asks whether `exchange` exists; if not, the broker closes the channel. The default exchange has no name and cannot be
+/// declared: it is always there.
+async fn see_exchange(channel: &lapin::Channel, exchange: &str) -> Result<(), Error> {
+    if exchange.is_empty() {
+        return Ok(());
+    }
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
     let name = lapin::types::ShortString::try_new(exchange)
-        .map_err(|error| lapin::Error::from(std::io::Error::other(format!("exchange: {error}"))))?;
+        .map_err(|error| Error::from(std::io::Error::other(format!("exchange: {error}"))))?;
     // The kind is not looked at when passive.
     channel.exchange_declare(name, ExchangeKind::Direct, options, lapin::types::FieldTable::default()).await
 }

@@ -15,13 +15,14 @@
 use bytes::Bytes;
 use lapin::{
     BasicProperties,
+    protocol::basic::gen_properties,
     types::{AMQPValue, FieldTable, LongString, ShortString},
 };
 
 use crate::{
     amqp,
     message::{Origin, Properties},
-    sink::Delivery,
+    sink::{Delivery, Domain},
 };
 
 const ID: &str = "punctual-id";
@@ -31,11 +32,16 @@ const DUE: &str = "punctual-due";
 
 /// `delivery_mode` of what survives a broker's restart.
 const PERSISTENT: u8 = 2;
+/// Bytes of a content header frame beside the properties: type, channel, size and end of the frame; class, weight and the
+/// body's size.
+const HEADER_FRAME: usize = 8 + 12;
 
 /// One message, ready to be published any number of times.
 pub struct Prepared {
     /// Its place in the batch.
     pub index: usize,
+    /// `None` where the sink is one.
+    pub domain: Option<Domain>,
     pub routing_key: ShortString,
     pub properties: BasicProperties,
     pub payload: Bytes,
@@ -52,9 +58,16 @@ pub struct Tag {
 }
 
 impl Prepared {
+    /// `frame_max`: bytes of the largest frame that the broker takes.
+    ///
     /// # Errors
     /// What of the message AMQP cannot carry.
-    pub fn new(index: usize, delivery: Delivery, routing_key: &str) -> Result<Self, String> {
+    pub fn new(
+        (index, domain): (usize, Option<Domain>),
+        delivery: Delivery,
+        routing_key: &str,
+        frame_max: usize,
+    ) -> Result<Self, String> {
         let routing_key = short("routing key", routing_key)?;
         let attempt = i64::from(delivery.attempt);
         let mut headers = FieldTable::default();
@@ -84,8 +97,12 @@ impl Prepared {
         if let Some(origin) = origin {
             properties = with_original(properties, origin)?;
         }
+        let bytes = HEADER_FRAME + encoded_bytes(&properties);
+        if bytes > frame_max {
+            return Err(format!("headers and properties take a frame of {bytes} bytes, the broker takes {frame_max}"));
+        }
         let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
-        Ok(Self { index, routing_key, properties, payload: delivery.payload, tag })
+        Ok(Self { index, domain, routing_key, properties, payload: delivery.payload, tag })
     }
 }
 
@@ -140,6 +157,11 @@ fn with_original(mut properties: BasicProperties, origin: &Origin) -> Result<Bas
     Ok(properties)
 }
 
+fn encoded_bytes(properties: &BasicProperties) -> usize {
+    let written = gen_properties(properties)(Vec::new().into());
+    written.expect("a vector takes all").into_inner().0.len()
+}
+
 fn short(what: &str, value: &str) -> Result<ShortString, String> {
     ShortString::try_new(value).map_err(|_| format!("{what}: {} bytes, AMQP takes at most 255", value.len()))
 }
@@ -169,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_message_that_came_back_is_known_by_route_id_and_attempt() {
-        let prepared = |delivery| Prepared::new(0, delivery, "k").unwrap();
+        let prepared = |delivery| Prepared::new((0, None), delivery, "k", usize::MAX).unwrap();
         let one = prepared(delivery("a", Metadata::default()));
         assert_eq!(Tag::of(&one.properties), Some(one.tag.clone()));
         let others = [
@@ -200,8 +222,8 @@ mod tests {
             ..Origin::default()
         };
         let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
-        let one = Prepared::new(0, delivery("~1", metadata.clone()), "k").unwrap();
-        let other = Prepared::new(0, delivery("~2", metadata), "k").unwrap();
+        let one = Prepared::new((0, None), delivery("~1", metadata.clone()), "k", usize::MAX).unwrap();
+        let other = Prepared::new((0, None), delivery("~2", metadata), "k", usize::MAX).unwrap();
         assert_ne!(one.tag, other.tag, "one producer's id may stand for two messages");
         assert_eq!(Tag::of(&one.properties), Some(one.tag));
         let headers = one.properties.headers().as_ref().unwrap().inner();
@@ -214,12 +236,13 @@ mod tests {
 
     #[test]
     fn what_amqp_cannot_carry_is_refused() {
+        let new = |delivery, key: &str| Prepared::new((0, None), delivery, key, usize::MAX);
         let long = "x".repeat(256);
-        assert!(Prepared::new(0, delivery("a", Metadata::default()), &long).is_err());
+        assert!(new(delivery("a", Metadata::default()), &long).is_err());
         let named = Metadata { headers: [(long.clone(), String::new())].into(), ..Metadata::default() };
-        assert!(Prepared::new(0, delivery("a", named), "").is_err());
+        assert!(new(delivery("a", named), "").is_err());
         let typed = Metadata { content_type: Some(long), ..Metadata::default() };
-        let error = Prepared::new(0, delivery("a", typed), "").err();
+        let error = new(delivery("a", typed), "").err();
         assert_eq!(error.as_deref(), Some("content_type: 256 bytes, AMQP takes at most 255"));
     }
 }

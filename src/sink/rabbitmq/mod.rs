@@ -1,11 +1,14 @@
 //! An exchange of RabbitMQ: mandatory, persistent, with publisher confirms.
 //!
-//! `amqp::Broker` connects, `supervisor` keeps the connection as a `link`, on whose channels `publish`
+//! `amqp::Broker` connects, `supervisor` keeps the connection as a `link`, on whose `channel`s `publish`
 //! sends batches of `message`s. A batch of the scheduler is cut by exchange and size; its parts travel at once.
+//! `refusal` says what it means that the broker closed a channel.
 
+mod channel;
 mod link;
 mod message;
 mod publish;
+mod refusal;
 mod supervisor;
 
 use std::{
@@ -15,15 +18,16 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream};
+use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use self::{
     message::Prepared,
     publish::Batch,
+    refusal::Refusals,
     supervisor::{Supervisor, connect_limit},
 };
-use super::{Delivery, Report, Sink};
+use super::{Delivery, Domain, Report, Sink};
 use crate::{
     amqp::{Broker, text},
     config::RabbitMqConfig,
@@ -44,6 +48,7 @@ pub struct RabbitMqSink {
     address: Address,
     allow: Allow,
     timeout: Duration,
+    refusals: Refusals,
 }
 
 /// Messages by their exchange.
@@ -59,14 +64,15 @@ impl RabbitMqSink {
             address: config.address.clone(),
             allow: config.allow.clone(),
             timeout: config.timeout,
+            refusals: Refusals::default(),
         })
     }
 
-    /// What may not go where it names, or AMQP cannot carry, is reported.
-    fn prepare(&self, batch: Vec<Delivery>, report: &Report) -> ByExchange<'_> {
+    /// What may not go where it names, or AMQP cannot carry, is reported. `frame_max`: bytes of the largest frame.
+    fn prepare(&self, batch: Vec<Delivery>, frame_max: usize, report: &Report) -> ByExchange<'_> {
         let mut prepared = ByExchange::new();
         for (index, delivery) in batch.into_iter().enumerate() {
-            match self.prepare_one(index, delivery) {
+            match self.prepare_one(index, delivery, frame_max) {
                 Ok((exchange, message)) => prepared.entry(exchange).or_default().push_back(message),
                 Err(error) => report.outcome(index, Outcome::Unsendable { error }),
             }
@@ -74,10 +80,20 @@ impl RabbitMqSink {
         prepared
     }
 
-    fn prepare_one(&self, index: usize, delivery: Delivery) -> Result<(Cow<'_, str>, Prepared), String> {
+    fn prepare_one(
+        &self,
+        index: usize,
+        delivery: Delivery,
+        frame_max: usize,
+    ) -> Result<(Cow<'_, str>, Prepared), String> {
         let address = self.address.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
         let (exchange, routing_key) = (address.0, address.1.into_owned());
-        Ok((exchange, Prepared::new(index, delivery, &routing_key)?))
+        let place = (index, self.domain_of(&exchange, &routing_key));
+        Ok((exchange, Prepared::new(place, delivery, &routing_key, frame_max)?))
+    }
+
+    fn domain_of(&self, exchange: &str, routing_key: &str) -> Option<Domain> {
+        (!self.address.is_constant()).then(|| format!("{exchange}/{routing_key}").into())
     }
 
     async fn look(&self, deadline: Instant) -> Result<(), String> {
@@ -86,15 +102,8 @@ impl RabbitMqSink {
             return Err(publish::blocked(&reason));
         }
         let exchange = self.address.constant_exchange().unwrap_or_default();
-        let looking = async {
-            let lease = link.channel("").await?;
-            if !exchange.is_empty() {
-                link::see_exchange(lease.channel(), exchange).await?;
-            }
-            lease.give_back();
-            Ok(())
-        };
-        match timeout_at(deadline, looking).await {
+        link.forget(exchange);
+        match timeout_at(deadline, link.see(exchange)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(text(&error)),
             Err(_) => Err("the broker does not answer".into()),
@@ -108,6 +117,11 @@ impl Sink for RabbitMqSink {
         self.timeout
     }
 
+    fn domain(&self, delivery: &Delivery) -> Option<Domain> {
+        let address = self.address.render_allowed(&self.allow, &delivery.route, &delivery.metadata);
+        address.ok().and_then(|(exchange, routing_key)| self.domain_of(&exchange, &routing_key))
+    }
+
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
         let deadline = Instant::now() + self.timeout - REPORT_MARGIN.min(self.timeout / 10);
         let link = match self.supervisor.link(deadline).await {
@@ -117,18 +131,18 @@ impl Sink for RabbitMqSink {
                 return (0..batch.len()).for_each(|index| report.outcome(index, unavailable.clone()));
             }
         };
-        let (link, report, fixed) = (&*link, &report, self.address.constant_exchange().is_some());
-        let parts = self.prepare(batch, report).into_iter().flat_map(|(exchange, mut messages)| {
+        let (link, report, fixed) = (&link, &report, self.address.constant_exchange().is_some());
+        let parts = self.prepare(batch, link.frame_max(), report).into_iter().flat_map(|(exchange, mut messages)| {
             std::iter::from_fn(move || {
                 let part: Vec<_> = messages.drain(..messages.len().min(MAX_BATCH_MESSAGES)).collect();
                 (!part.is_empty()).then(|| (exchange.clone(), part))
             })
         });
-        stream::iter(parts)
-            .for_each_concurrent(link::MAX_CHANNELS, |(exchange, messages)| async move {
-                Batch { link, exchange: &exchange, fixed, deadline, report }.publish(messages).await;
-            })
-            .await;
+        join_all(parts.map(|(exchange, messages)| async move {
+            let batch = Batch { link, exchange: &exchange, fixed, refusals: &self.refusals, deadline, report };
+            batch.publish(messages).await;
+        }))
+        .await;
     }
 
     /// Connects (and stays connected), and asks whether the exchange exists. Where the messages name it, only the broker is asked.

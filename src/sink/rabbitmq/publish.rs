@@ -1,187 +1,313 @@
-//! One batch over one channel: published message by message, then every confirm awaited, and only then judged.
+//! One batch to one exchange: published message by message on one channel, and each confirm used as it comes.
 //!
-//! This order matters. The broker sends an unroutable message back before it confirms it, and lapin hands what came
-//! back to whichever confirm comes next: `Ack(None)` may well be the confirm of a message that was returned.
-//! But once all confirms of a batch have come, everything that was returned has been handed out too, and can
-//! be told by its `Tag`. Until then no message of the batch may count as delivered.
+//! RabbitMQ closes a channel over a message that it refuses (its headers, or a routing key that topic permissions forbid).
+//! It has then processed what was published on this channel before that message, and nothing after it; but it does not
+//! say which message it was, and confirms that it still owed never come. So what has no confirm is published once more,
+//! each message alone on a channel of its own (`alone`), until the refused one is found. What came after it was not
+//! processed, and goes on as usual. No message is processed more than twice.
 
-use std::collections::HashSet;
+use std::{iter, sync::Arc};
 
-use lapin::{
-    Confirmation, Error, ErrorKind,
-    options::BasicPublishOptions,
-    protocol::{AMQPErrorKind, AMQPSoftError},
+use futures::{
+    StreamExt,
+    future::{join, join_all},
+    stream::FuturesUnordered,
 };
+use lapin::{Error, ErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    link::{Lease, Link},
-    message::{Prepared, Tag},
+    channel::{Pending, Verdict},
+    link::{Link, MAX_LONE_CHANNELS},
+    message::Prepared,
+    refusal::{Refusal, Refusals},
 };
 use crate::{amqp::text, outcome::Outcome, sink::Report};
 
+/// Why a message has no confirm at the end of its time.
+const LATE: &str = "no confirm from the broker in time";
+
 /// What one batch needs.
 pub struct Batch<'a> {
-    pub link: &'a Link,
+    pub link: &'a Arc<Link>,
     pub exchange: &'a str,
     /// Whether all messages of the sink go to this exchange: then what is wrong with it is the sink's trouble.
     pub fixed: bool,
+    pub refusals: &'a Refusals,
     pub deadline: Instant,
     pub report: &'a Report,
 }
 
-/// How publishing ended for a batch, or for its first part.
-enum End {
-    /// The verdicts, in order, on as many messages as were published. The others were not: the broker blocks.
-    Judged(Vec<Verdict>),
-    /// The channel or the connection is gone, and nothing can be said about any of the batch.
-    Broken(Error),
-    /// Nothing can be said about any of the batch in time; perhaps the last ones were not sent.
-    Late,
+/// What one channel left of a batch.
+#[derive(Default)]
+struct Left {
+    /// Published, without a confirm, on a channel that is closed.
+    doubtful: Vec<Prepared>,
+    /// Not published.
+    unsent: Vec<Prepared>,
 }
 
-enum Verdict {
-    Taken,
-    Unroutable(String),
-    Refused,
+/// What came of a message that was alone on its channel.
+enum Lone {
+    /// Nothing that concerns others.
+    Reported,
+    /// The broker closed the channel over this message.
+    Culprit,
+    /// So it did over the exchange, which concerns all others.
+    NoExchange(Error),
 }
 
 impl Batch<'_> {
     /// Reports every message of `messages`.
     pub async fn publish(&self, messages: Vec<Prepared>) {
-        if let Some(reason) = self.link.blocked() {
-            return self.report_all(&messages, &self.unavailable(&blocked(&reason)));
-        }
-        let lease = match timeout_at(self.deadline, self.link.channel(self.exchange)).await {
-            Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => return self.report_all(&messages, &self.broken(&error)),
-            Err(_) => {
-                let waited = self.link.blocked().map_or_else(|| "no channel in time".into(), |reason| blocked(&reason));
-                return self.report_all(&messages, &self.unavailable(&waited));
-            }
-        };
-        match self.attempt(&lease, &messages).await {
-            End::Judged(verdicts) => {
-                lease.give_back();
-                let (published, unsent) = messages.split_at(verdicts.len());
-                for (message, verdict) in published.iter().zip(verdicts) {
-                    self.report.outcome(message.index, self.outcome(verdict));
-                }
-                let reason = self.link.blocked().unwrap_or_default();
-                self.report_all(unsent, &self.unavailable(&blocked(&reason)));
-            }
-            End::Broken(error) if is_precondition(&error) => {
-                drop(lease);
-                self.isolate(messages, &text(&error)).await;
-            }
-            End::Broken(error) => self.report_all(&messages, &self.broken(&error)),
-            End::Late => {
-                if let Some(reason) = self.link.blocked() {
-                    // The connection stays: on a new one the broker would take one message more before it says so.
-                    return self.report_all(&messages, &self.unavailable(&blocked(&reason)));
-                }
-                // What was dropped half-way would still be sent, and mixed up with what follows.
-                self.link.cut();
-                // Whatever came to the broker, its silence says nothing about any message: no attempt counts.
-                self.report_all(&messages, &self.unavailable("no confirm from the broker in time"));
-            }
-        }
+        let (known, others): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| self.refusals.contains(message.domain.as_ref()));
+        // What was refused before would close the channel of the others.
+        join(self.each_alone(known), self.together(others)).await;
     }
 
-    async fn attempt(&self, lease: &Lease<'_>, messages: &[Prepared]) -> End {
-        let mut confirms = Vec::with_capacity(messages.len());
-        let mut broken = None;
-        for message in messages {
+    async fn together(&self, messages: Vec<Prepared>) {
+        if messages.is_empty() {
+            return;
+        }
+        let Some(Left { doubtful, unsent }) = self.over_one_channel(messages).await else { return };
+        let resolving = async {
+            let unprocessed = self.find_culprit(doubtful).await;
+            Box::pin(self.publish(unprocessed)).await;
+        };
+        join(resolving, Box::pin(self.publish(unsent))).await;
+    }
+
+    /// `None`: all are reported.
+    async fn over_one_channel(&self, messages: Vec<Prepared>) -> Option<Left> {
+        if let Some(reason) = self.link.blocked() {
+            self.report_without_domain(&messages, &self.unavailable(&blocked(&reason)));
+            return None;
+        }
+        let opening = async {
+            self.link.see(self.exchange).await?;
+            self.link.channel().await
+        };
+        let lease = match timeout_at(self.deadline, opening).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                self.report_broken(&messages, &error);
+                return None;
+            }
+            Err(_) => {
+                self.report_without_domain(&messages, &self.late("no channel in time"));
+                return None;
+            }
+        };
+        let channel = Arc::clone(lease.channel());
+        let mut open: Vec<Option<Prepared>> = messages.into_iter().map(Some).collect();
+        let confirms = FuturesUnordered::new();
+        let (mut lost, mut stuck) = (None, false);
+        for (place, message) in open.iter().enumerate() {
             if self.link.blocked().is_some() {
                 break;
             }
-            let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-            let exchange = self.exchange.into();
-            let (key, properties) = (message.routing_key.clone(), message.properties.clone());
-            let publishing = lease.channel().basic_publish(exchange, key, options, &message.payload, properties);
-            // One after the other: lapin mixes up confirms when a channel is used concurrently.
-            match timeout_at(self.deadline, publishing).await {
-                Ok(Ok(confirm)) => confirms.push(confirm),
-                // The confirms that were pending then know better why.
+            let message = message.as_ref().expect("none is reported yet");
+            match timeout_at(self.deadline, channel.publish(self.exchange, message)).await {
+                Ok(Ok(pending)) => confirms.push(confirmed(place, pending)),
                 Ok(Err(error)) => {
-                    broken = Some(error);
+                    lost = Some(error);
                     break;
                 }
-                Err(_) => return End::Late,
+                Err(_) => {
+                    stuck = true;
+                    break;
+                }
             }
         }
-        let mut taken = Vec::with_capacity(confirms.len());
-        let mut returned = HashSet::new();
-        for confirm in confirms {
-            let (ack, message) = match timeout_at(self.deadline, confirm).await {
-                Ok(Ok(Confirmation::Ack(message))) => (true, message),
-                Ok(Ok(Confirmation::Nack(message))) => (false, message),
-                Ok(Ok(Confirmation::NotRequested)) => (false, None),
-                Ok(Err(error)) => return End::Broken(error),
-                Err(_) => return End::Late,
-            };
-            taken.push(ack);
-            if let Some(message) = message {
-                returned.insert(Tag::of(&message.properties));
+        let published = confirms.len();
+        if stuck {
+            // What was dropped half-way would still be sent, and mixed up with what follows.
+            drop(lease);
+            if self.link.blocked().is_none() {
+                self.link.cut();
+            }
+        } else {
+            lease.give_back();
+        }
+        let is_late = !self.take_confirms(confirms, &mut open, &mut lost).await;
+        if is_late {
+            channel.retire();
+        }
+        let unsent = open.split_off(published).into_iter().flatten().collect();
+        let left = Left { doubtful: open.into_iter().flatten().collect(), unsent };
+        match &lost {
+            _ if is_late || stuck => self.report_all(left.doubtful.iter().chain(&left.unsent), &self.late(LATE)),
+            Some(error) if is_of_channel(error) && self.link.is_connected() => {
+                // It may be gone.
+                self.link.forget(self.exchange);
+                return Some(left);
+            }
+            Some(error) => self.report_broken(left.doubtful.iter().chain(&left.unsent), error),
+            // All that were published are reported.
+            None => {
+                let reason = self.link.blocked().unwrap_or_default();
+                self.report_without_domain(&left.unsent, &self.unavailable(&blocked(&reason)));
             }
         }
-        if let Some(error) = broken {
-            return End::Broken(error);
-        }
-        // Without its headers it cannot be told which message it was, so none may count as delivered.
-        let unknown = returned.contains(&None);
-        let verdict = |(message, taken): (&Prepared, bool)| match taken {
-            false => Verdict::Refused,
-            true if unknown => Verdict::Unroutable("one of the batch was returned".into()),
-            true if returned.contains(&Some(message.tag.clone())) => {
-                Verdict::Unroutable(message.routing_key.to_string())
+        None
+    }
+
+    /// Reports each message as its confirm comes, and takes it from `open`. `lost`: the first error instead of a confirm.
+    /// Returns whether all of them resolved in time.
+    async fn take_confirms(
+        &self,
+        mut confirms: FuturesUnordered<impl Future<Output = (usize, Result<Verdict, Error>)>>,
+        open: &mut [Option<Prepared>],
+        lost: &mut Option<Error>,
+    ) -> bool {
+        loop {
+            match timeout_at(self.deadline, confirms.next()).await {
+                Ok(Some((place, Ok(verdict)))) => {
+                    let message = open[place].take().expect("one confirm for each");
+                    self.report_verdict(&message, verdict);
+                }
+                // It knows better than what was published after it why the channel is closed.
+                Ok(Some((_, Err(error)))) => *lost = Some(lost.take().filter(tells_why).unwrap_or(error)),
+                Ok(None) => return true,
+                Err(_) => return false,
             }
-            true => Verdict::Taken,
+        }
+    }
+
+    /// Publishes each alone, in order, until the broker closes the channel over one. Returns those that were published
+    /// after that one the first time: the broker did not process them.
+    async fn find_culprit(&self, doubtful: Vec<Prepared>) -> Vec<Prepared> {
+        let mut rest = doubtful.into_iter();
+        // The first by itself: where the exchange is in trouble, that is enough to know.
+        for size in iter::once(1).chain(iter::repeat(MAX_LONE_CHANNELS)) {
+            let some: Vec<Prepared> = rest.by_ref().take(size).collect();
+            if some.is_empty() {
+                break;
+            }
+            let mut is_found = false;
+            for end in join_all(some.iter().map(|message| self.alone(message))).await {
+                match end {
+                    Lone::Reported => {}
+                    Lone::Culprit => is_found = true,
+                    Lone::NoExchange(error) => {
+                        self.report_broken(&rest.collect::<Vec<_>>(), &error);
+                        return Vec::new();
+                    }
+                }
+            }
+            if is_found {
+                break;
+            }
+        }
+        rest.collect()
+    }
+
+    async fn each_alone(&self, messages: Vec<Prepared>) {
+        join_all(messages.iter().map(|message| self.alone(message))).await;
+    }
+
+    /// Reports it.
+    async fn alone(&self, message: &Prepared) -> Lone {
+        if let Some(reason) = self.link.blocked() {
+            self.report_without_domain([message], &self.unavailable(&blocked(&reason)));
+            return Lone::Reported;
+        }
+        let publishing = async {
+            self.link.see(self.exchange).await?;
+            let lease = self.link.lone_channel().await?;
+            lease.channel().publish(self.exchange, message).await?.verdict().await
         };
-        End::Judged(messages.iter().zip(taken).map(verdict).collect())
-    }
-
-    /// One of `messages` made the broker close the channel: finds it by halving. What stood before it was taken
-    /// already and is delivered again, a few times at most.
-    async fn isolate(&self, mut messages: Vec<Prepared>, error: &str) {
-        if let [message] = messages.as_slice() {
-            return self.report.outcome(message.index, Outcome::Rejected { error: error.to_owned() });
+        let error = match timeout_at(self.deadline, publishing).await {
+            Ok(Ok(verdict)) => {
+                self.refusals.remove(message.domain.as_ref());
+                self.report_verdict(message, verdict);
+                return Lone::Reported;
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                self.report_one(message, self.late(LATE));
+                return Lone::Reported;
+            }
+        };
+        match Refusal::of(&error) {
+            Some(Refusal::Exchange) => {
+                self.link.forget(self.exchange);
+                self.report_broken([message], &error);
+                Lone::NoExchange(error)
+            }
+            Some(refusal) => {
+                if refusal == Refusal::RoutingKey {
+                    self.refusals.insert(message.domain.clone());
+                }
+                self.report_one(message, Outcome::Rejected { error: self.about(&text(&error)) });
+                Lone::Culprit
+            }
+            None => {
+                self.report_broken([message], &error);
+                Lone::Reported
+            }
         }
-        let second = messages.split_off(messages.len() / 2);
-        Box::pin(self.publish(messages)).await;
-        Box::pin(self.publish(second)).await;
     }
 
-    fn outcome(&self, verdict: Verdict) -> Outcome {
+    fn report_verdict(&self, message: &Prepared, verdict: Verdict) {
         let failed = |error| Outcome::Failed { error, retry_after: None };
-        match verdict {
+        let outcome = match verdict {
             Verdict::Taken => Outcome::Confirmed,
-            Verdict::Unroutable(key) => {
-                failed(format!("exchange `{}` has no queue for the routing key `{key}`", self.exchange))
+            Verdict::Returned => {
+                let (exchange, key) = (self.exchange, &message.routing_key);
+                failed(format!("exchange `{exchange}` has no queue for the routing key `{key}`"))
             }
             Verdict::Refused => failed("refused by the broker (nack)".into()),
+        };
+        self.report_one(message, outcome);
+    }
+
+    /// By an error of the channel or the connection; nothing else is known of these messages.
+    fn report_broken<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, error: &Error) {
+        match (Refusal::of(error) == Some(Refusal::Exchange), self.fixed) {
+            (true, true) => self.report_without_domain(messages, &self.unavailable(&text(error))),
+            (true, false) => {
+                let error = self.about(&text(error));
+                self.report_all(messages, &Outcome::Failed { error, retry_after: None });
+            }
+            (false, _) => self.report_all(messages, &self.unavailable(&text(error))),
         }
     }
 
-    /// What an error of the channel or the connection means for messages of which nothing else is known.
-    fn broken(&self, error: &Error) -> Outcome {
-        match self.unavailable(&text(error)) {
-            Outcome::Unavailable { error: text } if !self.fixed && concerns_exchange(error) => {
-                Outcome::Failed { error: text, retry_after: None }
-            }
-            outcome => outcome,
+    /// Nothing came in time. The broker's silence says nothing about any message: no attempt counts.
+    fn late(&self, what: &str) -> Outcome {
+        if let Some(reason) = self.link.blocked() {
+            return self.unavailable(&blocked(&reason));
         }
+        self.link.examine();
+        self.unavailable(what)
     }
 
     fn unavailable(&self, error: &str) -> Outcome {
-        Outcome::Unavailable { error: format!("exchange `{}`: {error}", self.exchange) }
+        Outcome::Unavailable { error: self.about(error) }
     }
 
-    fn report_all(&self, messages: &[Prepared], outcome: &Outcome) {
-        for message in messages {
-            self.report.outcome(message.index, outcome.clone());
-        }
+    fn about(&self, error: &str) -> String {
+        format!("exchange `{}`: {error}", self.exchange)
     }
+
+    fn report_all<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
+        messages.into_iter().for_each(|message| self.report_one(message, outcome.clone()));
+    }
+
+    /// The trouble is that of the whole sink.
+    fn report_without_domain<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
+        messages.into_iter().for_each(|message| self.report.outcome(message.index, outcome.clone()));
+    }
+
+    fn report_one(&self, message: &Prepared, outcome: Outcome) {
+        self.report.outcome_in(message.index, message.domain.clone(), outcome);
+    }
+}
+
+async fn confirmed(place: usize, pending: Pending) -> (usize, Result<Verdict, Error>) {
+    (place, pending.verdict().await)
 }
 
 /// To be shown.
@@ -189,19 +315,11 @@ pub fn blocked(reason: &str) -> String {
     format!("the broker takes nothing: {reason}")
 }
 
-/// Whether the broker closed the channel because of the exchange: it is not there, or not for us.
-fn concerns_exchange(error: &Error) -> bool {
-    matches!(soft(error), Some(AMQPSoftError::NOTFOUND | AMQPSoftError::ACCESSREFUSED))
+/// Whether the broker closed the channel, or it was closed before.
+fn is_of_channel(error: &Error) -> bool {
+    Refusal::of(error).is_some() || matches!(error.kind(), ErrorKind::InvalidChannelState(..))
 }
 
-/// Whether the broker closed the channel because of what a message is, not of who sends it or where to.
-fn is_precondition(error: &Error) -> bool {
-    matches!(soft(error), Some(AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE))
-}
-
-/// Why the broker closed the channel, and only that.
-fn soft(error: &Error) -> Option<&AMQPSoftError> {
-    let ErrorKind::ProtocolError(error) = error.kind() else { return None };
-    let AMQPErrorKind::Soft(error) = error.kind() else { return None };
-    Some(error)
+fn tells_why(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::InvalidChannelState(..))
 }

@@ -66,7 +66,7 @@ impl Session {
     /// # Errors
     /// Why nothing can be consumed.
     pub async fn open(broker: &Broker, queue: &str, prefetch: u16) -> Result<Self, String> {
-        let Connected { connection, switch, notes, over } = broker.connect(ANSWER_TIMEOUT).await?;
+        let Connected { connection, switch, notes, over, .. } = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
             see_queue(&channel, queue).await?;

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod metrics_page;
+pub mod partial;
 mod payload;
 
 mod commands;

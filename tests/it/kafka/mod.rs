@@ -4,6 +4,7 @@ mod destinations;
 mod errors;
 mod faults;
 mod load;
+mod partial;
 mod pipeline;
 mod records;
 mod refusals;

@@ -4,6 +4,8 @@ mod delivery;
 mod destinations;
 mod exchanges;
 mod outages;
+mod partial;
+mod partial_program;
 mod pipeline;
 mod program;
 mod refusals;

@@ -52,8 +52,8 @@ fn is_routable(n: usize) -> bool {
     (n * 7919 + n / 13) % 4 < 2
 }
 
-/// Why `publish` awaits a whole batch before it judges: taken one by one, as lapin hands them out, confirms are
-/// credited to the wrong messages. Should this test fail, lapin has learned better, and `publish` can do less.
+/// Why returned messages are noted on their way to lapin (`amqp::Returns`): with those that lapin hands out, confirms are
+/// credited to the wrong messages. Should this test fail, lapin has learned better, and the notes can go.
 #[tokio::test]
 async fn confirms_taken_one_by_one_are_credited_to_the_wrong_messages() {
     let server = RabbitMq::shared().await;

@@ -13,7 +13,10 @@ use tokio::sync::OnceCell;
 
 pub use self::{
     broker::{Broker, tool},
-    client::{Member, Record, add_partitions, commit, consume, count, create_topic, delete_records, delete_topic},
+    client::{
+        Member, Record, add_partitions, commit, consume, count, count_of, create_topic, create_topic_on,
+        delete_records, delete_topic, until,
+    },
     mock::{MockBroker, mock_broker},
 };
 use punctual::{

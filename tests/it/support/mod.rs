@@ -23,5 +23,5 @@ pub use self::{
     rabbitmq::RabbitMq,
     raw_server::{RawServer, read_request},
     redis_server::RedisServer,
-    sending::{delivery, send, send_one},
+    sending::{delivery, reports, send, send_one},
 };

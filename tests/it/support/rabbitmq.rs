@@ -90,9 +90,22 @@ impl RabbitMq {
 
     /// A durable direct exchange.
     pub async fn declare_exchange(&self, name: &str) {
+        self.declare_exchange_of(ExchangeKind::Direct, name).await;
+    }
+
+    /// A durable exchange.
+    pub async fn declare_exchange_of(&self, kind: ExchangeKind, name: &str) {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let channel = self.channel().await;
-        channel.exchange_declare(name.into(), ExchangeKind::Direct, options, FieldTable::default()).await.unwrap();
+        channel.exchange_declare(name.into(), kind, options, FieldTable::default()).await.unwrap();
+    }
+
+    /// A user that may publish to `exchange` with the routing keys that `keys` (a regular expression) matches. Topic
+    /// permissions hold for topic exchanges only.
+    pub async fn add_user(&self, name: &str, exchange: &str, keys: &str) {
+        self.ctl(&["add_user", name, name]).await;
+        self.ctl(&["set_permissions", name, "", exchange, ""]).await;
+        self.ctl(&["set_topic_permissions", name, exchange, keys, ""]).await;
     }
 
     /// A queue bound to `exchange` under `key`.
@@ -155,6 +168,20 @@ impl RabbitMq {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Makes a classic queue hang: it keeps what it gets, and confirms nothing until `resume_queue`.
+    pub async fn suspend_queue(&self, name: &str) {
+        self.system_call("suspend", name).await;
+    }
+
+    pub async fn resume_queue(&self, name: &str) {
+        self.system_call("resume", name).await;
+    }
+
+    async fn system_call(&self, function: &str, queue: &str) {
+        let look = format!("rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>))");
+        self.ctl(&["eval", &format!("{{ok, Q}} = {look}, sys:{function}(amqqueue:get_pid(Q)).")]).await;
+    }
+
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self) {
         let mut node = self.node.take().expect("it runs");
@@ -201,6 +228,11 @@ impl RabbitMq {
 
     /// One of a test's own, for as long as the tests run.
     pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// With more lines of `rabbitmq.conf`.
+    pub async fn start_with(settings: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory").keep();
         let authority = Authority::within(&directory);
         let epmd = Port::reserve();
@@ -215,7 +247,7 @@ impl RabbitMq {
             node: None,
         };
         fs::write(server.directory.join("plugins"), "[].").expect("written");
-        fs::write(server.directory.join("rabbitmq.conf"), server.settings()).expect("written");
+        fs::write(server.directory.join("rabbitmq.conf"), server.settings() + settings).expect("written");
         server.restart().await;
         server
     }

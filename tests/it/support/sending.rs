@@ -6,7 +6,7 @@ use bytes::Bytes;
 use punctual::{
     message::{MessageId, Metadata},
     outcome::Outcome,
-    sink::{Delivery, Report, Reported, Sink},
+    sink::{Delivery, Domain, Report, Reported, Sink},
     time::UnixMillis,
 };
 use tokio::time::{Instant, timeout};
@@ -33,15 +33,23 @@ pub fn delivery(id: &str, payload: impl Into<Bytes>) -> Delivery {
 /// The outcomes in the order of the batch. Fails when an index is missing or reported twice, or when `send`
 /// has not returned soon after the sink's timeout.
 pub async fn send(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<Outcome> {
-    let size = batch.len();
+    reports(sink, batch).await.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+/// The same with their domains. A domain that the sink knows beforehand is the one that it reports.
+pub async fn reports(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<(Option<Domain>, Outcome)> {
+    let expected: Vec<_> = batch.iter().map(|delivery| sink.domain(delivery)).collect();
     let (report, mut receiver) = Report::channel();
     let started = Instant::now();
     timeout(sink.timeout() + GRACE, sink.send(batch, report))
         .await
         .unwrap_or_else(|_| panic!("send did not return within {:?}", started.elapsed()));
-    let mut outcomes = vec![None; size];
-    while let Some(Reported { index, outcome, .. }) = receiver.recv().await {
-        assert!(outcomes[index].replace(outcome).is_none(), "index {index} was reported twice");
+    let mut outcomes = vec![None; expected.len()];
+    while let Some(Reported { index, domain, outcome }) = receiver.recv().await {
+        if let (Some(domain), Some(expected)) = (&domain, &expected[index]) {
+            assert_eq!(domain, expected, "{index}: {outcome:?}");
+        }
+        assert!(outcomes[index].replace((domain, outcome)).is_none(), "index {index} was reported twice");
     }
     let reported = outcomes.into_iter().enumerate();
     reported.map(|(index, outcome)| outcome.unwrap_or_else(|| panic!("index {index} was not reported"))).collect()

@@ -21,13 +21,14 @@ const STOP: Duration = Duration::from_secs(30);
 /// Brokers of their own that run at once: each takes some 400 MB.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A broker of a test's own, its controller in the same process; killed on drop.
+/// A broker of a test's own; killed on drop.
 pub struct Broker {
     directory: TempDir,
     port: Port,
-    _controller: Port,
+    /// In the same process; `None`: another broker's.
+    controller: Option<Port>,
     child: Option<Child>,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Broker {
@@ -46,10 +47,20 @@ impl Broker {
         let (directory, port, controller) =
             (tempfile::tempdir().expect("a temporary directory"), Port::reserve(), Port::reserve());
         let (listeners, more) = settings(directory.path());
-        format(directory.path(), &port, &controller, &listeners, &more);
-        let mut broker = Self { directory, port, _controller: controller, child: None, _turn: turn };
+        format(directory.path(), &port, (1, controller.number()), &listeners, &more);
+        let mut broker = Self { directory, port, controller: Some(controller), child: None, _turn: Some(turn) };
         broker.restart().await;
         Some(broker)
+    }
+
+    /// A second one in the same cluster: node 2, where this is node 1.
+    pub async fn join(&self) -> Self {
+        let (directory, port) = (tempfile::tempdir().expect("a temporary directory"), Port::reserve());
+        let controller = self.controller.as_ref().expect("the first has one").number();
+        format(directory.path(), &port, (2, controller), &[], "");
+        let mut broker = Self { directory, port, controller: None, child: None, _turn: None };
+        broker.restart().await;
+        broker
     }
 
     /// `host:port`
@@ -103,7 +114,7 @@ impl Drop for Broker {
 pub async fn start_shared() -> String {
     let directory = tempfile::tempdir().expect("a temporary directory").keep();
     let (port, controller) = (Port::reserve(), Port::reserve());
-    format(&directory, &port, &controller, &[], "");
+    format(&directory, &port, (1, controller.number()), &[], "");
     let watcher = Command::new("sh")
         .args(["-c", r#""$@" </dev/null & read -r _; kill -9 $!; rm -rf "$DIRECTORY""#, "sh"])
         .args(command(&directory))
@@ -148,8 +159,13 @@ fn log(directory: &Path) -> File {
     File::options().create(true).append(true).open(directory.join("kafka.log")).expect("a log file")
 }
 
-fn format(directory: &Path, port: &Port, controller: &Port, others: &[(&str, u16)], more: &str) {
-    let (port, controller) = (port.number(), controller.number());
+/// Node 1 is the controller, too.
+fn format(directory: &Path, port: &Port, (node, controller): (u8, u16), others: &[(&str, u16)], more: &str) {
+    let port = port.number();
+    let (roles, controlling) = match node {
+        1 => ("broker,controller", format!(",CONTROLLER://127.0.0.1:{controller}")),
+        _ => ("broker", String::new()),
+    };
     let join = |one: &dyn Fn(&(&str, u16)) -> String| others.iter().map(one).collect::<Vec<_>>().concat();
     let listening = join(&|(name, port)| format!(",{name}://127.0.0.1:{port}"));
     // A certificate is for a name.
@@ -157,10 +173,10 @@ fn format(directory: &Path, port: &Port, controller: &Port, others: &[(&str, u16
     let protocols = join(&|(name, _)| format!(",{name}:{name}"));
     let data = directory.join("data");
     let properties = format!(
-        "process.roles=broker,controller
-node.id=1
+        "process.roles={roles}
+node.id={node}
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listening}
+listeners=PLAINTEXT://127.0.0.1:{port}{controlling}{listening}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}

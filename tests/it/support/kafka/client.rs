@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -63,6 +64,17 @@ pub async fn create_topic(brokers: &str, topic: &str, partitions: i32, settings:
     let created = admin(brokers).create_topics([&new], &AdminOptions::new()).await.expect("the broker answers");
     assert!(created.iter().all(Result::is_ok), "{created:?}");
     until(brokers, topic, usize::try_from(partitions).expect("some")).await;
+}
+
+/// Ready to be produced to, with `nodes[n]` as the only broker of partition n. The brokers stamp the records.
+pub async fn create_topic_on(brokers: &str, topic: &str, nodes: &[i32]) {
+    let assignment: Vec<&[i32]> = nodes.iter().map(std::slice::from_ref).collect();
+    let partitions = i32::try_from(nodes.len()).expect("few");
+    let new = NewTopic::new(topic, partitions, TopicReplication::Variable(&assignment));
+    let new = new.set("message.timestamp.type", "LogAppendTime");
+    let created = admin(brokers).create_topics([&new], &AdminOptions::new()).await.expect("the broker answers");
+    assert!(created.iter().all(Result::is_ok), "{created:?}");
+    until(brokers, topic, nodes.len()).await;
 }
 
 /// Ready to be produced to.
@@ -142,7 +154,7 @@ pub async fn delete_topic(brokers: &str, topic: &str) {
 }
 
 /// Waits for the topic to have so many partitions with a leader.
-async fn until(brokers: &str, topic: &str, partitions: usize) {
+pub async fn until(brokers: &str, topic: &str, partitions: usize) {
     let deadline = Instant::now() + PATIENCE;
     while leaders(brokers, topic).await != Ok(partitions) {
         assert!(Instant::now() < deadline, "{topic} does not have {partitions} partitions after {PATIENCE:?}");
@@ -180,6 +192,13 @@ pub async fn count(brokers: &str, topic: &str) -> Option<i64> {
         partitions.map(|partition| Ok(consumer.fetch_watermarks(&topic, partition.id(), LOOK)?.1)).sum()
     };
     blocking(look).await.ok()
+}
+
+/// How many records there are in these partitions, none of which was ever deleted.
+pub async fn count_of(brokers: &str, topic: &str, partitions: Range<i32>) -> i64 {
+    let (consumer, topic) = (consumer(brokers), topic.to_owned());
+    let end = move |partition| consumer.fetch_watermarks(&topic, partition, PATIENCE).expect("it has a leader").1;
+    blocking(move || partitions.map(end).sum()).await
 }
 
 fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
