@@ -1,7 +1,10 @@
 //! What librdkafka reports beside results: logs, statistics, and errors of its connections.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,17 +21,29 @@ pub struct Reports {
     /// For the logs: brokers and topic.
     name: String,
     last_error: Mutex<Option<(Instant, String)>>,
+    /// No broker is connected.
+    all_down: AtomicBool,
 }
 
 impl Reports {
     pub fn new(name: String) -> Self {
-        Self { name, last_error: Mutex::new(None) }
+        Self { name, last_error: Mutex::new(None), all_down: AtomicBool::new(false) }
     }
 
     /// What was last wrong with the connections, unless it is long ago.
     pub fn cause(&self) -> Option<String> {
         let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().filter(|(at, _)| at.elapsed() < CAUSE_LIFETIME).map(|(_, text)| text.clone())
+    }
+
+    /// Whether every connection has been lost since the last delivery.
+    pub fn all_down(&self) -> bool {
+        self.all_down.load(Ordering::Relaxed)
+    }
+
+    /// A broker confirmed a record.
+    pub fn delivered(&self) {
+        self.all_down.store(false, Ordering::Relaxed);
     }
 
     /// Nothing that librdkafka says needs someone to act: the breaker, or the source's state, tells of an outage.
@@ -49,7 +64,9 @@ impl Reports {
     /// Of the connections or of the client, never of one record. It was logged.
     pub fn error(&self, error: &KafkaError, reason: &str) {
         // "All brokers are down" follows the reason, and says less.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.all_down.store(true, Ordering::Relaxed);
+        } else {
             let error = (Instant::now(), reason.to_owned());
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }

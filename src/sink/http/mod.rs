@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::FuturesUnordered};
-use reqwest::{Client, Request, Response, redirect};
+use reqwest::{Client, Response, redirect};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     net::TcpStream,
@@ -92,25 +92,28 @@ impl HttpSink {
             }
         };
         let domain = self.requests.domain(request.url());
-        let (outcome, response) = self.exchange(request, deadline).await;
+        let (outcome, response) = match timeout_at(deadline, self.client.execute(request)).await {
+            Ok(Ok(response)) => (self.outcome(&response), Some(response)),
+            Ok(Err(error)) => {
+                let outcome = failure::outcome(&error, &self.address());
+                // Without a connection, every path is in trouble.
+                report.outcome_in(index, domain.filter(|_| !error.is_connect()), outcome);
+                return None;
+            }
+            // The client's own bound of connecting is shorter: the request was under way.
+            Err(_) => {
+                let error = format!("{}: no reply within {:?}", self.address(), self.timeout);
+                (Outcome::Throttled { error, retry_after: None }, None)
+            }
+        };
         report.outcome_in(index, domain, outcome);
         response
     }
 
-    async fn exchange(&self, request: Request, deadline: Instant) -> (Outcome, Option<Response>) {
-        let response = match timeout_at(deadline, self.client.execute(request)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return (failure::outcome(&error, &self.address()), None),
-            // The client's own bound of connecting is shorter: the request was under way.
-            Err(_) => {
-                let error = format!("{}: no reply within {:?}", self.address(), self.timeout);
-                return (Outcome::Throttled { error, retry_after: None }, None);
-            }
-        };
+    fn outcome(&self, response: &Response) -> Outcome {
         let status = response.status();
         let retry_after = retry_after::retry_after(response.headers(), (self.clock)());
-        let text = format!("HTTP {}", status.as_u16());
-        (status::outcome(status, text, retry_after), Some(response))
+        status::outcome(status, format!("HTTP {}", status.as_u16()), retry_after)
     }
 
     fn address(&self) -> String {

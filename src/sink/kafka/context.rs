@@ -53,6 +53,11 @@ impl Context {
         Self { reports: Reports::new(name) }
     }
 
+    /// Whether every connection has been lost since the last delivery.
+    pub fn all_down(&self) -> bool {
+        self.reports.all_down()
+    }
+
     /// What was last wrong with the connections, unless it is long ago.
     pub fn cause(&self) -> Option<String> {
         self.reports.cause()
@@ -64,7 +69,10 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
         let (message, result) = match result {
-            Ok(message) => (message, Ok(())),
+            Ok(message) => {
+                self.reports.delivered();
+                (message, Ok(()))
+            }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
                 (message, Err(Failure { code, local: false }))

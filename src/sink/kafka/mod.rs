@@ -123,6 +123,8 @@ impl KafkaSink {
         };
         let mut doubtful = Vec::new();
         let failed = |index: usize, domain: Option<Domain>, code| {
+            // Without a broker, every partition is in trouble.
+            let domain = domain.filter(|_| !live.producer().client().context().all_down());
             if domain.is_some() {
                 // From now on it will be asked where messages lead to.
                 self.domains.learn(&live, &topics[index]);

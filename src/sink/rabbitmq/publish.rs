@@ -271,7 +271,10 @@ impl Batch<'_> {
                 let error = self.about(&text(error));
                 self.report_all(messages, &Outcome::Failed { error, retry_after: None });
             }
-            (false, _) => self.report_all(messages, &self.unavailable(&text(error))),
+            (false, _) if is_of_channel(error) && self.link.is_connected() => {
+                self.report_all(messages, &self.unavailable(&text(error)));
+            }
+            (false, _) => self.report_without_domain(messages, &self.unavailable(&text(error))),
         }
     }
 
