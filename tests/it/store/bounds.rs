@@ -123,7 +123,16 @@ async fn every_script_takes_a_thousand_ids() {
         forget(&mut bench).await;
         schedule(OnConflict::Keep, Status::Scheduled).await;
     }
+    bench.rows(&partition).await.check_invariants();
+}
 
+#[tokio::test]
+async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due_at_once() {
+    let mut bench = Bench::start().await;
+    let (store, partition) = (bench.store.clone(), partition());
+    let messages = batch(MAX_BATCH, 10, OnConflict::Keep);
+    store.schedule(&partition, &messages).await.expect("scheduled");
+    let ids: Vec<MessageId> = messages.into_iter().map(|message| message.id).collect();
     // Claimed, and claimed again after the lease ended. Two crashes later nothing but suspects is due.
     let passed = async |bench: &mut Bench, token: u64| while bench.micros().await <= token {};
     for _ in 0..2 {

@@ -19,7 +19,7 @@ use tokio::time::{Duration, sleep};
 use super::{
     bench::Bench,
     call::{Call, LISTS, Lists, Reply, TAKEN, expect},
-    model::{Granted, Taken},
+    grant::{Granted, Taken},
     operation::{Ending, FAR, Memory, Number, Operation, Pick, Step, memory, partitions},
     rows::{PREFIX, Rows},
 };

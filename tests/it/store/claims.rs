@@ -105,7 +105,7 @@ async fn a_thousand_suspects_in_front_do_not_hold_up_an_ordinary_claim() {
             crashed.hset(key(ROUTE, 0, "attempts"), id, "0 2").ignore();
         }
         crashed.exec_async(&mut bench.raw).await.expect("written");
-        let pause = Duration::from_secs(60);
+        let pause = Duration::from_mins(1);
         let request = |sequence| ClaimRequest { limit, suspects: Suspects::PutOff(pause), ..claim(1, sequence) };
         let first = bench.store.claim(&partition(), request(1)).await.expect("a claim");
         assert_eq!((first.messages.len(), first.suspects as usize), (0, SUSPECTS), "limit {limit}");

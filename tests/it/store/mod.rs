@@ -9,6 +9,7 @@ mod faults;
 mod foreign;
 mod foreign_limits;
 mod foreign_moves;
+mod grant;
 mod header;
 mod injection;
 mod model;
