@@ -2,7 +2,8 @@
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
---        in us, suspects: "one" or the ms by which they are put off, bodies read at once
+--        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for another try of a claim that got no
+--        answer, else 0
 -- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, when another
 --        instance took messages last, us, -1 if the last was this one,
 --        then for each message: id, body, failures, score in pending, 1 for a suspect else 0
@@ -186,6 +187,10 @@ elseif not is_paused and not overtaken then
 end
 local failed = commit(steps)
 if failed then return failed end
+if ARGV[8] == '1' and #taken == 0 and not repeated and not overtaken then
+  -- Without memory for it the earlier try may still take messages, which come back with their lease.
+  redis.pcall('HSET', claims, instance, whole(number) .. ' ' .. whole(token))
+end
 
 local reply = {
   now, token, is_paused and 1 or 0, head(pending) or -1, head(unack) or -1, #put_off, #orphans,

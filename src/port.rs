@@ -60,6 +60,9 @@ pub struct ClaimRequest {
     /// Of the claims of an instance on a partition, from 1; larger for each. Repeated with the same number, a claim
     /// returns the same messages and lease: its reply may have been lost.
     pub sequence: u64,
+    /// An earlier try got no answer, and may be carried out after this one: where this one takes nothing, that is
+    /// recorded, so that the earlier one takes nothing either.
+    pub again: bool,
     pub suspects: Suspects,
     /// At most so many messages, 1 to 1000.
     pub limit: u32,

@@ -109,13 +109,12 @@ impl Batch {
             else {
                 continue;
             };
-            match self.wait_for_domain(&delivery) {
-                Some(pause) => self.settler.settle(attempt.held, End::Defer { pause }),
-                None => {
-                    attempts.push(attempt);
-                    deliveries.push(delivery);
-                }
+            if let Some(pause) = self.wait_for_domain(&delivery) {
+                self.settler.settle(attempt.held, End::Defer { pause });
+                continue;
             }
+            attempts.push(attempt);
+            deliveries.push(delivery);
         }
         (attempts, deliveries)
     }

@@ -204,9 +204,10 @@ impl Claimer {
     async fn poll(&mut self) {
         let Some(leave) = self.leave() else { return };
         self.sequence += 1;
-        let request = ClaimRequest {
+        let mut request = ClaimRequest {
             claimant: self.route.instance,
             sequence: self.sequence,
+            again: false,
             suspects: match leave.alone {
                 Some(_) => Suspects::One,
                 None if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
@@ -235,6 +236,7 @@ impl Claimer {
                     let wait = self.patience.wait(&self.partition, "claim", &error);
                     if is_outage(&error) {
                         // Messages may be claimed: until an answer comes, they are held, and asked for again.
+                        request.again = true;
                         sleep(wait).await;
                     } else {
                         drop(leave);

@@ -41,12 +41,11 @@ impl Courtesy {
             (None, Some(head)) if head.get() <= now => Some(overdue(head.get())),
             _ => None,
         };
-        match waited_for {
-            // A millisecond less than the wait: due times are cut to milliseconds.
-            Some(late) if late + Duration::from_millis(1) >= self.wait => self.base = Duration::ZERO,
-            Some(_) => {}
-            None if beaten => self.base = (self.base * 2).clamp(FIRST, LONGEST),
-            None => {}
+        // A millisecond less than the wait: due times are cut to milliseconds.
+        if waited_for.is_some_and(|late| late + Duration::from_millis(1) >= self.wait) {
+            self.base = Duration::ZERO;
+        } else if waited_for.is_none() && beaten {
+            self.base = (self.base * 2).clamp(FIRST, LONGEST);
         }
         self.wait = self.base.mul_f64(1.0 - share / 4.0);
     }
@@ -75,7 +74,7 @@ mod tests {
     fn claim(taken: Option<u64>, head: Option<u64>, elsewhere: Option<u64>) -> Claim {
         let claimed = |late| Claimed {
             id: crate::message::MessageId::parse("m").unwrap(),
-            body: Default::default(),
+            body: bytes::Bytes::new(),
             failures: 0,
             not_before: millis(10_000 - late),
             suspect: false,

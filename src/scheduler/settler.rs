@@ -167,7 +167,9 @@ impl Lane {
             Err(error) => error,
         };
         if is_outage(&error) {
-            items.iter_mut().for_each(|item| item.repeated = true);
+            for item in &mut items {
+                item.repeated = true;
+            }
             self.mark.get_or_insert_with(|| self.unanswered.mark());
         } else {
             // It may be given up once its lease has ended: the message is not lost by it, and its share of the

@@ -264,7 +264,7 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
         if plan.parts_fail && begun.elapsed() < CALM && part(delivery, parts) == broken {
             return match how {
                 0 => Act { delay: quick, ..Act::report(unavailable()) },
-                1 => Act { delay: FakeSink::TIMEOUT - MILLI, takes: true, ..Act::report(unavailable()) },
+                1 => Act { delay: 1999 * MILLI, takes: true, ..Act::report(unavailable()) },
                 2 => Act { delay: quick, ..Act::report(throttled()) },
                 _ => Act { delay: quick, ..Act::report(failed()) },
             };

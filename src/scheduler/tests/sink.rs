@@ -58,10 +58,13 @@ pub struct Seen {
     pub late: u64,
 }
 
+/// Decided by the message.
+type Of<T> = Box<dyn Fn(&Delivery) -> T + Send + Sync>;
+
 pub struct FakeSink {
     timeout: Duration,
-    act: Box<dyn Fn(&Delivery) -> Act + Send + Sync>,
-    domain: Box<dyn Fn(&Delivery) -> Option<Domain> + Send + Sync>,
+    act: Of<Act>,
+    domain: Of<Option<Domain>>,
     twin: Arc<Twin>,
     seen: Mutex<Vec<Seen>>,
     taken: Mutex<BTreeMap<String, u32>>,

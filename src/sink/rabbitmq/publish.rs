@@ -266,7 +266,6 @@ impl Batch<'_> {
     /// By an error of the channel or the connection; nothing else is known of these messages.
     fn report_broken<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, error: &Error) {
         match (Refusal::of(error) == Some(Refusal::Exchange), self.fixed) {
-            (true, true) => self.report_without_domain(messages, &self.unavailable(&text(error))),
             (true, false) => {
                 let error = self.about(&text(error));
                 self.report_all(messages, &Outcome::Failed { error, retry_after: None });
@@ -274,7 +273,7 @@ impl Batch<'_> {
             (false, _) if is_of_channel(error) && self.link.is_connected() => {
                 self.report_all(messages, &self.unavailable(&text(error)));
             }
-            (false, _) => self.report_without_domain(messages, &self.unavailable(&text(error))),
+            _ => self.report_without_domain(messages, &self.unavailable(&text(error))),
         }
     }
 

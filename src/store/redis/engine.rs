@@ -57,6 +57,7 @@ impl Store for RedisStore {
             .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
+            .arg(u8::from(request.again))
             .run(&self.connection)
             .await?;
         let mut reply = Reply::from(reply);

@@ -96,7 +96,7 @@ async fn after_a_thousand_unanswered_settlements_expired_leases_are_recovered() 
     let () = redis.publish("{punctual:web:0}:wake", "").await.unwrap();
     let began = wall_clock();
     let held = |request: &&Request| request.id() == "held";
-    let arrived = eventually("the lease is recovered", Duration::from_secs(60), async || {
+    let arrived = eventually("the lease is recovered", Duration::from_mins(1), async || {
         run.receiver.requests().iter().find(held).map(|request| request.arrived)
     })
     .await;

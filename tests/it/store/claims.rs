@@ -94,6 +94,19 @@ async fn a_request_that_was_overtaken_takes_nothing() {
 }
 
 #[tokio::test]
+async fn an_earlier_try_that_comes_after_an_empty_answer_takes_nothing() {
+    let mut bench = Bench::start().await;
+    let first = claim(1, 1);
+    let again = ClaimRequest { again: true, ..first };
+    assert!(bench.store.claim(&partition(), again).await.expect("a claim").messages.is_empty());
+    bench.schedule(2).await;
+    let before = bench.rows(&partition()).await;
+    assert!(bench.store.claim(&partition(), first).await.expect("a claim").messages.is_empty());
+    assert_eq!(bench.rows(&partition()).await, before);
+    assert_eq!(bench.store.claim(&partition(), claim(1, 2)).await.expect("a claim").messages.len(), 2);
+}
+
+#[tokio::test]
 async fn a_thousand_suspects_in_front_do_not_hold_up_an_ordinary_claim() {
     let mut bench = Bench::start().await;
     for limit in [1, 10, 999, 1000] {

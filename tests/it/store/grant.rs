@@ -70,6 +70,9 @@ impl Rows {
                 self.latest = Some((request.claimant, now));
             }
         }
+        if request.again && messages.is_empty() && request.sequence > last {
+            self.claims.insert(request.claimant, (request.sequence, token));
+        }
         Granted { token, messages, suspects, taken_elsewhere }
     }
 

@@ -217,9 +217,18 @@ fn claim() -> impl Strategy<Value = ClaimRequest> {
     ];
     let bytes = prop_oneof![3 => Just(u64::MAX), 1 => 0..150_u64];
     let lease = select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]);
-    (0..3_u64, suspects, 1..8_u32, bytes, lease).prop_map(|(claimant, suspects, limit, max_bytes, lease)| {
-        ClaimRequest { claimant, sequence: 0, suspects, limit, max_bytes, lease }
-    })
+    let again = prop::bool::weighted(0.2);
+    (0..3_u64, again, suspects, 1..8_u32, bytes, lease).prop_map(
+        |(claimant, again, suspects, limit, max_bytes, lease)| ClaimRequest {
+            claimant,
+            sequence: 0,
+            again,
+            suspects,
+            limit,
+            max_bytes,
+            lease,
+        },
+    )
 }
 
 fn number() -> impl Strategy<Value = Number> {

@@ -338,6 +338,7 @@ pub fn claim(claimant: u64, sequence: u64) -> ClaimRequest {
     ClaimRequest {
         claimant,
         sequence,
+        again: false,
         suspects: Suspects::PutOff(Duration::ZERO),
         limit: 10,
         max_bytes: u64::MAX,

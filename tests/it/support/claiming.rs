@@ -11,6 +11,7 @@ pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
     ClaimRequest {
         claimant: 1,
         sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+        again: false,
         suspects: Suspects::PutOff(Duration::ZERO),
         limit,
         max_bytes: u64::MAX,
