@@ -1,12 +1,12 @@
 use std::{
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::port::Port;
+use super::{port::Port, servers};
 
 /// A `redis-server` with an append-only file; killed on drop.
 pub struct RedisServer {
@@ -56,7 +56,7 @@ impl RedisServer {
     /// Starts it (again) on the same port and data, and waits until it answers.
     pub async fn restart(&mut self) {
         self.kill();
-        let child = Command::new("redis-server")
+        let child = servers::redis_server()
             .args([
                 "--port",
                 &self.port.number().to_string(),
