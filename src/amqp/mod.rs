@@ -1,9 +1,10 @@
 //! What the RabbitMQ sink and source share: how to connect (`broker`, over `transport`, through
-//! `frames`), when to try again, and how header values are kept.
+//! `frames`), what its user may do there (`rights`), when to try again, and how header values are kept.
 
 mod broker;
 mod frames;
 mod pauses;
+mod rights;
 mod transport;
 mod value;
 
@@ -11,6 +12,7 @@ pub use self::{
     broker::{Broker, Connected, text},
     frames::Notes,
     pauses::Pauses,
+    rights::{check_readable, explained, no_stream},
     transport::Switch,
     value::{from_typed, to_typed},
 };

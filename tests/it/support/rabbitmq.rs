@@ -153,6 +153,20 @@ impl RabbitMq {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Major and minor.
+    pub async fn version(&self) -> (u32, u32) {
+        let text = self.ctl(&["version"]).await;
+        let mut parts = text.trim().split('.').map(|part| part.parse().expect("a version"));
+        (parts.next().expect("a major version"), parts.next().expect("a minor version"))
+    }
+
+    /// Of consumers from now on, looked after twice a second.
+    pub async fn set_consumer_timeout(&self, millis: u32) {
+        for (name, millis) in [("channel_tick_interval", 500), ("consumer_timeout", millis)] {
+            self.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;
+        }
+    }
+
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self) {
         let mut node = self.node.take().expect("it runs");

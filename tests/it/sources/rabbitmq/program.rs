@@ -117,6 +117,8 @@ async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchang
         .basic_publish("retry".into(), "k".into(), BasicPublishOptions::default(), b"work", properties)
         .await
         .unwrap();
+    // RabbitMQ 4 begins anew with every message that is published.
+    let counts_on = server.version().await < (4, 0);
     let mut rejected = Instant::now();
     for (round, least) in [0, 300, 900, 2700].into_iter().enumerate() {
         let got = timeout(PATIENCE, consumer.next()).await.unwrap_or_else(|_| panic!("{}", punctual.log()));
@@ -134,7 +136,8 @@ async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchang
             .iter()
             .map(|death| death.as_field_table().unwrap().inner()["count"].as_long_long_int().unwrap())
             .collect();
-        assert_eq!(counts, [round.try_into().unwrap()].into_iter().filter(|n| *n > 0).collect::<Vec<i64>>());
+        let counted = if counts_on { round } else { round.min(1) };
+        assert_eq!(counts, [counted.try_into().unwrap()].into_iter().filter(|n| *n > 0).collect::<Vec<i64>>());
         rejected = Instant::now();
         got.acker.reject(BasicRejectOptions { requeue: false }).await.unwrap();
     }
