@@ -32,7 +32,7 @@ impl How {
 }
 
 /// Of what needs memory Redis refuses all, or nothing.
-async fn set_full(redis: &RedisServer, full: bool) {
+pub async fn set_full(redis: &RedisServer, full: bool) {
     let mut command = redis::cmd("CONFIG");
     command.arg("SET").arg("maxmemory").arg(u8::from(full));
     command.exec_async(&mut redis.connection().await).await.unwrap();
@@ -43,10 +43,10 @@ async fn until_failing(punctual: &Punctual) {
 }
 
 /// Waits until so many messages are ready in a queue.
-async fn until_depth(server: &RabbitMq, queue: &str, depth: usize, punctual: &Punctual) {
+pub async fn until_depth(server: &RabbitMq, queue: &str, depth: usize) {
     let deadline = Instant::now() + PATIENCE;
     while server.depth(queue).await != Some(depth.try_into().unwrap()) {
-        assert!(Instant::now() < deadline, "{:?} are ready\n{}", server.depth(queue).await, punctual.log());
+        assert!(Instant::now() < deadline, "{:?} are ready, not {depth}", server.depth(queue).await);
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -69,7 +69,7 @@ async fn until_warned(punctual: &Punctual) {
 /// All arrive at queue `name`, each once.
 async fn all_arrive(server: &RabbitMq, name: &str, punctual: &Punctual) {
     let got = wait_for(server, name, MESSAGES).await;
-    until_depth(server, &format!("{name}-in"), 0, punctual).await;
+    until_depth(server, &format!("{name}-in"), 0).await;
     assert_eq!(got.len() + server.drain(name).await.len(), MESSAGES, "each came once\n{}", punctual.log());
 }
 
@@ -82,7 +82,7 @@ async fn full_redis(name: &str, how: How) {
     until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
     set_full(&redis, true).await;
     publish(server, name, delayed(MESSAGES, 0)).await;
-    until_depth(server, &format!("{name}-in"), 0, &punctual).await;
+    until_depth(server, &format!("{name}-in"), 0).await;
     for _ in 0..ENDS {
         until_failing(&punctual).await;
         how.end(&mut punctual).await;
@@ -124,12 +124,12 @@ async fn ends_with_messages_held(name: &str, how: How, limit: &[(&str, AMQPValue
     publish(server, name, delayed(MESSAGES, 0)).await;
     let queue = format!("{name}-in");
     for _ in 0..ENDS {
-        until_depth(server, &queue, 0, &punctual).await;
+        until_depth(server, &queue, 0).await;
         how.end(&mut punctual).await;
-        until_depth(server, &queue, MESSAGES, &punctual).await;
+        until_depth(server, &queue, MESSAGES).await;
         punctual.restart().await;
     }
-    until_depth(server, &queue, 0, &punctual).await;
+    until_depth(server, &queue, 0).await;
     if matches!(how, How::Killed) {
         until_warned(&punctual).await;
     }
@@ -171,8 +171,8 @@ async fn a_consumer_timeout_is_met_once_in_an_outage_of_redis() {
     set_full(&redis, true).await;
     publish(&server, name, delayed(MESSAGES, 0)).await;
     let queue = format!("{name}-in");
-    until_depth(&server, &queue, 0, &punctual).await;
-    until_depth(&server, &queue, MESSAGES, &punctual).await;
+    until_depth(&server, &queue, 0).await;
+    until_depth(&server, &queue, MESSAGES).await;
     // Several timeouts more, had they been taken again.
     let end = Instant::now() + Duration::from_secs(5);
     while Instant::now() < end {
