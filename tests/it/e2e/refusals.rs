@@ -74,9 +74,8 @@ async fn a_cluster_is_refused_where_messages_live_in_keys_of_others() {
         if assigned {
             let mut slots = redis::cmd("CLUSTER");
             slots
-                .arg("ADDSLOTSRANGE")
-                .arg(0)
-                .arg(16383)
+                .arg("ADDSLOTS")
+                .arg((0..16384).collect::<Vec<u16>>())
                 .exec_async(&mut redis.connection().await)
                 .await
                 .expect("assigned");

@@ -67,7 +67,9 @@ impl RedisServer {
                 "--appendonly",
                 "yes",
             ])
-            .args(["--enable-debug-command", "yes", "--dir"])
+            // Before 7.0 there is no such setting: DEBUG is allowed.
+            .args(["--enable-debug-command", "yes"].iter().filter(|_| servers::redis_version() >= (7, 0)))
+            .arg("--dir")
             .arg(self.directory.path())
             .args(&self.arguments)
             .stdin(Stdio::null())
@@ -85,7 +87,13 @@ impl RedisServer {
     /// Kills it and starts it without its data, as if its disk had been lost.
     pub async fn restart_empty(&mut self) {
         self.kill();
-        std::fs::remove_dir_all(self.directory.path().join("appendonlydir")).expect("an append-only file");
+        let path = |name| self.directory.path().join(name);
+        // A directory of files from 7.0 on.
+        let removed = match servers::redis_version() >= (7, 0) {
+            true => std::fs::remove_dir_all(path("appendonlydir")),
+            false => std::fs::remove_file(path("appendonly.aof")),
+        };
+        removed.expect("an append-only file");
         self.restart().await;
     }
 

@@ -1,7 +1,7 @@
 //! Which servers the tests run on: Debian bookworm's, unless the environment names others, as
 //! `tests/run.sh --matrix` does.
 
-use std::{env, process::Command};
+use std::{env, process::Command, sync::OnceLock};
 
 /// The command of a `redis-server` or `valkey-server`, words separated by spaces; without it the one on the PATH.
 const REDIS: &str = "PUNCTUAL_TEST_REDIS";
@@ -12,6 +12,18 @@ const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 
 pub fn redis_server() -> Command {
     command(REDIS, "redis-server")
+}
+
+/// Major and minor version of what `redis_server` starts.
+pub fn redis_version() -> (u32, u32) {
+    static VERSION: OnceLock<(u32, u32)> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let output = redis_server().arg("--version").output().expect("redis-server is installed");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).expect("a version");
+        let mut parts = version.split('.').map(|part| part.parse().expect("a number"));
+        (parts.next().expect("a major version"), parts.next().expect("a minor version"))
+    })
 }
 
 /// `program`: `rabbitmq-server`, `rabbitmqctl`...
