@@ -1,4 +1,4 @@
-//! What a user may do with a queue, asked without doing it. Passive declares do not tell: before 4.3 RabbitMQ answers
+//! What a queue is and what a user may do with it, asked without doing it. Passive declares do not tell: before 4.3 RabbitMQ answers
 //! them for users without any right.
 
 use lapin::{
@@ -10,6 +10,8 @@ use lapin::{
 
 /// A consumer's argument that classic and quorum queues heed and streams do not know, so that they refuse it.
 const PRIORITY: &str = "x-priority";
+
+const STREAM: &str = "of queue type rabbit_stream_queue";
 
 /// The arguments of a consumer that a stream refuses: it would skip what was published while nobody consumed.
 pub fn no_stream() -> FieldTable {
@@ -27,30 +29,43 @@ pub async fn check_readable(channel: &Channel, queue: &str) -> lapin::Result<()>
         // Another broker than RabbitMQ.
         Ok(consumer) => channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await,
         Err(error) => match error.kind() {
-            ErrorKind::ProtocolError(refusal) if is_of_arguments(refusal) && !is_of_stream(refusal) => Ok(()),
-            _ => Err(explained(error, queue)),
+            _ if is_of(&error, STREAM) => Err(explained(error, queue)),
+            ErrorKind::ProtocolError(refusal) if *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into() => Ok(()),
+            _ => Err(error),
         },
+    }
+}
+
+/// Whether `queue`, which can be read, is a quorum queue; `false` also where the broker does not tell. The same way,
+/// with an argument that only streams know. The refusal closes `channel`.
+pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-stream-offset".into(), AMQPValue::LongString("none".into()));
+    match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
+        Ok(consumer) => {
+            // Another broker than RabbitMQ. What it has given out returns with the channel at the latest.
+            let _ = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await;
+            false
+        }
+        Err(error) => is_of(&error, "of queue type rabbit_quorum_queue"),
     }
 }
 
 /// The refusal of a stream in words that tell it; any other error as it is.
 pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
-    let ErrorKind::ProtocolError(refusal) = error.kind() else { return error };
     let text = format!("queue '{queue}' is a stream: a source reads classic and quorum queues");
     match ShortString::try_new(text) {
-        Ok(text) if is_of_stream(refusal) => {
-            ErrorKind::ProtocolError(AMQPError::new(refusal.kind().clone(), text)).into()
+        Ok(text) if is_of(&error, STREAM) => {
+            ErrorKind::ProtocolError(AMQPError::new(AMQPSoftError::PRECONDITIONFAILED.into(), text)).into()
         }
         _ => error,
     }
 }
 
-fn is_of_arguments(refusal: &AMQPError) -> bool {
-    *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into()
-}
-
-fn is_of_stream(refusal: &AMQPError) -> bool {
-    is_of_arguments(refusal) && refusal.get_message().as_str().contains("rabbit_stream_queue")
+/// Whether it is the refusal of an argument by a queue of this type, as RabbitMQ names it.
+fn is_of(error: &lapin::Error, kind: &str) -> bool {
+    let ErrorKind::ProtocolError(refusal) = error.kind() else { return false };
+    *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into() && refusal.get_message().as_str().contains(kind)
 }
 
 fn with_priority(value: AMQPValue) -> FieldTable {

@@ -37,6 +37,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// minutes by default, at which it would take them back itself, and count it; and longer than the restart of a Redis
 /// that loads its data.
 const HOLD_LIMIT: Duration = Duration::from_mins(5);
+const ADVICE: &str = "a quorum queue: it should have `x-delivery-limit: 1000000`, without which RabbitMQ 4 drops a message \
+                      at its 21st return; never -1, which RabbitMQ 3.10 takes for 0";
 /// Of the depth, for which a scrape waits.
 const DEPTH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -131,6 +133,17 @@ impl Source for RabbitMqSource {
     async fn check(&self) -> Result<(), String> {
         let look = async |channel| amqp::check_readable(&channel, &self.queue).await;
         self.broker.visit(ANSWER_TIMEOUT, look).await
+    }
+
+    /// The limit itself cannot be asked for.
+    async fn advice(&self) -> Option<String> {
+        let mut quorum = false;
+        let look = async |channel| {
+            quorum = amqp::is_quorum(&channel, &self.queue).await;
+            Ok(())
+        };
+        self.broker.visit(ANSWER_TIMEOUT, look).await.ok()?;
+        quorum.then(|| ADVICE.to_owned())
     }
 
     /// Messages that are ready; what an instance has taken and not acknowledged yet is not among them. `None` while

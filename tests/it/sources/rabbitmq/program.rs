@@ -214,3 +214,17 @@ async fn check_tells_whether_the_user_may_read_the_queue_and_takes_nothing() {
     }
     assert_eq!(server.depth("rights-in").await, Some(3));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_recommends_a_delivery_limit_for_a_quorum_queue_and_nothing_for_a_classic_one() {
+    let server = RabbitMq::shared().await;
+    for kind in ["classic", "quorum"] {
+        server.declare(&format!("advised-{kind}"), "k").await;
+        declare_in(server, &format!("advised-{kind}"), kind).await;
+        let workplace = Workplace::with(&configuration(server, &format!("advised-{kind}"), "embedded", ""));
+        let ended = workplace.run(&["check", "--connect"]).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let row = ended.out.lines().find(|line| line.starts_with("sources.in")).expect("a row");
+        assert_eq!(row.contains("x-delivery-limit: 1000000"), kind == "quorum", "{row}");
+    }
+}
