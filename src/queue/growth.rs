@@ -1,7 +1,5 @@
 //! Whether a route takes messages.
 
-use futures::future::try_join_all;
-
 use super::{Queue, QueueError};
 
 impl Queue {
@@ -10,8 +8,10 @@ impl Queue {
     /// # Errors
     /// Why it would not: also when its memory is full, where what drains a queue still works.
     pub async fn check_growing(&self, route: &str) -> Result<(), QueueError> {
-        let partitions = &self.route(route)?.partitions;
-        try_join_all(partitions.iter().map(|(partition, _)| self.store.check_growing(partition))).await?;
+        // One after the other: while Redis refuses, it is asked once.
+        for (partition, _) in &self.route(route)?.partitions {
+            self.store.check_growing(partition).await?;
+        }
         Ok(())
     }
 }

@@ -89,9 +89,10 @@ impl RedisServer {
         self.kill();
         let path = |name| self.directory.path().join(name);
         // A directory of files from 7.0 on.
-        let removed = match servers::redis_version() >= (7, 0) {
-            true => std::fs::remove_dir_all(path("appendonlydir")),
-            false => std::fs::remove_file(path("appendonly.aof")),
+        let removed = if servers::redis_version() >= (7, 0) {
+            std::fs::remove_dir_all(path("appendonlydir"))
+        } else {
+            std::fs::remove_file(path("appendonly.aof"))
         };
         removed.expect("an append-only file");
         self.restart().await;
