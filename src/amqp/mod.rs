@@ -12,7 +12,7 @@ pub use self::{
     broker::{Broker, Connected, text},
     frames::Notes,
     pauses::Pauses,
-    rights::{check_readable, explained, is_quorum, no_stream},
+    rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     transport::Switch,
     value::{from_typed, to_typed},
 };

@@ -1,12 +1,14 @@
-//! What a queue is and what a user may do with it, asked without doing it. Passive declares do not tell: before 4.3 RabbitMQ answers
+//! What a queue is, and what a user may do with queues and exchanges, asked without doing it. Passive declares do not tell: before 4.3 RabbitMQ answers
 //! them for users without any right.
 
 use lapin::{
-    Channel, ErrorKind,
-    options::{BasicCancelOptions, BasicConsumeOptions},
+    BasicProperties, Channel, ErrorKind,
+    options::{BasicCancelOptions, BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions},
     protocol::{AMQPError, AMQPSoftError},
     types::{AMQPValue, FieldTable, ShortString},
 };
+
+use super::text;
 
 /// A consumer's argument that classic and quorum queues heed and streams do not know, so that they refuse it.
 const PRIORITY: &str = "x-priority";
@@ -28,11 +30,8 @@ pub async fn check_readable(channel: &Channel, queue: &str) -> lapin::Result<()>
     match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
         // Another broker than RabbitMQ.
         Ok(consumer) => channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await,
-        Err(error) => match error.kind() {
-            _ if is_of(&error, STREAM) => Err(explained(error, queue)),
-            ErrorKind::ProtocolError(refusal) if *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into() => Ok(()),
-            _ => Err(error),
-        },
+        Err(error) if is_precondition(&error) && !is_of(&error, STREAM) => Ok(()),
+        Err(error) => Err(explained(error, queue)),
     }
 }
 
@@ -51,6 +50,22 @@ pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
     }
 }
 
+/// Whether `exchange` exists and may be written to, the default one by a right to `amq.default`: publishes what RabbitMQ
+/// refuses after it has looked at both. Nothing is routed. The refusal closes `channel`.
+///
+/// # Errors
+/// What is wrong, or that there is no answer.
+pub async fn check_writable(channel: &Channel, exchange: &str) -> lapin::Result<()> {
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let properties = BasicProperties::default().with_expiration("none".into());
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let published = channel.basic_publish(exchange.into(), "".into(), options, b"", properties).await?.await;
+    match published {
+        Err(error) if !is_precondition(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The refusal of a stream in words that tell it; any other error as it is.
 pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
     let text = format!("queue '{queue}' is a stream: a source reads classic and quorum queues");
@@ -64,8 +79,11 @@ pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
 
 /// Whether it is the refusal of an argument by a queue of this type, as RabbitMQ names it.
 fn is_of(error: &lapin::Error, kind: &str) -> bool {
-    let ErrorKind::ProtocolError(refusal) = error.kind() else { return false };
-    *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into() && refusal.get_message().as_str().contains(kind)
+    is_precondition(error) && text(error).contains(kind)
+}
+
+fn is_precondition(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(refusal) if *refusal.kind() == AMQPSoftError::PRECONDITIONFAILED.into())
 }
 
 fn with_priority(value: AMQPValue) -> FieldTable {

@@ -10,6 +10,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
+    amqp::{self, Broker},
     app::{
         destination::{self, Destination},
         embedded,
@@ -77,11 +78,20 @@ async fn ask_all(
 ) -> (BTreeMap<String, Result<(), String>>, Advice) {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
     let sinks = destinations.iter().map(async |(name, destination)| {
-        let answer = within(destination.check()).await;
+        let answer = within(ask_sink(destination, &config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
+}
+
+async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), String> {
+    destination.check().await?;
+    let SinkConfig::RabbitMq(rabbitmq) = config else { return Ok(()) };
+    let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
+    // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
+    let look = async |channel| amqp::check_writable(&channel, exchange).await;
+    Broker::new(&rabbitmq.server)?.visit(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
 }
 
 async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {

@@ -7,6 +7,7 @@ mod outages;
 mod pipeline;
 mod program;
 mod refusals;
+mod rights;
 mod tls;
 mod unroutable;
 

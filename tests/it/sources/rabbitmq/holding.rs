@@ -82,18 +82,20 @@ async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_from_a_queue_that_is_deleted_then_is_scheduled_once_redis_takes_it() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
-    declare(server, "deleted").await;
-    let punctual = Punctual::start(&configuration(server, "deleted", &redis.url(), "")).await;
+    declare(server, "deleted-while-held").await;
+    let punctual = Punctual::start(&configuration(server, "deleted-while-held", &redis.url(), "")).await;
     until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
     set_full(&redis, true).await;
-    publish(server, "deleted", delayed(MESSAGES, 0)).await;
-    until_depth(server, "deleted-in", 0).await;
+    publish(server, "deleted-while-held", delayed(MESSAGES, 0)).await;
+    until_depth(server, "deleted-while-held-in", 0).await;
     let channel = server.channel().await;
-    channel.queue_delete("deleted-in".into(), QueueDeleteOptions::default()).await.unwrap();
+    channel.queue_delete("deleted-while-held-in".into(), QueueDeleteOptions::default()).await.unwrap();
     set_full(&redis, false).await;
-    assert_eq!(wait_for(server, "deleted", MESSAGES).await.len(), MESSAGES);
+    assert_eq!(wait_for(server, "deleted-while-held", MESSAGES).await.len(), MESSAGES);
     until(&punctual, "/v1/sources", |sources| {
-        sources["sources"][0]["last_error"].as_str().is_some_and(|error| error.contains("no queue 'deleted-in'"))
+        sources["sources"][0]["last_error"]
+            .as_str()
+            .is_some_and(|error| error.contains("no queue 'deleted-while-held-in'"))
     })
     .await;
     assert!(punctual.log().contains("the queue was deleted"), "{}", punctual.log());
