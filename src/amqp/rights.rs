@@ -1,5 +1,5 @@
-//! What a queue is, and what a user may do with queues and exchanges, asked without doing it. Passive declares do not tell: before 4.3 RabbitMQ answers
-//! them for users without any right.
+//! What a queue is, and what a user may do with queues and exchanges, asked without doing it. Passive declares do not
+//! tell: before 4.3 RabbitMQ answers them for users without any right.
 
 use lapin::{
     BasicProperties, Channel, ErrorKind,
