@@ -44,6 +44,7 @@ const SOURCE_INVALID: &str = "punctual_source_invalid_total";
 const SOURCE_CONFLICTS: &str = "punctual_source_conflicts_total";
 const SOURCE_KNOWN: &str = "punctual_source_known_total";
 const SOURCE_SKIPPED: &str = "punctual_source_skipped_total";
+const SOURCE_NEAR_LIMIT: &str = "punctual_source_near_delivery_limit_total";
 const SOURCE_UP: &str = "punctual_source_up";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
@@ -80,6 +81,10 @@ pub fn describe() {
     describe_counter!(
         SOURCE_SKIPPED,
         "Messages that a source left out: overdue by more than `max_overdue`, or larger than 16 MiB"
+    );
+    describe_counter!(
+        SOURCE_NEAR_LIMIT,
+        "Deliveries of RabbitMQ that had come back ten times or more: a quorum queue drops them at its delivery limit"
     );
     describe_gauge!(SOURCE_UP, "1 while a source takes messages; 0 while it cannot, or has not begun");
     describe_gauge!(
@@ -206,6 +211,7 @@ pub struct SourceMetrics {
     pub conflicts: Counter,
     pub known: Counter,
     pub skipped: Counter,
+    pub near_limit: Counter,
 }
 
 impl SourceMetrics {
@@ -217,6 +223,7 @@ impl SourceMetrics {
             conflicts: of(SOURCE_CONFLICTS),
             known: of(SOURCE_KNOWN),
             skipped: of(SOURCE_SKIPPED),
+            near_limit: of(SOURCE_NEAR_LIMIT),
         }
     }
 }

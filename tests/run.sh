@@ -2,6 +2,10 @@
 # Everything that must hold before a change lands, on a fresh Debian machine with Rust: installs what is
 # missing, then formatting, lints, all tests on real servers, documentation. Goes on after a failure, so that
 # one run shows all of them; exit 0 only when nothing failed. Arguments go to `cargo test`.
+#
+# `tests/run.sh --matrix` runs nothing but the tests of RabbitMQ and of the store, on each version that is supported:
+# RabbitMQ 3.10, 4.0 and 4.3, Redis 6.2, 7.0 and 8.0, Valkey 8 and 9. It needs root rights, for the roots of other
+# releases of Debian where the newer servers run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -34,6 +38,32 @@ skip() { # NAME REASON
 
 # What cargo builds with; the tests start redis-server and rabbitmq-server.
 step packages .ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
+
+finish() {
+    echo "=== summary"
+    printf '%s\n' "${summary[@]}"
+    exit "$failed"
+}
+
+# Each test of RabbitMQ has its name in its path, as source, sink or sink contract.
+matrix() {
+    local roots=$PWD/target/matrix enter=$PWD/tests/matrix/enter
+    local tests=(cargo test --locked --no-fail-fast --test it --)
+    step roots tests/matrix/roots.sh
+    step build cargo test --locked --test it --no-run
+    step "RabbitMQ 3.10" "${tests[@]}" rabbitmq
+    step "RabbitMQ 4.0" env PUNCTUAL_TEST_RABBITMQ="$enter $roots/trixie" "${tests[@]}" rabbitmq
+    step "RabbitMQ 4.3" env PUNCTUAL_TEST_RABBITMQ="$enter $roots/forky" "${tests[@]}" rabbitmq
+    step "Redis 6.2" env PUNCTUAL_TEST_REDIS="$roots/redis-6.2/redis-server" "${tests[@]}" store::
+    step "Redis 7.0" "${tests[@]}" store::
+    step "Redis 8.0" env PUNCTUAL_TEST_REDIS="$enter $roots/trixie redis-server" "${tests[@]}" store::
+    step "Valkey 8" env PUNCTUAL_TEST_REDIS="$enter $roots/trixie valkey-server" "${tests[@]}" store::
+    step "Valkey 9" env PUNCTUAL_TEST_REDIS="$enter $roots/forky valkey-server" "${tests[@]}" store::
+}
+if [ "${1:-}" = --matrix ]; then
+    matrix
+    finish
+fi
 
 # The tests start Apache Kafka from its jars, unless PUNCTUAL_TEST_KAFKA=host:port names a broker. Without either they
 # make do with librdkafka's mock of one, except in CI.
@@ -101,7 +131,4 @@ else
 fi
 step test cargo test --locked --no-fail-fast "$@"
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
-
-echo "=== summary"
-printf '%s\n' "${summary[@]}"
-exit "$failed"
+finish

@@ -1,10 +1,12 @@
 //! What the RabbitMQ sink and source share: how to connect (`broker`, over `transport`, through
-//! `frames`, which notes `returns`), when to try again, and how header values are kept.
+//! `frames`, which notes `returns`), what its user may do there (`rights`), when to try again, and how header values are
+//! kept.
 
 mod broker;
 mod frames;
 mod pauses;
 mod returns;
+mod rights;
 mod transport;
 mod value;
 
@@ -13,6 +15,7 @@ pub use self::{
     frames::Notes,
     pauses::Pauses,
     returns::Returns,
+    rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     transport::Switch,
     value::{from_typed, to_typed},
 };

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{Api, body, message_body, problem::Problem, scheduled::Answer};
 use crate::{
-    message::{Ended, MessageId, Properties, State},
+    message::{Ended, MessageId, Origin, Properties, State},
     queue::{Cancelled, Found, Rescheduled, Snapshot},
 };
 
@@ -42,6 +42,8 @@ struct Shown<'a> {
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<ShownOrigin<'a>>,
     /// The payload as text when it is UTF-8: what was sent as a JSON string comes back as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
@@ -50,6 +52,32 @@ struct Shown<'a> {
     /// Why there is no payload: the stored body cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
+}
+
+/// Of a message that a source took: by what its producer knows it.
+#[derive(Default, PartialEq, Eq, Serialize)]
+struct ShownOrigin<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchange: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<u64>,
+}
+
+impl<'a> ShownOrigin<'a> {
+    /// `None` when there is nothing to show.
+    fn new(origin: &'a Origin) -> Option<Self> {
+        let shown = Self {
+            id: origin.id.as_deref(),
+            message_id: origin.message_id.as_deref(),
+            exchange: origin.exchange.as_deref(),
+            timestamp: origin.timestamp,
+        };
+        (shown != Self::default()).then_some(shown)
+    }
 }
 
 impl<'a> Shown<'a> {
@@ -73,6 +101,7 @@ impl<'a> Shown<'a> {
             properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
             max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
             expires_at: metadata.and_then(|metadata| metadata.expires_at),
+            origin: metadata.and_then(|metadata| ShownOrigin::new(metadata.origin.as_deref()?)),
             payload: text,
             payload_base64: bytes.map(|message| BASE64_STANDARD.encode(&message.payload)),
             unreadable: snapshot.message.as_ref().err().map(String::as_str),

@@ -98,6 +98,11 @@ impl Inlet {
         self.source.check().await
     }
 
+    /// What would make it safer, for a person, where `check` found nothing wrong.
+    pub async fn advice(&self) -> Option<String> {
+        self.source.advice().await
+    }
+
     /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
     pub async fn status(&self, patience: Duration) -> SourceStatus {
         let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();

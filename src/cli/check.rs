@@ -10,6 +10,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
+    amqp::{self, Broker},
     app::{
         destination::{self, Destination},
         embedded,
@@ -18,6 +19,11 @@ use crate::{
     config::{Config, RedisUrl, SinkConfig},
     store::redis::RedisStore,
 };
+
+/// What was asked and its answer.
+type Answer = (String, Result<(), String>);
+/// Of sources that answered, by name.
+type Advice = BTreeMap<String, String>;
 
 /// Longest wait for one answer: longer than any sink's own bound on connecting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -43,18 +49,19 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         };
         return output::line(text);
     }
-    let answers = ask_all(&config, &destinations).await;
+    let (answers, advice) = ask_all(&config, &destinations).await;
     close_all(&destinations).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
         let shown: BTreeMap<_, _> =
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
-        output::line(json!({ "valid": true, "answers": shown }))?;
+        output::line(json!({ "valid": true, "answers": shown, "advice": advice }))?;
     } else {
         let good = |name: &str| {
             let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
             let varying = sink.and_then(SinkConfig::varying);
-            varying.map_or_else(|| "ok".to_owned(), |setting| format!("ok, `{setting}` depends on the message"))
+            let varying = varying.map(|setting| format!("`{setting}` depends on the message"));
+            varying.as_ref().or(advice.get(name)).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"))
         };
         let rows: Vec<_> = answers
             .iter()
@@ -68,32 +75,46 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
 async fn ask_all(
     config: &Config,
     destinations: &BTreeMap<String, Destination>,
-) -> BTreeMap<String, Result<(), String>> {
+) -> (BTreeMap<String, Result<(), String>>, Advice) {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
     let sinks = destinations.iter().map(async |(name, destination)| {
-        let answer = within(destination.check()).await;
+        let answer = within(ask_sink(destination, &config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
-    let sources = ask_sources(config);
-    let (redis, sinks, sources) = tokio::join!(redis, join_all(sinks), sources);
-    sinks.into_iter().chain(sources).chain([redis]).collect()
+    let (redis, sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
+    (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
-async fn ask_sources(config: &Config) -> Vec<(String, Result<(), String>)> {
+async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), String> {
+    destination.check().await?;
+    let SinkConfig::RabbitMq(rabbitmq) = config else { return Ok(()) };
+    let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
+    // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
+    let look = async |channel| amqp::check_writable(&channel, exchange).await;
+    Broker::new(&rabbitmq.server)?.visit(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
+}
+
+async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
     let backend = open::backend(config).await.map_err(|error| error.to_string());
     let runs_later = embedded_runs_later(config).await;
     let asked = config.sources.iter().map(async |(name, source)| {
+        let full_name = format!("sources.{name}");
         if runs_later && source.is_on_redis() {
-            return (format!("sources.{name}"), Ok(()));
+            return ((full_name, Ok(())), None);
         }
         let inlet = Inlet::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
-        let answer = match inlet {
-            Ok(inlet) => within(inlet.check()).await,
-            Err(error) => Err(error),
+        let (answer, advice) = match inlet {
+            Ok(inlet) => match within(inlet.check()).await {
+                Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, inlet.advice()).await.unwrap_or_default()),
+                Err(error) => (Err(error), None),
+            },
+            Err(error) => (Err(error), None),
         };
-        (format!("sources.{name}"), answer)
+        let advice = advice.map(|advice| (full_name.clone(), advice));
+        ((full_name, answer), advice)
     });
-    join_all(asked).await
+    let (answers, advice): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().unzip();
+    (answers, advice.into_iter().flatten().collect())
 }
 
 async fn close_all(destinations: &BTreeMap<String, Destination>) {

@@ -27,6 +27,9 @@ pub struct Origin {
     /// AMQP's property, which need not be unique, so that no sink but RabbitMQ's tells it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
+    /// To which the message was published, unless that is AMQP's default exchange: it tells where a dead letter comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
     /// AMQP's property.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,

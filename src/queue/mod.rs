@@ -5,6 +5,7 @@ mod clock;
 mod coalescer;
 mod cursor;
 mod foreign;
+mod growth;
 mod handle;
 mod inter;
 mod merge;

@@ -77,6 +77,20 @@ impl Intake {
         &self.metrics
     }
 
+    /// Returns once Redis takes messages for the route, which `resumed` makes known.
+    ///
+    /// # Errors
+    /// When punctual stops first.
+    pub async fn until_growing(&self) -> Result<(), Stopped> {
+        self.repeat(|| self.queue.check_growing(&self.route)).await
+    }
+
+    /// All is well with Redis and the source's system.
+    pub fn resumed(&self) {
+        self.well(Side::Redis);
+        self.well(Side::System);
+    }
+
     /// All is well with the source's system.
     pub fn running(&self) {
         self.well(Side::System);
@@ -247,16 +261,22 @@ impl Intake {
     /// Repeats a call that is safe to repeat until Redis answers.
     pub async fn until_done<T, F: Future<Output = Result<T, QueueError>>>(
         &self,
+        call: impl FnMut() -> F,
+    ) -> Result<T, Stopped> {
+        let _asking = Asking(&self.status, Side::Redis);
+        let done = self.repeat(call).await?;
+        self.well(Side::Redis);
+        Ok(done)
+    }
+
+    async fn repeat<T, F: Future<Output = Result<T, QueueError>>>(
+        &self,
         mut call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
         let [mut pause, longest] = PAUSES;
-        let _asking = Asking(&self.status, Side::Redis);
         loop {
             let error = match call().await {
-                Ok(done) => {
-                    self.well(Side::Redis);
-                    return Ok(done);
-                }
+                Ok(done) => return Ok(done),
                 Err(QueueError::Store(StoreError::Unavailable { kind: "shutdown", .. })) if *self.stop.borrow() => {
                     return Err(Stopped);
                 }

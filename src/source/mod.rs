@@ -49,6 +49,11 @@ pub trait Source: Send + Sync + 'static {
     /// What is wrong, for a person.
     async fn check(&self) -> Result<(), String>;
 
+    /// What would make it safer, for a person, where `check` found nothing wrong; bounded in time.
+    async fn advice(&self) -> Option<String> {
+        None
+    }
+
     /// What is to ring for it while it runs.
     fn bells(&self) -> Option<&Bells> {
         None

@@ -8,30 +8,38 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
-/// Milliseconds, or a duration such as `5m`.
-pub const DELAY: &str = "x-delay";
-/// RFC 3339, epoch milliseconds, or AMQP's timestamp.
-pub const DELIVER_AT: &str = "x-deliver-at";
+/// Milliseconds, or a duration such as `5m`; the second is what RabbitMQ makes of AMQP 1.0's annotation.
+pub const DELAYS: [&str; 2] = ["x-delay", "x-opt-delivery-delay"];
+/// RFC 3339, epoch milliseconds, or AMQP's timestamp; the second likewise.
+pub const TIMES: [&str; 2] = ["x-deliver-at", "x-opt-delivery-time"];
 /// What the broker notes of each queue that it took the message away from.
 pub const DEATHS: &str = "x-death";
+/// How often a message was dead-lettered, of one that this source took before: RabbitMQ 4 counts its deaths anew after
+/// each time that it was published.
+pub const ROUND: &str = "punctual-round";
 
 /// # Errors
 /// The text to show when a header is broken.
 pub fn by_headers(headers: &FieldTable) -> Result<Due, String> {
-    match (headers.inner().get(DELAY), headers.inner().get(DELIVER_AT)) {
-        (None, None) => Ok(Due::NOW),
-        (Some(value), None) => delay(value).map_err(|error| format!("{DELAY}: {error}")),
-        (None, Some(value)) => deliver_at(value).map(Due::At).map_err(|error| format!("{DELIVER_AT}: {error}")),
-        (Some(_), Some(_)) => Err(format!("{DELAY} and {DELIVER_AT} exclude each other")),
+    let given = |names: [&'static str; 2]| {
+        names.into_iter().filter_map(|name| headers.inner().get(name).map(|value| (name, value)))
+    };
+    let delays = given(DELAYS).map(|(name, value)| (name, delay(value)));
+    let mut all = delays.chain(given(TIMES).map(|(name, value)| (name, deliver_at(value).map(Due::At))));
+    match (all.next(), all.next()) {
+        (None, _) => Ok(Due::NOW),
+        (Some((name, due)), None) => due.map_err(|error| format!("{name}: {error}")),
+        (Some((first, _)), Some((second, _))) => Err(format!("{first} and {second} exclude each other")),
     }
 }
 
-/// A message that was never dead-lettered is due when its other headers say.
+/// How often the message was dead-lettered. One round of a retry topology is counted once for each of its queues: the
+/// sum would be several times as much.
 ///
 /// # Errors
-/// The text to show when `x-death` is not what a broker writes, or a header is broken.
-pub fn by_deaths(headers: &FieldTable, backoff: &Backoff, rng: &mut impl Rng) -> Result<Due, String> {
-    let Some(deaths) = headers.inner().get(DEATHS) else { return by_headers(headers) };
+/// The text to show when `x-death` is not what a broker writes.
+pub fn rounds(headers: &FieldTable) -> Result<u32, String> {
+    let Some(deaths) = headers.inner().get(DEATHS) else { return Ok(0) };
     let count = |death: &AMQPValue| match death {
         AMQPValue::FieldTable(death) => death.inner().get("count").and_then(integer),
         _ => None,
@@ -39,11 +47,24 @@ pub fn by_deaths(headers: &FieldTable, backoff: &Backoff, rng: &mut impl Rng) ->
     let AMQPValue::FieldArray(deaths) = deaths else { return Err(format!("{DEATHS}: is no array")) };
     let counts: Option<Vec<i128>> = deaths.as_slice().iter().map(count).collect();
     let counts = counts.ok_or_else(|| format!("{DEATHS}: an entry has no count"))?;
-    // One round of a retry topology is counted once for each of its queues: the sum would be several times as much.
-    let most = counts.into_iter().max().unwrap_or(0);
-    match u32::try_from(most.max(0)).unwrap_or(u32::MAX) {
+    let at_most = |count: i128| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+    match at_most(counts.into_iter().max().unwrap_or(0)) {
+        0 => Ok(0),
+        most => {
+            let before = headers.inner().get(ROUND).and_then(integer).map_or(0, at_most);
+            Ok(most.max(before.saturating_add(1)))
+        }
+    }
+}
+
+/// Of a message after so many `rounds`; after none it is due when its other headers say.
+///
+/// # Errors
+/// The text to show when a header is broken.
+pub fn by_rounds(headers: &FieldTable, rounds: u32, backoff: &Backoff, rng: &mut impl Rng) -> Result<Due, String> {
+    match rounds {
         0 => by_headers(headers),
-        failures => millis(backoff.delay(failures, rng).as_nanos().div_ceil(1_000_000)),
+        rounds => millis(backoff.delay(rounds, rng).as_nanos().div_ceil(1_000_000)),
     }
 }
 
@@ -57,7 +78,8 @@ fn delay(value: &AMQPValue) -> Result<Due, String> {
 
 fn deliver_at(value: &AMQPValue) -> Result<UnixMillis, String> {
     let number = match value {
-        AMQPValue::Timestamp(seconds) => Some(i128::from(*seconds) * 1000),
+        // RabbitMQ cuts the milliseconds of an AMQP 1.0 timestamp: never before it.
+        AMQPValue::Timestamp(seconds) => Some((i128::from(*seconds) + 1) * 1000),
         other => number(other)?,
     };
     match number {
@@ -91,7 +113,7 @@ fn number(value: &AMQPValue) -> Result<Option<i128>, String> {
     Ok(Some(float.ceil() as i128))
 }
 
-fn integer(value: &AMQPValue) -> Option<i128> {
+pub fn integer(value: &AMQPValue) -> Option<i128> {
     Some(match value {
         AMQPValue::ShortShortInt(value) => (*value).into(),
         AMQPValue::ShortShortUInt(value) => (*value).into(),
@@ -136,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_delay_is_any_integer_digits_or_a_duration_and_a_negative_one_means_now() {
-        let due = |value| by_headers(&table(vec![(DELAY, value)]));
+        let due = |value| by_headers(&table(vec![("x-delay", value)]));
         for (value, millis) in [
             (AMQPValue::ShortShortInt(5), 5),
             (AMQPValue::ShortUInt(60_000), 60_000),
@@ -169,27 +191,52 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_is_rfc_3339_epoch_milliseconds_or_a_timestamp_in_seconds() {
-        let due = |value| by_headers(&table(vec![(DELIVER_AT, value)]));
+    fn the_headers_of_amqp_1_0_say_the_same_and_only_one_of_all_may_be_there() {
+        let due = |entries| by_headers(&table(entries));
+        assert_eq!(due(vec![("x-opt-delivery-delay", AMQPValue::LongLongInt(1500))]), Ok(Due::After(1500)));
+        let at = |millis| Ok(Due::At(UnixMillis::new(millis).unwrap()));
+        assert_eq!(
+            due(vec![("x-opt-delivery-time", AMQPValue::LongLongInt(1_700_000_000_123))]),
+            at(1_700_000_000_123)
+        );
+        assert_eq!(due(vec![("x-opt-delivery-time", AMQPValue::Timestamp(1_700_000_000))]), at(1_700_000_001_000));
+        let one = AMQPValue::LongInt(1);
+        let names = [DELAYS, TIMES].concat();
+        for first in &names {
+            for second in names.iter().filter(|second| *second != first) {
+                let error = due(vec![(first, one.clone()), (second, one.clone())]).unwrap_err();
+                assert!([first, second].iter().all(|name| error.contains(*name)), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_due_time_is_rfc_3339_epoch_milliseconds_or_the_end_of_a_timestamps_second() {
+        let due = |value| by_headers(&table(vec![("x-deliver-at", value)]));
         let at = Ok(Due::At(UnixMillis::new(1_700_000_000_000).unwrap()));
         assert_eq!(due(string("2023-11-14T22:13:20Z")), at);
         assert_eq!(due(string("1700000000000")), at);
         assert_eq!(due(AMQPValue::LongLongInt(1_700_000_000_000)), at);
-        assert_eq!(due(AMQPValue::Timestamp(1_700_000_000)), at);
+        assert_eq!(due(AMQPValue::Timestamp(1_699_999_999)), at);
         for bad in [string("tomorrow"), AMQPValue::LongInt(-1), AMQPValue::Timestamp(u64::MAX), AMQPValue::Void] {
             assert!(due(bad.clone()).unwrap_err().starts_with("x-deliver-at: "), "{bad:?}");
         }
-        let both = table(vec![(DELAY, AMQPValue::LongInt(1)), (DELIVER_AT, AMQPValue::LongInt(1))]);
-        assert!(by_headers(&both).is_err());
+    }
+
+    fn by_deaths(entries: Vec<(&str, AMQPValue)>) -> Result<Due, String> {
+        let backoff = Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap();
+        let headers = table(entries);
+        by_rounds(&headers, rounds(&headers)?, &backoff, &mut StdRng::seed_from_u64(1))
+    }
+
+    fn deaths(counts: &[i64]) -> AMQPValue {
+        let death = |count: &i64| AMQPValue::FieldTable(table(vec![("count", AMQPValue::LongLongInt(*count))]));
+        AMQPValue::FieldArray(counts.iter().map(death).collect::<Vec<_>>().into())
     }
 
     #[test]
     fn the_delay_of_a_dead_letter_grows_with_its_largest_count() {
-        let backoff = Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap();
-        let due = |deaths| by_deaths(&table(vec![(DEATHS, deaths)]), &backoff, &mut StdRng::seed_from_u64(1));
-        let death = |count| AMQPValue::FieldTable(table(vec![("count", AMQPValue::LongLongInt(count))]));
-        let deaths =
-            |counts: &[i64]| AMQPValue::FieldArray(counts.iter().map(|n| death(*n)).collect::<Vec<_>>().into());
+        let due = |deaths| by_deaths(vec![(DEATHS, deaths)]);
         assert_eq!(due(deaths(&[1])), Ok(Due::After(1000)));
         assert_eq!(due(deaths(&[3, 2])), Ok(Due::After(4000)));
         assert_eq!(due(deaths(&[i64::MAX])), Ok(Due::After(60_000)));
@@ -199,16 +246,26 @@ mod tests {
     }
 
     #[test]
+    fn the_delay_of_a_dead_letter_grows_with_its_rounds_where_the_broker_counts_anew() {
+        let due = |counts, round| by_deaths(vec![(DEATHS, deaths(counts)), (ROUND, round)]);
+        assert_eq!(due(&[1], AMQPValue::LongLongInt(1)), Ok(Due::After(2000)));
+        assert_eq!(due(&[1], AMQPValue::LongLongInt(3)), Ok(Due::After(8000)));
+        // Before RabbitMQ 4 the broker counts on.
+        assert_eq!(due(&[4], AMQPValue::LongLongInt(3)), Ok(Due::After(8000)));
+        assert_eq!(due(&[1], AMQPValue::LongLongInt(i64::MAX)), Ok(Due::After(60_000)));
+        for odd in [AMQPValue::LongLongInt(-5), string("7")] {
+            assert_eq!(due(&[1], odd), Ok(Due::After(1000)));
+        }
+        assert_eq!(due(&[], AMQPValue::LongLongInt(3)), Ok(Due::NOW));
+    }
+
+    #[test]
     fn what_was_never_dead_lettered_waits_as_its_other_headers_say() {
-        let backoff = Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap();
-        let due = |entries| by_deaths(&table(entries), &backoff, &mut StdRng::seed_from_u64(1));
-        let none = AMQPValue::FieldArray(Vec::new().into());
-        let once = AMQPValue::FieldTable(table(vec![("count", AMQPValue::LongLongInt(1))]));
-        let once = AMQPValue::FieldArray(vec![once].into());
-        assert_eq!(due(vec![]), Ok(Due::NOW));
-        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7))]), Ok(Due::After(7)));
-        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7)), (DEATHS, none)]), Ok(Due::After(7)));
-        assert_eq!(due(vec![(DELAY, AMQPValue::LongInt(7)), (DEATHS, once)]), Ok(Due::After(1000)));
-        assert!(due(vec![(DELAY, string("soon"))]).is_err());
+        let delay = |millis| ("x-delay", AMQPValue::LongInt(millis));
+        assert_eq!(by_deaths(vec![]), Ok(Due::NOW));
+        assert_eq!(by_deaths(vec![delay(7)]), Ok(Due::After(7)));
+        assert_eq!(by_deaths(vec![delay(7), (DEATHS, deaths(&[]))]), Ok(Due::After(7)));
+        assert_eq!(by_deaths(vec![delay(7), (DEATHS, deaths(&[1]))]), Ok(Due::After(1000)));
+        assert!(by_deaths(vec![("x-delay", string("soon"))]).is_err());
     }
 }

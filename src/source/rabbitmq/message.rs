@@ -6,7 +6,8 @@
 //! | `content_encoding`, `correlation_id`, `reply_to`, `type`, `priority`, `app_id` | properties |
 //! | text headers | headers |
 //! | other headers, and headers and properties that HTTP or punctual could not bear; `message_id`, `timestamp`, `cluster_id` | the origin |
-//! | `x-delay`, `x-deliver-at` | the due time |
+//! | exchange | the origin |
+//! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, what the broker counts and what punctual sets anew | nothing |
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use lapin::{
 };
 use rand::Rng;
 
-use super::due::{self, DEATHS};
+use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
     amqp,
     backoff::Backoff,
@@ -33,18 +34,19 @@ use crate::{
 
 /// Have done their work, would route the message again to where it was copied from (CC, BCC), count how often a
 /// queue gave the message out, which would make it another message each time, or are set anew by the sink.
-const STRIPPED: [&str; 10] = [
-    due::DELAY,
-    due::DELIVER_AT,
+const STRIPPED: [&str; 8] = [
     "BCC",
     "CC",
     "x-acquired-count",
-    "x-delivery-count",
+    DELIVERY_COUNT,
     "punctual-attempt",
     "punctual-due",
     "punctual-id",
     "punctual-route",
 ];
+
+/// How often a quorum queue got the message back.
+const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Makes a new id, unlike any before.
 pub type NewId = Arc<dyn Fn() -> MessageId + Send + Sync>;
@@ -62,15 +64,17 @@ impl Reader {
     pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> Entry {
         let none = FieldTable::default();
         let headers = delivery.properties.headers().as_ref().unwrap_or(&none);
-        let due = match &self.backoff {
-            Some(backoff) => due::by_deaths(headers, backoff, rng),
+        let rounds = if self.backoff.is_some() { due::rounds(headers) } else { Ok(0) };
+        let due = rounds.clone().and_then(|rounds| match &self.backoff {
+            Some(backoff) => due::by_rounds(headers, rounds, backoff, rng),
             None => due::by_headers(headers),
-        };
-        let (id, mut origin) = self.id(&delivery.properties, headers, unreadable.as_deref());
+        });
+        let rounds = rounds.unwrap_or(0);
+        let (id, mut origin) = self.id(&delivery.properties, headers, rounds, unreadable.as_deref());
         let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
         let mut metadata = Metadata::default();
         for (name, value) in headers.inner() {
-            match (STRIPPED.contains(&name.as_str()), plain(name, value)) {
+            match (self.is_stripped(name.as_str()), plain(name, value)) {
                 (true, _) => {}
                 (false, Some(text)) => {
                     metadata.headers.insert(name.to_string(), text.to_owned());
@@ -81,6 +85,11 @@ impl Reader {
                 },
             }
         }
+        if rounds > 0 {
+            let value = amqp::to_typed(&AMQPValue::LongLongInt(rounds.into())).expect("a number");
+            origin.headers.push(TypedHeader { name: ROUND.into(), value });
+        }
+        origin.exchange = Some(delivery.exchange.to_string()).filter(|exchange| !exchange.is_empty());
         let key = delivery.routing_key.as_str();
         match check_text(key) {
             Ok(()) => metadata.key = (!key.is_empty()).then(|| key.to_owned()),
@@ -100,8 +109,19 @@ impl Reader {
         }
     }
 
+    fn is_stripped(&self, name: &str) -> bool {
+        let ours = self.backoff.is_some() && name == ROUND;
+        ours || [&STRIPPED[..], &DELAYS, &TIMES].concat().contains(&name)
+    }
+
     /// The id here, and what is to be known of the one there.
-    fn id(&self, properties: &BasicProperties, headers: &FieldTable, unreadable: Option<&str>) -> (MessageId, Origin) {
+    fn id(
+        &self,
+        properties: &BasicProperties,
+        headers: &FieldTable,
+        rounds: u32,
+        unreadable: Option<&str>,
+    ) -> (MessageId, Origin) {
         let message_id = owned(properties.message_id().as_ref());
         let mut origin = Origin {
             message_id: message_id.clone(),
@@ -122,11 +142,18 @@ impl Reader {
                 None => digest(&[text.as_bytes()]),
             },
             // The same message comes again with every round: each is a message of its own.
-            (Some(deaths), _) => digest(&[text.as_bytes(), format!("{deaths:?}").as_bytes()]),
+            (Some(deaths), _) => digest(&[text.as_bytes(), format!("{deaths:?}").as_bytes(), &rounds.to_be_bytes()]),
         };
         origin.id = Some(text);
         (id, origin)
     }
+}
+
+/// How often a quorum queue got the message back; 0 for other queues.
+pub fn deliveries_before(delivery: &Delivery) -> u64 {
+    let headers = delivery.properties.headers().as_ref();
+    let count = headers.and_then(|headers| headers.inner().get(DELIVERY_COUNT)).and_then(due::integer);
+    count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
 /// The text of a header that every sink can send.
@@ -269,6 +296,31 @@ mod tests {
         assert_eq!(round(1).id, round(1).id);
         assert_ne!(round(1).id, round(2).id);
         assert_eq!((round(2).due, round(2).metadata.origin.unwrap().id.as_deref()), (Due::After(2000), Some("m")));
+    }
+
+    #[test]
+    fn the_round_of_a_retry_travels_with_it_where_the_broker_counts_anew() {
+        let mut death = FieldTable::default();
+        death.insert("count".into(), AMQPValue::LongLongInt(1));
+        let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
+        let mut given = vec![("x-death", deaths)];
+        let (mut ids, mut waits) = (Vec::new(), Vec::new());
+        for round in 1..=3 {
+            let message = read(IdFrom::MessageId, true, "k", headers(&given).with_message_id("m".into()));
+            let message = scheduled(message);
+            let travels = &message.metadata.origin.as_ref().unwrap().headers;
+            let rounds: Vec<_> = travels.iter().filter(|header| header.name == ROUND).collect();
+            assert_eq!(rounds.len(), 1, "{travels:?}");
+            assert_eq!(amqp::from_typed(&rounds[0].value), Ok(AMQPValue::LongLongInt(round)));
+            given.truncate(1);
+            given.push((ROUND, AMQPValue::LongLongInt(round)));
+            waits.push(message.due);
+            ids.push(message.id);
+        }
+        assert_eq!(waits, [1000, 2000, 4000].map(Due::After));
+        assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
+        let message = scheduled(read(IdFrom::Ulid, true, "k", headers(&given[1..])));
+        assert_eq!(message.metadata.origin.map(|origin| origin.headers), Some(vec![]), "published anew, by copying");
     }
 
     #[test]

@@ -27,12 +27,18 @@ use self::{
 };
 use super::{Intake, Source};
 use crate::{
-    amqp::{Broker, Pauses},
+    amqp::{self, Broker, Pauses},
     config::RabbitMqSourceConfig,
 };
 
 /// Longest attempt to connect, and longest wait for any single answer of the broker.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for which messages are held that Redis does not take: far below RabbitMQ's consumer timeout, 30
+/// minutes by default, at which it would take them back itself, and count it; and longer than the restart of a Redis
+/// that loads its data.
+const HOLD_LIMIT: Duration = Duration::from_mins(5);
+const ADVICE: &str = "a quorum queue: it should have `x-delivery-limit: 1000000`, without which RabbitMQ 4 drops a message \
+                      at its 21st return; never -1, which RabbitMQ 3.10 takes for 0";
 /// Of the depth, for which a scrape waits.
 const DEPTH_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -42,6 +48,7 @@ pub struct RabbitMqSource {
     prefetch: u16,
     reader: Reader,
     seed: u64,
+    hold_limit: Duration,
     /// While there is one.
     connection: Mutex<Weak<Connection>>,
 }
@@ -58,8 +65,15 @@ impl RabbitMqSource {
             prefetch: config.prefetch,
             reader: Reader { id_from: config.id_from, backoff: config.backoff, new_id },
             seed,
+            hold_limit: HOLD_LIMIT,
             connection: Mutex::default(),
         })
+    }
+
+    /// Holds messages for `limit` at most while Redis does not take them.
+    #[must_use]
+    pub fn with_hold_limit(self, limit: Duration) -> Self {
+        Self { hold_limit: limit, ..self }
     }
 
     async fn count(&self) -> lapin::Result<u64> {
@@ -76,16 +90,20 @@ impl RabbitMqSource {
 impl Source for RabbitMqSource {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
         let (mut pauses, mut rng) = (Pauses::default(), StdRng::seed_from_u64(self.seed));
-        loop {
+        // What is taken while Redis is full or down goes back in the end, and a quorum queue counts that.
+        while intake.until_growing().await.is_ok() {
             let opened = tokio::select! {
-                opened = Session::open(&self.broker, &self.queue, self.prefetch) => opened,
+                opened = Session::open(&self.broker, &self.queue, self.prefetch, self.hold_limit) => opened,
                 () = asked(&mut stop) => return,
             };
             let error = match opened {
                 Ok(mut session) => {
                     *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = session.connection();
-                    intake.running();
+                    intake.resumed();
                     let end = session.consume(&self.reader, &intake, &mut rng, &mut stop).await;
+                    if matches!(end, End::Stopped | End::Held) {
+                        session.give_back().await;
+                    }
                     session.close().await;
                     // A connection that takes nothing before it ends is no sign that all is well.
                     if session.acknowledged {
@@ -93,6 +111,11 @@ impl Source for RabbitMqSource {
                     }
                     match end {
                         End::Stopped => return,
+                        End::Held => {
+                            let (source, held) = (intake.name(), self.hold_limit);
+                            tracing::warn!(source, ?held, "what redis did not take goes back to the broker");
+                            continue;
+                        }
                         End::Lost(error) => error,
                     }
                 }
@@ -106,10 +129,21 @@ impl Source for RabbitMqSource {
         }
     }
 
-    /// Connects, and asks whether the queue exists.
+    /// Connects, and asks whether the queue can be read.
     async fn check(&self) -> Result<(), String> {
-        let look = async |channel| see_queue(&channel, &self.queue).await.map(drop);
+        let look = async |channel| amqp::check_readable(&channel, &self.queue).await;
         self.broker.visit(ANSWER_TIMEOUT, look).await
+    }
+
+    /// The limit itself cannot be asked for.
+    async fn advice(&self) -> Option<String> {
+        let mut quorum = false;
+        let look = async |channel| {
+            quorum = amqp::is_quorum(&channel, &self.queue).await;
+            Ok(())
+        };
+        self.broker.visit(ANSWER_TIMEOUT, look).await.ok()?;
+        quorum.then(|| ADVICE.to_owned())
     }
 
     /// Messages that are ready; what an instance has taken and not acknowledged yet is not among them. `None` while

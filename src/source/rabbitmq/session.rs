@@ -1,6 +1,7 @@
 //! One connection while it lasts: takes what the queue has, batch by batch, and acknowledges it.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -9,18 +10,23 @@ use futures::{FutureExt, StreamExt};
 use lapin::{
     Channel, Connection, Consumer,
     message::Delivery,
-    options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions},
-    types::FieldTable,
+    options::{
+        BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+    },
 };
 use rand::Rng;
 use tokio::{
     sync::{oneshot, watch},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
-use super::{ANSWER_TIMEOUT, asked, message::Reader, see_queue};
+use super::{
+    ANSWER_TIMEOUT, asked,
+    message::{Reader, deliveries_before},
+    see_queue,
+};
 use crate::{
-    amqp::{Broker, Connected, Notes, Switch, text},
+    amqp::{self, Broker, Connected, Notes, Switch, text},
     source::Intake,
 };
 
@@ -33,16 +39,28 @@ const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// A closing handshake takes a round trip; a broker that does not answer it is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Returns of a message from which on they are told: half of RabbitMQ 4's default limit, beyond which it drops the
+/// message. AMQP 0-9-1 does not tell the limit of a queue.
+const NEAR_LIMIT: u64 = 10;
 
 const LOST: &str = "the connection was lost";
+const DELETED: &str = "the broker ended the consumer: the queue was deleted";
 
 pub struct Session {
     connection: Arc<Connection>,
     channel: Channel,
     consumer: Consumer,
+    queue: String,
     switch: Switch,
     notes: Notes,
     over: oneshot::Receiver<()>,
+    hold_limit: Duration,
+    /// What came and is not being entered yet: never more than the prefetch.
+    ahead: VecDeque<Delivery>,
+    /// The queue is deleted, so that nothing more comes, and what came is nowhere else.
+    deleted: bool,
+    /// Whether it was told that messages come back again and again.
+    warned: bool,
     /// Whether the broker was told of any message.
     pub acknowledged: bool,
 }
@@ -50,29 +68,22 @@ pub struct Session {
 /// Why a session ended. What it had not acknowledged the broker gives out again.
 pub enum End {
     Stopped,
+    /// Redis has not taken messages for the longest time for which they are held.
+    Held,
     Lost(String),
-}
-
-/// What the broker has sent.
-#[derive(Default)]
-struct Batch {
-    deliveries: Vec<Delivery>,
-    bytes: usize,
-    /// The consumer is no longer one, but the channel takes acknowledgements.
-    ended: bool,
 }
 
 impl Session {
     /// # Errors
     /// Why nothing can be consumed.
-    pub async fn open(broker: &Broker, queue: &str, prefetch: u16) -> Result<Self, String> {
+    pub async fn open(broker: &Broker, queue: &str, prefetch: u16, hold_limit: Duration) -> Result<Self, String> {
         let Connected { connection, switch, notes, over, .. } = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
-            see_queue(&channel, queue).await?;
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-            let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
-            let consumer = channel.basic_consume(queue.into(), "".into(), options, none).await?;
+            let options = BasicConsumeOptions::default();
+            let consumer = channel.basic_consume(queue.into(), "".into(), options, amqp::no_stream()).await;
+            let consumer = consumer.map_err(|error| amqp::explained(error, queue))?;
             Ok::<_, lapin::Error>((channel, consumer))
         };
         let error = match timeout(ANSWER_TIMEOUT, opening).await {
@@ -81,9 +92,14 @@ impl Session {
                     connection: Arc::new(connection),
                     channel,
                     consumer,
+                    queue: queue.to_owned(),
                     switch,
                     notes,
                     over,
+                    hold_limit,
+                    ahead: VecDeque::new(),
+                    deleted: false,
+                    warned: false,
                     acknowledged: false,
                 });
             }
@@ -106,26 +122,33 @@ impl Session {
         stop: &mut watch::Receiver<bool>,
     ) -> End {
         loop {
-            let first = tokio::select! {
+            let came = tokio::select! {
                 biased;
-                () = asked(stop) => return End::Stopped,
-                first = self.consumer.next() => first,
-                _ = &mut self.over => return End::Lost(LOST.into()),
+                () = asked(stop) => Err(End::Stopped),
+                came = self.wait() => came,
             };
-            let Batch { deliveries, ended, .. } = match self.gather(first) {
-                Ok(batch) => batch,
-                Err(error) => return End::Lost(text(&error)),
+            let entered = match came {
+                Ok(()) => self.enter(reader, intake, rng).await,
+                Err(end) => Err(end),
             };
-            if !deliveries.is_empty() {
-                if let Err(end) = self.enter(deliveries, reader, intake, rng).await {
-                    return end;
-                }
-                self.acknowledged = true;
-            }
-            if ended {
-                return End::Lost("the broker ended the consumer: the queue was deleted or moved".into());
+            match entered {
+                Ok(()) => self.acknowledged = true,
+                Err(end) => return end,
             }
         }
+    }
+
+    /// Hands back what came and is not acknowledged, at once, so that RabbitMQ from 4.3 on does not count it.
+    pub async fn give_back(&self) {
+        let returning = async {
+            self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()).await?;
+            // Tag 0 stands for all of them.
+            self.channel.basic_nack(0, BasicNackOptions { multiple: true, requeue: true }).await?;
+            // Its answer tells that the broker has read that.
+            self.channel.close(200, "done".into()).await
+        };
+        // An error says that the channel is closed, and all of it given back already.
+        let _ = timeout(CLOSE_TIMEOUT, returning).await;
     }
 
     /// By a handshake, so that the last acknowledgement arrives and the rest is given out again at once.
@@ -135,61 +158,89 @@ impl Session {
         self.switch.cut();
     }
 
-    /// What is there already, without waiting for more.
+    /// Returns once a message is ahead, and what else came by then.
+    async fn wait(&mut self) -> Result<(), End> {
+        while self.ahead.is_empty() {
+            if self.deleted {
+                return Err(End::Lost(DELETED.into()));
+            }
+            let event = tokio::select! {
+                biased;
+                event = self.consumer.next() => event,
+                _ = &mut self.over => return Err(End::Lost(LOST.into())),
+            };
+            self.note(event, None).await?;
+        }
+        while !self.deleted
+            && let Some(event) = self.consumer.next().now_or_never()
+        {
+            self.note(event, None).await?;
+        }
+        Ok(())
+    }
+
+    /// `held`: since when messages have waited for Redis.
     ///
     /// # Errors
-    /// When the channel is gone: the broker gives out again what came before, and would not hear that it is taken.
-    fn gather(&mut self, first: Option<lapin::Result<Delivery>>) -> lapin::Result<Batch> {
-        let (mut batch, mut next) = (Batch::default(), Some(first));
-        while let Some(one) = next {
-            let Some(delivery) = one.transpose()? else {
-                batch.ended = true;
-                break;
-            };
-            batch.bytes += delivery.data.len();
-            batch.deliveries.push(delivery);
-            if batch.deliveries.len() == MAX_BATCH_MESSAGES || batch.bytes >= MAX_BATCH_BYTES {
-                break;
-            }
-            next = self.consumer.next().now_or_never();
+    /// When the broker has taken back what it had given out.
+    async fn note(&mut self, event: Option<lapin::Result<Delivery>>, held: Option<Instant>) -> Result<(), End> {
+        match event {
+            Some(Ok(delivery)) => self.ahead.push_back(delivery),
+            Some(Err(error)) => return Err(End::Lost(text(&error))),
+            None => match (self.is_deleted().await, held) {
+                (Ok(true), _) => self.deleted = true,
+                (Ok(false), Some(since)) => {
+                    let text = "the broker ended the consumer and took back what had waited for redis for";
+                    let since = since.elapsed().as_secs_f64();
+                    return Err(End::Lost(format!("{text} {since:.1} s: its consumer timeout was over")));
+                }
+                (Ok(false), None) => {
+                    return Err(End::Lost("the broker ended the consumer: the queue moved or was made anew".into()));
+                }
+                (Err(error), _) => return Err(End::Lost(format!("the broker ended the consumer: {error}"))),
+            },
         }
-        Ok(batch)
+        Ok(())
     }
 
-    /// Returns when no acknowledgement would arrive any more.
-    async fn lost(&mut self) {
-        // Before the look, or what happens between the two would go unheard. It tells of other channels, too.
-        let mut events = std::pin::pin!(self.connection.events_listener());
-        while self.channel.status().connected() {
-            tokio::select! {
-                event = events.next() => if event.is_none() { return },
-                _ = &mut self.over => return,
-            }
-        }
-    }
-
-    fn why_lost(&mut self) -> String {
-        loop {
-            match self.consumer.next().now_or_never().flatten() {
-                // The broker gives it out again.
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return text(&error),
-                None => return LOST.into(),
-            }
+    /// Whether the queue is no more, rather than out of reach.
+    ///
+    /// # Errors
+    /// The broker's words where it does not tell.
+    async fn is_deleted(&self) -> Result<bool, String> {
+        let asking = async {
+            let channel = self.connection.create_channel().await?;
+            see_queue(&channel, &self.queue).await
+        };
+        match timeout(ANSWER_TIMEOUT, asking).await {
+            Ok(Ok(_)) => Ok(false),
+            // A queue whose node is down is not found either.
+            Ok(Err(error)) if text(&error).contains("no queue") => Ok(true),
+            Ok(Err(error)) => Err(text(&error)),
+            Err(_) => Err(late()),
         }
     }
 
-    /// Returns once Redis has them and the broker is told so.
+    /// The next batch of what is ahead.
+    fn batch(&mut self) -> Vec<Delivery> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < MAX_BATCH_MESSAGES
+            && bytes < MAX_BATCH_BYTES
+            && let Some(delivery) = self.ahead.pop_front()
+        {
+            bytes += delivery.data.len();
+            batch.push(delivery);
+        }
+        batch
+    }
+
+    /// Returns once Redis has a batch and the broker is told so.
     ///
     /// # Errors
     /// When one of the two did not happen.
-    async fn enter(
-        &mut self,
-        deliveries: Vec<Delivery>,
-        reader: &Reader,
-        intake: &Intake,
-        rng: &mut (impl Rng + Send),
-    ) -> Result<(), End> {
+    async fn enter(&mut self, reader: &Reader, intake: &Intake, rng: &mut (impl Rng + Send)) -> Result<(), End> {
+        let deliveries = self.batch();
+        self.warn_of_limit(&deliveries, intake);
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
@@ -205,15 +256,38 @@ impl Session {
             last = Some(tag);
         }
         let Some(last) = last else { return Ok(()) };
-        // It waits for as long as Redis is away, and the broker for no longer than its consumer timeout.
-        let taken = tokio::select! {
-            biased;
-            taken = intake.take(entries) => taken.map_err(|_| End::Stopped),
-            () = self.lost() => Err(End::Lost(self.why_lost())),
-        };
-        taken?;
+        let (held, mut taking) = (Instant::now(), std::pin::pin!(intake.take(entries)));
+        let mut limit = std::pin::pin!(sleep(self.hold_limit));
+        loop {
+            tokio::select! {
+                biased;
+                taken = &mut taking => break taken.map_err(|_| End::Stopped)?,
+                // What the broker took back must not be scheduled: it comes again.
+                event = self.consumer.next(), if !self.deleted => self.note(event, Some(held)).await?,
+                _ = &mut self.over, if !self.deleted => return Err(End::Lost(LOST.into())),
+                () = &mut limit, if !self.deleted => return Err(End::Held),
+            }
+        }
+        if self.deleted {
+            return Ok(());
+        }
         // All that came before was acknowledged, is in this batch, or was rejected.
         answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
+    }
+
+    fn warn_of_limit(&mut self, deliveries: &[Delivery], intake: &Intake) {
+        let returns = deliveries.iter().map(deliveries_before).filter(|returns| *returns >= NEAR_LIMIT);
+        let (count, most) = returns.fold((0, 0), |(count, most), returns| (count + 1, most.max(returns)));
+        intake.metrics().near_limit.increment(count);
+        if count > 0 && !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(
+                source = intake.name(),
+                messages = count,
+                returns = most,
+                "messages come back again and again: RabbitMQ 4 drops what a quorum queue gave out more than 20 times, \
+                 unless the queue has another limit; `x-delivery-limit: 1000000` is safe on every version"
+            );
+        }
     }
 }
 

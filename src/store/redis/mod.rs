@@ -9,6 +9,7 @@
 mod dead;
 mod engine;
 mod foreign;
+mod growth;
 mod keys;
 mod look;
 mod reply;

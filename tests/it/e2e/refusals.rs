@@ -75,7 +75,12 @@ async fn a_cluster_is_refused_also_where_only_its_errors_tell_of_it() {
         let redis = RedisServer::start_with(&[&["--cluster-enabled", "yes"], hidden].concat()).await;
         let mut raw = redis.connection().await;
         if assigned {
-            redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(&[0, 16383]).exec_async(&mut raw).await.expect("assigned");
+            redis::cmd("CLUSTER")
+                .arg("ADDSLOTS")
+                .arg((0..16384).collect::<Vec<u16>>())
+                .exec_async(&mut raw)
+                .await
+                .expect("assigned");
             // A node that has just got its slots takes a moment to believe that the cluster is well.
             eventually("it serves", std::time::Duration::from_secs(5), async || {
                 let info: String =

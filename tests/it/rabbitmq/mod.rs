@@ -9,6 +9,7 @@ mod partial_program;
 mod pipeline;
 mod program;
 mod refusals;
+mod rights;
 mod tls;
 mod unroutable;
 

@@ -15,6 +15,7 @@ mod raw_server;
 pub mod receiver;
 pub mod redis_server;
 mod sending;
+mod servers;
 
 pub use self::{
     api_server::{Answer, ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},

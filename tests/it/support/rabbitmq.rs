@@ -23,10 +23,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Authority, port::Port};
+use super::{Authority, port::Port, servers};
 
-/// Where Debian's package has them; the ones on the PATH change the user and drop the environment.
-const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 /// Longest start on a busy machine; an idle one takes 4 to 9 s.
 const START: Duration = Duration::from_secs(90);
 /// Longest wait for one answer.
@@ -182,6 +180,20 @@ impl RabbitMq {
         self.ctl(&["eval", &format!("{{ok, Q}} = {look}, sys:{function}(amqqueue:get_pid(Q)).")]).await;
     }
 
+    /// Major and minor.
+    pub async fn version(&self) -> (u32, u32) {
+        let text = self.ctl(&["version"]).await;
+        let mut parts = text.trim().split('.').map(|part| part.parse().expect("a version"));
+        (parts.next().expect("a major version"), parts.next().expect("a minor version"))
+    }
+
+    /// Of consumers from now on, looked after twice a second.
+    pub async fn set_consumer_timeout(&self, millis: u32) {
+        for (name, millis) in [("channel_tick_interval", 500), ("consumer_timeout", millis)] {
+            self.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;
+        }
+    }
+
     /// SIGTERM, and waits for its end.
     pub async fn stop(&mut self) {
         let mut node = self.node.take().expect("it runs");
@@ -254,7 +266,9 @@ impl RabbitMq {
 
     fn settings(&self) -> String {
         format!(
-            "listeners.tcp.local = 127.0.0.1:{}\nlisteners.ssl.local = 127.0.0.1:{}\n\
+            // Above what a source keeps: 16 MiB, which is also RabbitMQ 4's own limit.
+            "max_message_size = 33554432\n\
+             listeners.tcp.local = 127.0.0.1:{}\nlisteners.ssl.local = 127.0.0.1:{}\n\
              ssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
              ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n",
             self.port(),
@@ -267,7 +281,7 @@ impl RabbitMq {
 
     fn command(&self, program: &str) -> Command {
         let path = |name| self.directory.join(name);
-        let mut command = Command::new(format!("{PROGRAMS}/{program}"));
+        let mut command = servers::rabbitmq(program);
         command
             .current_dir(&self.directory)
             .env("HOME", &self.directory)

@@ -1,12 +1,12 @@
 use std::{
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::port::Port;
+use super::{port::Port, servers};
 
 /// A `redis-server` with an append-only file; killed on drop.
 pub struct RedisServer {
@@ -56,7 +56,7 @@ impl RedisServer {
     /// Starts it (again) on the same port and data, and waits until it answers.
     pub async fn restart(&mut self) {
         self.kill();
-        let child = Command::new("redis-server")
+        let child = servers::redis_server()
             .args([
                 "--port",
                 &self.port.number().to_string(),
@@ -67,7 +67,9 @@ impl RedisServer {
                 "--appendonly",
                 "yes",
             ])
-            .args(["--enable-debug-command", "yes", "--dir"])
+            // Before 7.0 there is no such setting: DEBUG is allowed.
+            .args(["--enable-debug-command", "yes"].iter().filter(|_| servers::redis_version() >= (7, 0)))
+            .arg("--dir")
             .arg(self.directory.path())
             .args(&self.arguments)
             .stdin(Stdio::null())
@@ -85,7 +87,14 @@ impl RedisServer {
     /// Kills it and starts it without its data, as if its disk had been lost.
     pub async fn restart_empty(&mut self) {
         self.kill();
-        std::fs::remove_dir_all(self.directory.path().join("appendonlydir")).expect("an append-only file");
+        let path = |name| self.directory.path().join(name);
+        // A directory of files from 7.0 on.
+        let removed = if servers::redis_version() >= (7, 0) {
+            std::fs::remove_dir_all(path("appendonlydir"))
+        } else {
+            std::fs::remove_file(path("appendonly.aof"))
+        };
+        removed.expect("an append-only file");
         self.restart().await;
     }
 

@@ -1,8 +1,10 @@
 //! From a queue of RabbitMQ, through the whole program, into another.
 
+mod holding;
 mod outages;
 mod program;
 mod refusals;
+mod returns;
 
 use std::{
     collections::BTreeMap,
@@ -64,11 +66,21 @@ async fn declare(server: &RabbitMq, name: &str) {
 
 /// The queue to read, of this `x-queue-type`, behind a direct exchange of its name.
 async fn declare_in(server: &RabbitMq, name: &str, kind: &str) {
+    declare_with(server, name, arguments(&[("x-queue-type", AMQPValue::LongString(kind.into()))])).await;
+}
+
+async fn declare_with(server: &RabbitMq, name: &str, arguments: FieldTable) {
     let name = format!("{name}-in");
     server.declare_exchange(&name).await;
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
     server.declare_queue_with(&name, &name, "k", durable(), arguments).await;
+}
+
+fn arguments(entries: &[(&str, AMQPValue)]) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    for (name, value) in entries {
+        arguments.insert((*name).into(), value.clone());
+    }
+    arguments
 }
 
 /// Publishes to exchange `{name}-in`, persistent, all confirmed.
@@ -90,11 +102,7 @@ fn delayed(count: usize, delay: i32) -> Vec<(BasicProperties, Vec<u8>)> {
 }
 
 fn with_headers(entries: &[(&str, AMQPValue)], message_id: &str) -> BasicProperties {
-    let mut headers = FieldTable::default();
-    for (name, value) in entries {
-        headers.insert((*name).into(), value.clone());
-    }
-    BasicProperties::default().with_headers(headers).with_message_id(message_id.into())
+    BasicProperties::default().with_headers(arguments(entries)).with_message_id(message_id.into())
 }
 
 /// Drains `queue` until `count` different messages came; with the time of each, epoch milliseconds.

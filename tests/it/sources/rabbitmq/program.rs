@@ -16,6 +16,7 @@ use super::{
 };
 use crate::support::{
     RabbitMq,
+    command::Workplace,
     punctual::Punctual,
     rabbitmq::{Got, durable},
 };
@@ -117,6 +118,8 @@ async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchang
         .basic_publish("retry".into(), "k".into(), BasicPublishOptions::default(), b"work", properties)
         .await
         .unwrap();
+    // RabbitMQ 4 begins anew with every message that is published.
+    let counts_on = server.version().await < (4, 0);
     let mut rejected = Instant::now();
     for (round, least) in [0, 300, 900, 2700].into_iter().enumerate() {
         let got = timeout(PATIENCE, consumer.next()).await.unwrap_or_else(|_| panic!("{}", punctual.log()));
@@ -134,7 +137,8 @@ async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchang
             .iter()
             .map(|death| death.as_field_table().unwrap().inner()["count"].as_long_long_int().unwrap())
             .collect();
-        assert_eq!(counts, [round.try_into().unwrap()].into_iter().filter(|n| *n > 0).collect::<Vec<i64>>());
+        let counted = if counts_on { round } else { round.min(1) };
+        assert_eq!(counts, [counted.try_into().unwrap()].into_iter().filter(|n| *n > 0).collect::<Vec<i64>>());
         rejected = Instant::now();
         got.acker.reject(BasicRejectOptions { requeue: false }).await.unwrap();
     }
@@ -159,4 +163,68 @@ async fn the_api_and_check_tell_of_the_queue_and_its_depth() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = check(&configuration.replace("told-in", "nowhere")).await;
     assert!(code == Some(1) && text.contains("no queue 'nowhere'"), "{text}");
+}
+
+/// They become headers of AMQP 0-9-1: an annotation in whole milliseconds, and a timestamp that has lost its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_delays_of_amqp_1_0_producers_are_kept_and_not_passed_on() {
+    let server = RabbitMq::shared().await;
+    declare(server, "annotated").await;
+    let _punctual = Punctual::start(&configuration(server, "annotated", "embedded", "")).await;
+    let now = crate::support::receiver::wall_clock();
+    let seconds = now / 1000 + 1;
+    let cases = [
+        ("delay", "x-opt-delivery-delay", AMQPValue::LongLongInt(1500), now + 1500),
+        ("millis", "x-opt-delivery-time", AMQPValue::LongLongInt((now + 1200).cast_signed()), now + 1200),
+        ("seconds", "x-opt-delivery-time", AMQPValue::Timestamp(seconds), seconds * 1000 + 999),
+        ("ours", "x-deliver-at", AMQPValue::Timestamp(seconds), seconds * 1000 + 999),
+    ];
+    let messages = cases.iter().map(|(id, name, value, _)| (with_headers(&[(*name, value.clone())], id), Vec::new()));
+    super::publish(server, "annotated", messages.collect()).await;
+    for (arrived, got) in consume(server, "annotated", cases.len()).await {
+        let (_, name, _, due) = cases.iter().find(|(id, ..)| *id == got.id).expect("one of them");
+        assert!(
+            (*due..due + LATEST_MS).contains(&arrived),
+            "{} came {} ms off",
+            got.id,
+            arrived.cast_signed() - due.cast_signed()
+        );
+        assert!(!got.properties.headers().as_ref().unwrap().inner().contains_key(*name), "{name}");
+    }
+}
+
+/// RabbitMQ answers a passive declare for any user before 4.3.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_tells_whether_the_user_may_read_the_queue_and_takes_nothing() {
+    let server = RabbitMq::shared().await;
+    declare(server, "rights").await;
+    super::publish(server, "rights", delayed(3, 0)).await;
+    for (user, read) in [("stranger", "^$"), ("reader", "^rights-in$")] {
+        server.ctl(&["add_user", user, "secret"]).await;
+        server.ctl(&["set_permissions", user, "^$", "^$", read]).await;
+    }
+    let configuration = configuration(server, "rights", "embedded", "");
+    let (sinks, sources) = configuration.split_once("sources:").unwrap();
+    for (user, allowed) in [("stranger", false), ("reader", true)] {
+        let sources = sources.replace("amqp://", &format!("amqp://{user}:secret@"));
+        let workplace = Workplace::with(&format!("{sinks}sources:{sources}"));
+        let ended = workplace.run(&["--json", "check", "--connect"]).await;
+        let refused = ended.out.contains("access to queue 'rights-in' in vhost '/' refused for user 'stranger'");
+        assert_eq!((ended.code, refused), (Some(i32::from(!allowed)), !allowed), "{user}: {ended:?}");
+    }
+    assert_eq!(server.depth("rights-in").await, Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_recommends_a_delivery_limit_for_a_quorum_queue_and_nothing_for_a_classic_one() {
+    let server = RabbitMq::shared().await;
+    for kind in ["classic", "quorum"] {
+        server.declare(&format!("advised-{kind}"), "k").await;
+        declare_in(server, &format!("advised-{kind}"), kind).await;
+        let workplace = Workplace::with(&configuration(server, &format!("advised-{kind}"), "embedded", ""));
+        let ended = workplace.run(&["check", "--connect"]).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let row = ended.out.lines().find(|line| line.starts_with("sources.in")).expect("a row");
+        assert_eq!(row.contains("x-delivery-limit: 1000000"), kind == "quorum", "{row}");
+    }
 }

@@ -39,6 +39,30 @@ async fn what_is_broken_or_too_large_becomes_a_dead_letter_with_the_reason_and_t
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_tells_its_producers_identity_and_leaves_with_it_when_it_is_redriven() {
+    let server = RabbitMq::shared().await;
+    declare(server, "identity").await;
+    let punctual = Punctual::start(&configuration(server, "identity", "embedded", "")).await;
+    let given = with_headers(&[("x-delay", AMQPValue::LongString("soon".into()))], "order 7")
+        .with_timestamp(1_700_000_000)
+        .with_correlation_id("c".into());
+    publish(server, "identity", vec![(given, b"kept".to_vec())]).await;
+    until(&punctual, "/v1/routes/r", |route| route["dead"] == 1).await;
+    let dead = super::get(&punctual, "/v1/routes/r/messages?state=dead").await;
+    let dead = &dead["messages"][0];
+    let origin = serde_json::json!({"message_id": "order 7", "exchange": "identity-in", "timestamp": 1_700_000_000});
+    assert_eq!((&dead["origin"], &dead["key"]), (&origin, &"k".into()), "{dead}");
+    assert_eq!(dead["properties"]["correlation_id"], "c", "{dead}");
+    let redriven = http::client().post(punctual.url("/v1/routes/r/dead/redrive")).send().await.unwrap();
+    assert!(redriven.status().is_success(), "{redriven:?}");
+    let got = wait_for(server, "identity", 1).await;
+    let (_, got) = &got[0];
+    assert_eq!((&*got.id, &*got.payload), ("order 7", &b"kept"[..]));
+    assert_eq!(*got.properties.timestamp(), Some(1_700_000_000));
+    assert_eq!(got.properties.correlation_id().as_ref().unwrap().as_str(), "c");
+}
+
 /// RabbitMQ does not look whether short strings are UTF-8, nor how deeply tables are nested.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_client_cannot_read_becomes_a_dead_letter_and_does_not_block_the_queue() {

@@ -1,0 +1,102 @@
+//! What was taken and is not in Redis yet.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use lapin::options::QueueDeleteOptions;
+use punctual::{
+    api,
+    config::{IdFrom, RabbitMqSourceConfig, RemoteRedis},
+    connection::{Connection, client},
+    queue::Queue,
+    source::{Intake, Source, SourceState, Status, rabbitmq::RabbitMqSource},
+    store::redis::{RedisStore, RouteSettings},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    PATIENCE, configuration, declare, declare_in, delayed, publish,
+    returns::{set_full, until_depth},
+    until, wait_for,
+};
+use crate::support::{RabbitMq, RedisServer, punctual::Punctual};
+
+const MESSAGES: usize = 50;
+/// In place of minutes.
+const HOLD_LIMIT: Duration = Duration::from_secs(1);
+
+async fn queue(redis: &RedisServer) -> Arc<Queue> {
+    let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
+    let server = RemoteRedis { url: redis.url().as_str().into(), username, password, ca_file, cert_file, key_file };
+    let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
+    let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None };
+    let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
+    store.register(false).await.expect("nothing is registered yet");
+    Arc::new(Queue::new(store, &BTreeMap::new(), false))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes_it() {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare_in(server, "held", "quorum").await;
+    let config = RabbitMqSourceConfig {
+        route: "r".into(),
+        server: server.config("").server,
+        queue: "held-in".into(),
+        prefetch: 1000,
+        id_from: IdFrom::Ulid,
+        backoff: None,
+    };
+    let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
+    let (queue, status, (stop, stopping)) = (queue(&redis).await, Arc::<Status>::default(), watch::channel(false));
+    let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
+    let running = tokio::spawn(async move { source.run(intake, stopping).await });
+    let deadline = Instant::now() + PATIENCE;
+    let until = async |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(Instant::now() < deadline, "{what}: {:?}", status.get());
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until("it consumes", &|| status.get().0 == SourceState::Running).await;
+    set_full(&redis, true).await;
+    publish(server, "held", delayed(MESSAGES, 3_600_000)).await;
+    let begun = Instant::now();
+    until_depth(server, "held-in", 0).await;
+    until_depth(server, "held-in", MESSAGES).await;
+    assert!(begun.elapsed() >= HOLD_LIMIT / 2, "{:?}", begun.elapsed());
+    until("it waits", &|| status.get().0 == SourceState::Failing).await;
+    assert_eq!(server.depth("held-in").await, Some(MESSAGES.try_into().unwrap()), "none is taken while Redis is full");
+    set_full(&redis, false).await;
+    until("it consumes again", &|| status.get().0 == SourceState::Running).await;
+    until_depth(server, "held-in", 0).await;
+    stop.send_replace(true);
+    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    assert_eq!(server.depth("held-in").await, Some(0), "all were acknowledged");
+    assert_eq!(queue.stats("r").await.expect("numbers").pending, MESSAGES as u64);
+}
+
+/// The broker has them no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_from_a_queue_that_is_deleted_then_is_scheduled_once_redis_takes_it() {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare(server, "deleted-while-held").await;
+    let punctual = Punctual::start(&configuration(server, "deleted-while-held", &redis.url(), "")).await;
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    set_full(&redis, true).await;
+    publish(server, "deleted-while-held", delayed(MESSAGES, 0)).await;
+    until_depth(server, "deleted-while-held-in", 0).await;
+    let channel = server.channel().await;
+    channel.queue_delete("deleted-while-held-in".into(), QueueDeleteOptions::default()).await.unwrap();
+    set_full(&redis, false).await;
+    assert_eq!(wait_for(server, "deleted-while-held", MESSAGES).await.len(), MESSAGES);
+    until(&punctual, "/v1/sources", |sources| {
+        sources["sources"][0]["last_error"]
+            .as_str()
+            .is_some_and(|error| error.contains("no queue 'deleted-while-held-in'"))
+    })
+    .await;
+    assert!(punctual.log().contains("the queue was deleted"), "{}", punctual.log());
+}

@@ -1,0 +1,204 @@
+//! What a broker takes back, and counts: RabbitMQ 4 drops a message of a quorum queue at its 21st return, unless the
+//! queue has another `x-delivery-limit`.
+
+use std::time::Duration;
+
+use lapin::types::AMQPValue;
+use tokio::time::{Instant, sleep};
+
+use super::{PATIENCE, arguments, configuration, declare_in, declare_with, delayed, get, publish, until, wait_for};
+use crate::support::{RabbitMq, RedisServer, http, punctual::Punctual};
+
+const MESSAGES: usize = 50;
+/// Ends of punctual: more than the default delivery limit, 20.
+const ENDS: usize = 25;
+/// The recommended limit: RabbitMQ 3.10 takes `-1` for 0.
+const NO_LIMIT: AMQPValue = AMQPValue::LongInt(1_000_000);
+
+/// How punctual ends.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Killed,
+    Stopped,
+}
+
+impl How {
+    async fn end(self, punctual: &mut Punctual) {
+        match self {
+            Self::Killed => punctual.kill().await,
+            Self::Stopped => assert_eq!(punctual.terminate().await.code, Some(0), "{}", punctual.log()),
+        }
+    }
+}
+
+/// Of what needs memory Redis refuses all, or nothing.
+pub async fn set_full(redis: &RedisServer, full: bool) {
+    let mut command = redis::cmd("CONFIG");
+    command.arg("SET").arg("maxmemory").arg(u8::from(full));
+    command.exec_async(&mut redis.connection().await).await.unwrap();
+}
+
+async fn until_failing(punctual: &Punctual) {
+    until(punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "failing").await;
+}
+
+/// Waits until so many messages are ready in a queue.
+pub async fn until_depth(server: &RabbitMq, queue: &str, depth: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while server.depth(queue).await != Some(depth.try_into().unwrap()) {
+        assert!(Instant::now() < deadline, "{:?} are ready, not {depth}", server.depth(queue).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until it is counted and told that messages come back again and again.
+async fn until_warned(punctual: &Punctual) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let page = http::client().get(punctual.url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let line =
+            page.lines().find(|line| line.starts_with("punctual_source_near_delivery_limit_total{source=\"in\"}"));
+        if line.is_some_and(|line| !line.ends_with(" 0")) && punctual.log().contains("x-delivery-limit: 1000000") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{page}\n{}", punctual.log());
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// All arrive at queue `name`, each once.
+async fn all_arrive(server: &RabbitMq, name: &str, punctual: &Punctual) {
+    let got = wait_for(server, name, MESSAGES).await;
+    until_depth(server, &format!("{name}-in"), 0).await;
+    assert_eq!(got.len() + server.drain(name).await.len(), MESSAGES, "each came once\n{}", punctual.log());
+}
+
+/// The default delivery limit, and a Redis that is full for as long as punctual ends again and again.
+async fn full_redis(name: &str, how: How) {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    server.declare(name, "k").await;
+    declare_in(server, name, "quorum").await;
+    let mut punctual = Punctual::start(&configuration(server, name, &redis.url(), ", id_from: message_id")).await;
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    set_full(&redis, true).await;
+    publish(server, name, delayed(MESSAGES, 0)).await;
+    until_depth(server, &format!("{name}-in"), 0).await;
+    for _ in 0..ENDS {
+        until_failing(&punctual).await;
+        how.end(&mut punctual).await;
+        punctual.restart().await;
+    }
+    until_failing(&punctual).await;
+    set_full(&redis, false).await;
+    all_arrive(server, name, &punctual).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_costs_one_return_however_often_punctual_is_killed() {
+    full_redis("full-killed", How::Killed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_costs_one_return_however_often_punctual_is_stopped() {
+    full_redis("full-stopped", How::Stopped).await;
+}
+
+/// With what cannot be noticed before messages are taken: Redis accepts all writes but those of the bodies.
+async fn ends_with_messages_held(name: &str, how: How, limit: &[(&str, AMQPValue)]) {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    server.declare(name, "k").await;
+    let quorum = ("x-queue-type", AMQPValue::LongString("quorum".into()));
+    declare_with(server, name, arguments(&[&[quorum], limit].concat())).await;
+    let acl = async |rules: &[&str]| {
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg("p").arg(rules).exec_async(&mut redis.connection().await).await.unwrap();
+    };
+    acl(&["on", "nopass", "allcommands", "allchannels", "allkeys"]).await;
+    let url = redis.url().replace("//", "//p:any@");
+    let mut punctual = Punctual::start(&configuration(server, name, &url, ", id_from: message_id")).await;
+    let mut keys = vec!["resetkeys".to_owned(), "~punctual:*".to_owned()];
+    for key in ["pending", "unack", "attempts", "errors", "dead", "remembered", "records", "paused", "route"] {
+        keys.push(format!("~{{punctual:r:0}}:{key}"));
+    }
+    acl(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    publish(server, name, delayed(MESSAGES, 0)).await;
+    let queue = format!("{name}-in");
+    for _ in 0..ENDS {
+        until_depth(server, &queue, 0).await;
+        how.end(&mut punctual).await;
+        until_depth(server, &queue, MESSAGES).await;
+        punctual.restart().await;
+    }
+    until_depth(server, &queue, 0).await;
+    if matches!(how, How::Killed) {
+        until_warned(&punctual).await;
+    }
+    acl(&["allkeys"]).await;
+    all_arrive(server, name, &punctual).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_is_dropped_with_the_recommended_limit_however_often_punctual_is_killed() {
+    ends_with_messages_held("held-killed", How::Killed, &[("x-delivery-limit", NO_LIMIT)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn none_is_dropped_with_the_recommended_limit_however_often_punctual_is_stopped() {
+    ends_with_messages_held("held-stopped", How::Stopped, &[("x-delivery-limit", NO_LIMIT)]).await;
+}
+
+/// Of 4.3 on `basic.nack` counts nothing; before 4.0 there is no default limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clean_stop_returns_what_is_held_and_the_broker_counts_nothing() {
+    let version = RabbitMq::shared().await.version().await;
+    if ((4, 0)..(4, 3)).contains(&version) {
+        eprintln!("skipped: RabbitMQ {version:?} counts every return");
+        return;
+    }
+    ends_with_messages_held("stopped-uncounted", How::Stopped, &[]).await;
+}
+
+/// While Redis is full, the consumer timeout is over again and again: half an hour each by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_timeout_is_met_once_in_an_outage_of_redis() {
+    let (server, redis) = (RabbitMq::troubled().await, RedisServer::start().await);
+    let name = "timed-out";
+    server.declare(name, "k").await;
+    declare_in(&server, name, "quorum").await;
+    server.set_consumer_timeout(1000).await;
+    let punctual = Punctual::start(&configuration(&server, name, &redis.url(), "")).await;
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    set_full(&redis, true).await;
+    publish(&server, name, delayed(MESSAGES, 0)).await;
+    let queue = format!("{name}-in");
+    until_depth(&server, &queue, 0).await;
+    until_depth(&server, &queue, MESSAGES).await;
+    // Several timeouts more, had they been taken again.
+    let end = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < end {
+        assert_eq!(server.depth(&queue).await, Some(MESSAGES.try_into().unwrap()), "{}", punctual.log());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(punctual.log().contains("consumer timeout") || punctual.log().contains("timed out"), "{}", punctual.log());
+    set_full(&redis, false).await;
+    all_arrive(&server, name, &punctual).await;
+    server.set_consumer_timeout(1_800_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_refused_with_the_reason() {
+    let server = RabbitMq::shared().await;
+    server.declare("streamed", "k").await;
+    declare_in(server, "streamed", "stream").await;
+    let configuration = configuration(server, "streamed", "embedded", "");
+    let punctual = Punctual::start(&configuration).await;
+    let refused = |text: &str| text.contains("queue 'streamed-in' is a stream");
+    let sources =
+        until(&punctual, "/v1/sources", |sources| sources["sources"][0]["last_error"].as_str().is_some_and(refused))
+            .await;
+    assert_eq!(sources["sources"][0]["state"], "failing");
+    std::fs::write(punctual.path("other.yaml"), configuration).unwrap();
+    let ended = punctual.command(&["--json", "check", "--connect", "-c", "other.yaml"]).await;
+    assert!(ended.code == Some(1) && refused(&ended.out), "{ended:?}");
+    assert!(get(&punctual, "/v1/routes/r").await["pending"] == 0);
+}
