@@ -23,6 +23,8 @@ pub struct SinkStatus {
     pub last_error: Option<String>,
     /// Messages being sent by this instance.
     pub in_flight: usize,
+    /// Failure domains that are down, by name.
+    pub down_domains: Vec<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -152,5 +152,6 @@ async fn status(name: &str, checkup: &Checkup, patience: Duration) -> SinkStatus
         },
         last_error: status.last_error,
         in_flight: status.in_flight,
+        down_domains: status.down,
     }
 }

@@ -5,7 +5,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::streak::Streak;
+use super::{
+    down::{Down, Key},
+    streak::Streak,
+};
 use crate::{
     message::MessageId,
     outcome::{Outcome, Verdict},
@@ -24,24 +27,6 @@ const LOST_BY_ITSELF: u32 = 3;
 
 /// Before the second attempt of such a message; doubled before the third.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-
-/// Between two probes of a domain that is down.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.
-const PROBE_PAUSE: Duration = Duration::from_millis(1500);
-
-/// Shortest and longest wait of a message whose domain is down. In between, as long as it takes to put off so many
-/// messages a second: a small backlog leaves a second after the recovery, a large one does not keep Redis busy.
-const MIN_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
-const MAX_RATE: u32 = 1000;
-
-/// How often the wait is adapted to the rate.
-const RATE_WINDOW: Duration = Duration::from_secs(1);
-
-/// A message: its route, and its id there.
-type Key = (Arc<str>, MessageId);
 
 /// One attempt that has ended.
 #[derive(Clone, Copy)]
@@ -83,18 +68,6 @@ struct Record {
     down: Option<Down>,
 }
 
-#[derive(Debug)]
-struct Down {
-    since: Instant,
-    next_probe: Instant,
-    /// The message of the latest probe.
-    probe: Option<Key>,
-    pause: Duration,
-    /// Messages put off since `window`.
-    put_off: u32,
-    window: Instant,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Loss {
     /// So often while others of its domain got through.
@@ -119,7 +92,7 @@ impl Evidence {
         }
         let down = record.down.take()?;
         self.down -= 1;
-        Some(now - down.since)
+        Some(down.lasted(now))
     }
 
     /// What a failure is put down to. A domain that it is put down to is down from then on.
@@ -182,15 +155,10 @@ impl Evidence {
         (route, id): (&Arc<str>, &MessageId),
         share: f64,
     ) -> Option<Duration> {
-        let down = self.domains.get_mut(domain)?;
-        down.touched = Some(now);
-        let down = down.down.as_mut()?;
-        if now >= down.next_probe {
-            down.next_probe = now + PROBE_INTERVAL;
-            down.probe = Some((Arc::clone(route), id.clone()));
-            return None;
-        }
-        Some(down.pause(now, (route, id), share))
+        let record = self.domains.get_mut(domain)?;
+        record.touched = Some(now);
+        let down = record.down.as_mut()?;
+        if down.probe(now, (route, id)) { None } else { Some(down.pause(now, (route, id), share)) }
     }
 
     /// The same for a message that failed.
@@ -251,32 +219,12 @@ impl Attempted<'_> {
     }
 }
 
-impl Down {
-    fn new(now: Instant) -> Self {
-        Self { since: now, next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
-    }
-
-    fn pause(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId), share: f64) -> Duration {
-        if self.probe.as_ref().is_some_and(|probe| (&probe.0, &probe.1) == (route, id)) {
-            return PROBE_PAUSE;
-        }
-        self.put_off += 1;
-        if now >= self.window + RATE_WINDOW {
-            let most = (now - self.window).as_secs_f64() * f64::from(MAX_RATE);
-            if f64::from(self.put_off) > most {
-                self.pause = (self.pause * 2).min(MAX_PAUSE);
-            } else if f64::from(self.put_off) < most / 4.0 {
-                self.pause = (self.pause / 2).max(MIN_PAUSE);
-            }
-            (self.window, self.put_off) = (now, 0);
-        }
-        self.pause.mul_f64(1.0 + 0.25 * share)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
+        *,
+    };
 
     const MILLI: Duration = Duration::from_millis(1);
 

@@ -5,6 +5,7 @@
 //! the sink. `Machine` is the breaker of the whole sink. This puts both under one lock, wakes the tasks that wait, logs and
 //! counts.
 
+mod down;
 mod evidence;
 mod machine;
 mod streak;
@@ -149,8 +150,18 @@ impl Breaker {
     }
 
     fn conclude(&self, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+        let outcome = attempted.outcome;
+        self.with(|inner, now| {
+            if let Some(error) = outcome.error() {
+                inner.last_error = Some(error.to_owned());
+            }
+            self.cause(inner, now, grant, attempted, share)
+        })
+    }
+
+    fn cause(&self, inner: &mut Inner, now: Instant, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
         let Attempted { outcome, domain, .. } = *attempted;
-        self.with(|inner, now| match outcome {
+        match outcome {
             Outcome::Confirmed | Outcome::Rejected { .. } => {
                 if let (Some(lasted), Some(domain)) = (inner.evidence.answered(now, attempted), domain) {
                     let seconds = lasted.as_secs();
@@ -168,7 +179,6 @@ impl Breaker {
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();
-                inner.last_error = Some(error.to_owned());
                 let known = inner.evidence.count_down();
                 let cause = inner.evidence.failed(now, attempted);
                 inner.machine.failed(now, grant, cause == Cause::Sink);
@@ -185,7 +195,7 @@ impl Breaker {
                     (_, pause) => Verdict::Waits(pause.unwrap_or_default()),
                 }
             }
-        })
+        }
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {

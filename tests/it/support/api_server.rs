@@ -105,6 +105,7 @@ impl ApiServer {
             breaker: BreakerState::HalfOpen,
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
+            down_domains: vec!["orders/3".into()],
         };
         let sources: SourceStatuses = Arc::new(|| Box::pin(async { Vec::new() }));
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());

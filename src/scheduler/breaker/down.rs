@@ -1,0 +1,75 @@
+//! A failure domain that is down: one probe a second, and the others are put off.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::message::MessageId;
+
+/// Between two probes of a domain that is down.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.
+pub const PROBE_PAUSE: Duration = Duration::from_millis(1500);
+
+/// Shortest and longest wait of a message whose domain is down. In between, as long as it takes to put off so many
+/// messages a second: a small backlog leaves a second after the recovery, a large one does not keep Redis busy.
+pub const MIN_PAUSE: Duration = Duration::from_secs(1);
+pub const MAX_PAUSE: Duration = Duration::from_secs(30);
+pub const MAX_RATE: u32 = 1000;
+
+/// How often the wait is adapted to the rate.
+pub const RATE_WINDOW: Duration = Duration::from_secs(1);
+
+/// A message: its route, and its id there.
+pub type Key = (Arc<str>, MessageId);
+
+#[derive(Debug)]
+pub struct Down {
+    since: Instant,
+    next_probe: Instant,
+    /// The message of the latest probe.
+    probe: Option<Key>,
+    pause: Duration,
+    /// Messages put off since `window`.
+    put_off: u32,
+    window: Instant,
+}
+
+impl Down {
+    pub fn new(now: Instant) -> Self {
+        Self { since: now, next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
+    }
+
+    pub fn lasted(&self, now: Instant) -> Duration {
+        now - self.since
+    }
+
+    /// Whether the message may be sent as a probe; it is then.
+    pub fn probe(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId)) -> bool {
+        let is_time = now >= self.next_probe;
+        if is_time {
+            self.next_probe = now + PROBE_INTERVAL;
+            self.probe = Some((Arc::clone(route), id.clone()));
+        }
+        is_time
+    }
+
+    /// How long the message waits. `share`: in `0..=1`, spreads those that wait.
+    pub fn pause(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId), share: f64) -> Duration {
+        if self.probe.as_ref().is_some_and(|probe| (&probe.0, &probe.1) == (route, id)) {
+            return PROBE_PAUSE;
+        }
+        self.put_off += 1;
+        if now >= self.window + RATE_WINDOW {
+            let most = (now - self.window).as_secs_f64() * f64::from(MAX_RATE);
+            if f64::from(self.put_off) > most {
+                self.pause = (self.pause * 2).min(MAX_PAUSE);
+            } else if f64::from(self.put_off) < most / 4.0 {
+                self.pause = (self.pause / 2).max(MIN_PAUSE);
+            }
+            (self.window, self.put_off) = (now, 0);
+        }
+        self.pause.mul_f64(1.0 + 0.25 * share)
+    }
+}
