@@ -84,13 +84,16 @@ impl Attempt {
         let end = match decide(outcome, verdict, self.number, self.max_attempts, &route.policy.retry, rng) {
             Decision::Ack => End::Ack,
             Decision::Retry { delay } => End::Retry { delay, error: text(outcome, verdict) },
-            Decision::Bury(reason) => End::Bury { reason, error: text(outcome, verdict) },
+            Decision::Bury(reason) => {
+                self.held.seat.forget((&route.name, &self.held.lease.id));
+                End::Bury { reason, error: text(outcome, verdict) }
+            }
             Decision::Defer { pause } => End::Defer { pause },
         };
         settler.settle(self.held, end);
     }
 
-    /// Reports to the breaker and the metrics. `share` as in `Breaker::wait`.
+    /// Reports to the breaker and the metrics. `share` as in `Seat::wait`.
     pub fn observe(
         &mut self,
         (outcome, domain): (&Outcome, Option<&Domain>),

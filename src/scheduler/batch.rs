@@ -109,7 +109,7 @@ impl Batch {
             else {
                 continue;
             };
-            if let Some(pause) = self.wait_for_domain(&delivery) {
+            if let Some(pause) = self.wait(&attempt.held, &delivery) {
                 self.settler.settle(attempt.held, End::Defer { pause });
                 continue;
             }
@@ -119,12 +119,11 @@ impl Batch {
         (attempts, deliveries)
     }
 
-    fn wait_for_domain(&mut self, delivery: &Delivery) -> Option<Duration> {
+    /// How long the message has to wait, although it was claimed.
+    fn wait(&mut self, held: &Held, delivery: &Delivery) -> Option<Duration> {
         let Target::Sink { sink, breaker } = &self.route.target else { return None };
-        if !breaker.has_domains_down() {
-            return None;
-        }
-        breaker.wait(&sink.domain(delivery)?, (&delivery.route, &delivery.id), self.rng.random())
+        let domain = if breaker.has_domains_down() { sink.domain(delivery) } else { None };
+        held.seat.wait((&delivery.route, &delivery.id), domain.as_ref(), self.rng.random())
     }
 }
 

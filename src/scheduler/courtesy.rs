@@ -12,7 +12,8 @@ const FIRST: Duration = Duration::from_millis(10);
 /// The longest wait: what a message is late when the instance that served its partition has died.
 const LONGEST: Duration = Duration::from_millis(900);
 
-/// So long may the head be overdue before an instance that cannot keep up calls the others.
+/// So long may a message be overdue: then no other instance serves the partition, or it cannot keep up and calls the
+/// others.
 pub const OVERDUE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
@@ -41,8 +42,9 @@ impl Courtesy {
             (None, Some(head)) if head.get() <= now => Some(overdue(head.get())),
             _ => None,
         };
-        // A millisecond less than the wait: due times are cut to milliseconds.
-        if waited_for.is_some_and(|late| late + Duration::from_millis(1) >= self.wait) {
+        // A millisecond less than the wait: due times are cut to milliseconds. Several that wait poll at different times,
+        // so that none of them may ever find a message that is overdue by its whole wait.
+        if waited_for.is_some_and(|late| late + Duration::from_millis(1) >= self.wait.min(OVERDUE)) {
             self.base = Duration::ZERO;
         } else if waited_for.is_none() && beaten {
             self.base = (self.base * 2).clamp(FIRST, LONGEST);
@@ -119,6 +121,9 @@ mod tests {
             courtesy.polled(&claim(taken, head, Some(1)), 0.0);
             assert_eq!(courtesy.wait().is_zero(), ends, "{taken:?} {head:?}");
         }
+        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
+        courtesy.polled(&claim(Some(49), None, Some(1)), 0.0);
+        assert!(courtesy.wait().is_zero(), "nothing serves what is so late");
         let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
         courtesy.called();
         assert!(courtesy.wait().is_zero());

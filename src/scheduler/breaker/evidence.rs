@@ -18,8 +18,11 @@ use crate::{
 /// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.
 const MAX_DOMAINS: usize = 1000;
 
-/// Messages whose losses are kept: far more than there are causes, little memory.
-const MAX_LOST: usize = 1000;
+/// Messages whose losses are kept, the latest: as many as may be in flight when a destination goes down, 2 MB at most.
+const MAX_LOST: usize = 10_000;
+
+/// So many domains down, and nothing got through since the first of them: the sink is down.
+const MANY_DOMAINS: u32 = 10;
 
 /// A message without an answer so often, each time while others of its domain got through, is the cause itself. A
 /// destination that comes and goes hits the same one so often by a rare chance, which then costs it an attempt.
@@ -54,6 +57,10 @@ pub struct Evidence {
     domains: HashMap<Domain, Record>,
     /// Domains that are down.
     down: usize,
+    /// Those that went down since a message was confirmed.
+    down_since_passed: u32,
+    /// The message that was lost last without a domain, with nothing confirmed since.
+    lost_alone: Option<Key>,
     /// Of messages without an answer.
     lost: HashMap<Key, Loss>,
 }
@@ -84,6 +91,8 @@ impl Evidence {
         self.sink.streak.end();
         if confirmed {
             self.sink.passed = Some(now);
+            self.down_since_passed = 0;
+            self.lost_alone = None;
         }
         let record = self.record(attempted.domain?, now);
         record.streak.end();
@@ -119,6 +128,10 @@ impl Evidence {
             if record.down.is_none() {
                 record.down = Some(Down::new(now));
                 self.down += 1;
+                self.down_since_passed += 1;
+            }
+            if self.down_since_passed >= MANY_DOMAINS {
+                return Cause::Sink;
             }
         }
         cause
@@ -135,15 +148,30 @@ impl Evidence {
         };
         let others_passed = passed > Some(since);
         let times = known.map_or(0, |loss| loss.times) + u32::from(others_passed);
-        self.keep_loss(key, Loss { times, at: now });
-        if !others_passed {
-            return if domain.is_some() { Cause::Domain } else { Cause::Sink };
-        }
-        Cause::Message(if times >= LOST_BY_ITSELF {
-            Verdict::Counts
+        self.keep_loss(key.clone(), Loss { times, at: now });
+        if others_passed && times >= LOST_BY_ITSELF {
+            Cause::Message(Verdict::Counts)
+        } else if others_passed {
+            Cause::Message(Verdict::Waits(FIRST_PAUSE * (1 << (times - 1))))
+        } else if domain.is_some() {
+            Cause::Domain
+        } else if known.is_some() || self.lost_alone.as_ref().is_some_and(|other| *other != key) {
+            // For the second time, or the second message: it is not one message that cannot pass.
+            Cause::Sink
         } else {
-            Verdict::Waits(FIRST_PAUSE * (1 << (times - 1)))
-        })
+            self.lost_alone = Some(key);
+            Cause::Message(Verdict::Waits(FIRST_PAUSE))
+        }
+    }
+
+    /// Whether the message was lost lately.
+    pub fn was_lost(&self, (route, id): (&Arc<str>, &MessageId)) -> bool {
+        !self.lost.is_empty() && self.lost.contains_key(&(Arc::clone(route), id.clone()))
+    }
+
+    /// The message is dead.
+    pub fn forget(&mut self, (route, id): (&Arc<str>, &MessageId)) {
+        self.lost.remove(&(Arc::clone(route), id.clone()));
     }
 
     /// How long a message of `domain` has to wait, as that is down; `None`: it may be sent, as a probe where that is down.
@@ -197,11 +225,10 @@ impl Evidence {
 
     fn keep_loss(&mut self, key: Key, loss: Loss) {
         if !self.lost.contains_key(&key) && self.lost.len() >= MAX_LOST {
-            // One that was lost while nothing passed says next to nothing.
-            self.lost.retain(|_, loss| loss.times > 1);
-            if self.lost.len() >= MAX_LOST {
-                return;
-            }
+            let mut times: Vec<_> = self.lost.values().map(|loss| loss.at).collect();
+            let (_, median, _) = times.select_nth_unstable(MAX_LOST / 2);
+            let median = *median;
+            self.lost.retain(|_, loss| loss.at > median);
         }
         self.lost.insert(key, loss);
     }
@@ -286,9 +313,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_nothing_gets_through_the_sink_is_down() {
         let mut bench = Bench::new();
-        assert_eq!(bench.lose("a", None), Cause::Sink);
+        assert_eq!(bench.lose("a", None), ONCE, "it may be this message");
+        assert_eq!(bench.lose("a", None), Cause::Sink, "again");
         bench.pass("b", None);
-        assert_eq!(bench.lose("c", None), Cause::Sink, "that was before it was sent");
+        assert_eq!(bench.lose("c", None), ONCE);
+        assert_eq!(bench.lose("d", None), Cause::Sink, "another");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_gets_through_many_domains_the_sink_is_down() {
+        let mut bench = Bench::new();
+        for n in 1..MANY_DOMAINS {
+            assert_eq!(bench.lose(&format!("m{n}"), Some(&format!("d{n}"))), Cause::Domain);
+        }
+        assert_eq!(bench.lose("m", Some("d")), Cause::Sink);
+        bench.pass("good", Some("x"));
+        assert_eq!(bench.lose("m", Some("another")), Cause::Domain);
     }
 
     #[tokio::test(start_paused = true)]
@@ -301,7 +341,7 @@ mod tests {
                 bench.pass(&format!("m{n}"), domain);
                 causes.push(bench.lose("poison", domain));
             }
-            assert_eq!(causes, [ONCE, TWICE, COUNTS, COUNTS]);
+            assert_eq!(causes, [ONCE, TWICE, COUNTS, COUNTS], "{domain:?}");
             bench.pass("poison", domain);
             assert_eq!(bench.evidence.lost.len(), 0, "an answer clears it");
         }
@@ -364,7 +404,12 @@ mod tests {
             bench.pass("m", Some(&name));
             bench.lose(&format!("m{n}"), Some(&name));
         }
-        assert!(bench.evidence.domains.len() <= MAX_DOMAINS && bench.evidence.lost.len() <= MAX_LOST);
+        assert!(bench.evidence.domains.len() <= MAX_DOMAINS);
+        for n in 0..2 * MAX_LOST {
+            bench.lose(&format!("m{n}"), None);
+        }
+        assert!(bench.evidence.lost.len() <= MAX_LOST);
+        assert_eq!((bench.lose("m19999", None), bench.lose("m0", None)), (Cause::Sink, Cause::Sink));
         assert!(bench.evidence.domains.contains_key("always"));
     }
 }

@@ -50,8 +50,16 @@ pub struct Breaker {
     turn: tokio::sync::Mutex<()>,
 }
 
+/// Messages that a probe of the sink passes over because they were lost before: one that was not tried shows more.
+const MAX_PASSED_OVER: u32 = 10;
+
+/// Domains whose state is logged.
+const MAX_LOGGED: usize = 10;
+
 struct Inner {
     machine: Machine,
+    /// Messages passed over since the last probe.
+    passed_over: u32,
     evidence: Evidence,
     last_error: Option<String>,
 }
@@ -73,7 +81,7 @@ impl Breaker {
     pub fn new(sink: &str) -> Arc<Self> {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
-        let inner = Inner { machine: Machine::new(), evidence: Evidence::default(), last_error: None };
+        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::default(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
@@ -138,15 +146,32 @@ impl Breaker {
         Some(Admission { breaker: Arc::clone(self), grant })
     }
 
-    /// Whether a message may have to wait for its domain.
+    /// Whether the domain of a message must be asked for before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
         self.down.load(Ordering::Relaxed) > 0
     }
 
-    /// How long a message has to wait, as its domain is down; `None`: it may be sent. `share`: in `0..=1`, spreads those
-    /// that wait.
-    pub(super) fn wait(&self, domain: &Domain, message: (&Arc<str>, &MessageId), share: f64) -> Option<Duration> {
-        lock(&self.inner).evidence.wait(Instant::now(), domain, message, share)
+    fn wait(
+        &self,
+        is_probe: bool,
+        message: (&Arc<str>, &MessageId),
+        domain: Option<&Domain>,
+        share: f64,
+    ) -> Option<Duration> {
+        if !is_probe && domain.is_none() {
+            return None;
+        }
+        let mut inner = lock(&self.inner);
+        let Inner { evidence, passed_over, .. } = &mut *inner;
+        if is_probe && *passed_over < MAX_PASSED_OVER && evidence.was_lost(message) {
+            *passed_over += 1;
+            return Some(Duration::ZERO);
+        }
+        let wait = domain.and_then(|domain| evidence.wait(Instant::now(), domain, message, share));
+        if is_probe && wait.is_none() {
+            *passed_over = 0;
+        }
+        wait
     }
 
     fn conclude(&self, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
@@ -163,7 +188,9 @@ impl Breaker {
         let Attempted { outcome, domain, .. } = *attempted;
         match outcome {
             Outcome::Confirmed | Outcome::Rejected { .. } => {
-                if let (Some(lasted), Some(domain)) = (inner.evidence.answered(now, attempted), domain) {
+                if let (Some(lasted), Some(domain)) = (inner.evidence.answered(now, attempted), domain)
+                    && inner.evidence.count_down() < MAX_LOGGED
+                {
                     let seconds = lasted.as_secs();
                     tracing::info!(sink = %self.sink, %domain, seconds, "the domain is up again");
                 }
@@ -181,8 +208,15 @@ impl Breaker {
                 let error = outcome.error().unwrap_or_default();
                 let known = inner.evidence.count_down();
                 let cause = inner.evidence.failed(now, attempted);
-                inner.machine.failed(now, grant, cause == Cause::Sink);
-                if let (Some(domain), true) = (domain, inner.evidence.count_down() > known) {
+                let answered = !matches!(outcome, Outcome::Unavailable { .. });
+                if cause == Cause::Domain && answered {
+                    // The sink is there: what is wrong is the domain's.
+                    inner.machine.answered(grant);
+                } else {
+                    inner.machine.failed(now, grant, cause == Cause::Sink);
+                }
+                let down = inner.evidence.count_down();
+                if let (Some(domain), true) = (domain, down > known && down <= MAX_LOGGED) {
                     tracing::warn!(sink = %self.sink, %domain, error, "the domain is down: one probe a second");
                 }
                 if inner.machine.state() != BreakerState::Closed {
@@ -264,7 +298,18 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// What a failed attempt is put down to; at most once. `share` as in `Breaker::wait`.
+    /// How long the message has to wait before it is sent, as its domain is down, or as another shows more about the sink;
+    /// `None`: it may be sent. `share`: in `0..=1`, spreads those that wait.
+    pub fn wait(&self, message: (&Arc<str>, &MessageId), domain: Option<&Domain>, share: f64) -> Option<Duration> {
+        self.breaker.wait(self.grant.probe, message, domain, share)
+    }
+
+    /// The message is dead.
+    pub fn forget(&self, message: (&Arc<str>, &MessageId)) {
+        lock(&self.breaker.inner).evidence.forget(message);
+    }
+
+    /// What a failed attempt is put down to; at most once. `share` as in `wait`.
     pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Verdict {
         debug_assert!(!self.reported, "one outcome per attempt");
         self.reported = true;

@@ -136,3 +136,28 @@ async fn an_open_breaker_and_an_outage_of_the_store_together_end_well() {
     until_empty(&twin, "r").await;
     assert_eq!(sink.taken().len(), 50);
 }
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_the_sink_cannot_stand_do_not_stop_the_others() {
+    for poisons in [1, 10, 50] {
+        let twin = Twin::new(1);
+        let sink = FakeSink::new(&twin, |delivery| {
+            if delivery.id.as_str().starts_with("poison") {
+                Act::report(unavailable())
+            } else {
+                Act::confirm(20 * MILLI)
+            }
+        });
+        let _instance = Instance::of_one(&twin, &sink);
+        for n in 0..2000u32 {
+            schedule(&twin, [format!("m{n}")], n * 10 * MILLI);
+        }
+        schedule(&twin, (0..poisons).map(|n| format!("poison{n}")), 5 * SECOND);
+        until_empty(&twin, "r").await;
+        assert_eq!((twin.count(&partition("r")).2, sink.taken().len()), (poisons, 2000));
+        let good = sink.seen().into_iter().filter(|seen| seen.id.starts_with('m'));
+        let late: Vec<u64> = good.map(|seen| seen.late).filter(|late| *late > 100).collect();
+        let most = if poisons == 1 { 0 } else { 1000 };
+        assert!(late.len() <= most, "{poisons}: {} later than 100 ms, up to {:?}", late.len(), late.iter().max());
+    }
+}

@@ -110,3 +110,40 @@ async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_pa
     let late = late(&sink, |id| id.starts_with('m'));
     assert!(late[late.len() * 9 / 10] <= 20 && *late.last().unwrap() <= 4000, "{:?}", late.last());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is_down() {
+    for outcome in [throttled(), unavailable()] {
+        let twin = Twin::new(1);
+        let away = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&away);
+        // Without a connection there is no part.
+        let flagged = Arc::clone(&away);
+        let domain = move |delivery: &Delivery| part(delivery).filter(|_| !flagged.load(Ordering::SeqCst));
+        let sink = FakeSink::with_domains(&twin, domain, move |delivery| {
+            if flag.load(Ordering::SeqCst) {
+                return Act::report(unavailable());
+            }
+            let broken = part(delivery).as_deref() == Some(BROKEN);
+            if broken { Act::report(outcome.clone()) } else { Act::confirm(5 * MILLI) }
+        });
+        let breaker = Breaker::new("s");
+        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
+        schedule(&twin, (0..2000).map(|n| format!("m{n}3")), Duration::ZERO);
+        for n in 0..600u32 {
+            schedule(&twin, [format!("lone{n}1")], n * 100 * MILLI);
+        }
+        sleep(20 * SECOND).await;
+        away.store(true, Ordering::SeqCst);
+        sleep(20 * SECOND).await;
+        away.store(false, Ordering::SeqCst);
+        sleep(5 * SECOND).await;
+        assert_eq!(breaker.status().state, BreakerState::Closed);
+        sleep(15 * SECOND).await;
+        assert_eq!(sink.taken().len(), 600);
+        let seen = sink.seen();
+        let lone = seen.iter().filter(|seen| seen.id.starts_with("lone")).rev().take(100);
+        let late = lone.map(|seen| seen.late).max().unwrap();
+        assert!(late <= 50, "{late} ms");
+    }
+}
