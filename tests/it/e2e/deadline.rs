@@ -25,7 +25,7 @@ async fn a_redrive_that_is_answered_503_goes_on_to_its_end() {
         let messages: Vec<_> = (0..1000).map(|n| format!(r#"{{"id":"m{part}-{n}","payload":""}}"#)).collect();
         client.schedule("web", &format!("[{}]", messages.join(","))).await;
     }
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_mins(1);
     assert_eq!(client.drained("web", patience).await["dead"], MESSAGES);
     assert_eq!(client.call("POST", "/v1/routes/web/pause", "").await.status, 204);
     // The request has two seconds, and each call of a script takes one.

@@ -254,7 +254,7 @@ async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
     bench.schedule(2).await;
     let one = |lease| ClaimRequest { limit: 1, lease, ..claim(1, 1) };
     let short = bench.store.claim(&partition(), one(Duration::from_millis(1))).await.expect("a claim");
-    let long = ClaimRequest { sequence: 2, ..one(Duration::from_secs(60)) };
+    let long = ClaimRequest { sequence: 2, ..one(Duration::from_mins(1)) };
     let long = bench.store.claim(&partition(), long).await.expect("a claim");
     assert_eq!((short.messages.len(), long.messages.len()), (1, 1));
     bench.pass(short.token.0).await;
