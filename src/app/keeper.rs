@@ -100,10 +100,63 @@ async fn warn_of_unconfigured(queue: &Queue) {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
+    use std::collections::BTreeMap;
+
+    use tokio::time::{advance, pause, resume, timeout};
 
     use super::*;
-    use crate::store::redis::SafetyError;
+    use crate::{
+        app::embedded::Embedded,
+        connection::Connection,
+        store::redis::{RedisStore, RouteSettings, SafetyError},
+    };
+
+    /// For what takes a moment.
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn an_emptied_redis_is_prepared_again_after_a_reconnect_a_resubscription_and_a_minute() {
+        let directory = tempfile::tempdir().unwrap();
+        let embedded = Embedded::start(directory.path()).await.unwrap();
+        let client = redis::Client::open(embedded.url()).unwrap();
+        let connection = Arc::new(Connection::new(client.clone(), SOON));
+        let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None };
+        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
+        let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
+        let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));
+        let (prepared, is_prepared) = oneshot::channel();
+        let keeping = tokio::spawn(keep(queue, generations.subscribe(), subscriptions.subscribe(), prepared));
+        timeout(SOON, is_prepared).await.expect("it is prepared").unwrap();
+        let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+        for what in ["reconnect", "resubscription", "minute"] {
+            // It sleeps: every connection but this one is idle for a second.
+            let busy = async |raw: &mut redis::aio::MultiplexedConnection| {
+                let list: String = redis::cmd("CLIENT").arg("LIST").query_async(raw).await.unwrap();
+                list.lines().filter(|line| line.contains(" idle=0 ")).count()
+            };
+            while busy(&mut raw).await > 1 {
+                sleep(Duration::from_millis(20)).await;
+            }
+            let () = redis::cmd("FLUSHALL").query_async(&mut raw).await.unwrap();
+            match what {
+                "reconnect" => generations.send_modify(|generation| *generation += 1),
+                "resubscription" => subscriptions.send_modify(|generation| *generation += 1),
+                _ => {
+                    pause();
+                    advance(LOOK_INTERVAL).await;
+                    resume();
+                }
+            }
+            let again = async {
+                while store.known_routes().await.unwrap().is_empty() {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            assert!(timeout(SOON, again).await.is_ok(), "it is not prepared after a {what}");
+        }
+        keeping.abort();
+        embedded.stop().await;
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_lasts_is_logged_again_after_a_minute_and_another_error_at_once() {

@@ -76,6 +76,11 @@ async fn what_was_written_is_there_after_a_clean_stop_and_a_start() {
     let config: Vec<String> =
         redis::cmd("CONFIG").arg("GET").arg("port").query_async(&mut redis(second.url()).await).await.unwrap();
     assert_eq!(config, ["port", "0"]);
+    for (name, value) in [("appendonly", "yes"), ("appendfsync", "everysec"), ("maxmemory-policy", "noeviction")] {
+        let mut get = redis::cmd("CONFIG");
+        let config: Vec<String> = get.arg("GET").arg(name).query_async(&mut redis(second.url()).await).await.unwrap();
+        assert_eq!(config, [name, value]);
+    }
     second.stop().await;
 }
 

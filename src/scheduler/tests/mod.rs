@@ -1,5 +1,6 @@
 //! The scheduler on a paused clock, over the store's twin and sinks that do as they are told.
 
+mod accounting;
 mod breaking;
 mod crashing;
 mod domains;

@@ -88,7 +88,7 @@ async fn a_lost_reply_counts_once() {
         let breaker = Breaker::new("s");
         let target = if list { to_list("jobs", &breaker) } else { to_sink(&sink, &breaker) };
         let instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
-        let only = Some(if list { "transfer" } else { "ack" });
+        let only = Some(if list { "transfer" } else { "settle" });
         twin.set_faults(Faults { after: 1.0, only, ..Faults::default() });
         schedule(&twin, numbered(10), Duration::ZERO);
         sleep(SECOND).await;

@@ -25,6 +25,12 @@ use crate::{
     time::UnixMillis,
 };
 
+/// Messages of one call, at most.
+const MAX_CALL: usize = 1000;
+
+/// What can be called, as `Faults::only` and `Twin::calls` name it.
+const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "call"];
+
 /// The twin's clock at its start, in microseconds.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
@@ -41,7 +47,7 @@ pub struct Faults {
     pub before: f64,
     /// Share of the calls whose reply is lost.
     pub after: f64,
-    /// The only calls to which these two happen, where it is set.
+    /// The only calls to which these two and `wrong_type` happen, where it is set.
     pub only: Option<&'static str>,
     /// Longest way there, and back.
     pub latency: Duration,
@@ -78,6 +84,7 @@ impl Twin {
     }
 
     pub fn set_faults(&self, faults: Faults) {
+        assert!(faults.only.is_none_or(|only| KINDS.contains(&only)), "{faults:?}");
         lock(&self.state).faults = faults;
     }
 
@@ -125,6 +132,13 @@ impl Twin {
         let mut state = lock(&self.state);
         let queue = state.partitions.entry(partition.clone()).or_default();
         (queue.pending.len(), queue.unack.len(), queue.dead.len())
+    }
+
+    /// What waits, with the times from which it may be claimed, in epoch milliseconds.
+    pub fn pending(&self, partition: &Partition) -> Vec<(u64, String)> {
+        let state = lock(&self.state);
+        let queue = state.partitions.get(partition).unwrap();
+        queue.pending.iter().map(|(at, id)| (*at, id.to_string())).collect()
     }
 
     pub fn most_unacked(&self, partition: &Partition) -> usize {
@@ -179,7 +193,7 @@ impl Twin {
         change: impl FnOnce(&mut State, u64) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         let away = || StoreError::Unavailable { kind: "io", text: "ordered by the test".into() };
-        let (faults, there, back, fails_before, fails_after) = {
+        let (faults, hit, there, back, fails_before, fails_after) = {
             let mut state = lock(&self.state);
             state.count_call(kind);
             let faults = state.faults;
@@ -187,7 +201,7 @@ impl Twin {
             let there = faults.latency.mul_f64(rng.random());
             let back = faults.latency.mul_f64(rng.random());
             let hit = faults.only.is_none_or(|only| only == kind);
-            (faults, there, back, hit & rng.random_bool(faults.before), hit & rng.random_bool(faults.after))
+            (faults, hit, there, back, hit & rng.random_bool(faults.before), hit & rng.random_bool(faults.after))
         };
         if !there.is_zero() {
             sleep(there).await;
@@ -195,7 +209,7 @@ impl Twin {
         if faults.down || fails_before {
             return Err(away());
         }
-        if faults.wrong_type {
+        if faults.wrong_type && hit {
             return Err(StoreError::WrongType { text: kind.into() });
         }
         let reply = change(&mut lock(&self.state), self.now());
@@ -210,7 +224,7 @@ impl Twin {
 #[async_trait]
 impl Store for Twin {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
-        assert!((1..=1000).contains(&request.limit));
+        assert!((1..=MAX_CALL).contains(&(request.limit as usize)));
         let sent = Instant::now();
         self.call("claim", |state, now| Ok(state.claim(partition, request, now, sent))).await
     }
@@ -220,6 +234,7 @@ impl Store for Twin {
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        assert!((1..=MAX_CALL).contains(&settlements.len()));
         self.call("settle", |state, now| {
             Ok(settlements.iter().map(|settlement| state.settle(partition, settlement, now)).collect())
         })

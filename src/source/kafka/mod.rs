@@ -13,6 +13,8 @@ mod membership;
 mod poller;
 mod positions;
 mod reading;
+#[cfg(test)]
+mod rebalancing;
 mod record;
 mod schedule;
 mod settings;

@@ -1,12 +1,21 @@
 //! Who may call what.
 
-use punctual::config::{AuthConfig, Right, TokenConfig};
+use std::sync::Arc;
+
+use punctual::{
+    config::{AuthConfig, Right, TokenConfig},
+    connection::Connection,
+    message::{MessageId, Metadata, NewMessage, OnConflict},
+    port::Partition,
+    store::redis::{RedisStore, RouteSettings},
+    time::Due,
+};
 use serde_json::json;
 
-use crate::support::{ApiServer, Setup, answer};
+use crate::support::{ApiServer, REQUEST_TIMEOUT, Setup, answer};
 
 /// Every call of the API: method, path, the right that it needs.
-const CALLS: [(&str, &str, Option<Right>); 15] = [
+const CALLS: [(&str, &str, Option<Right>); 16] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
@@ -16,6 +25,7 @@ const CALLS: [(&str, &str, Option<Right>); 15] = [
     ("GET", "/v1/routes", Some(Right::Read)),
     ("GET", "/v1/routes/a", Some(Right::Read)),
     ("GET", "/v1/sinks", Some(Right::Read)),
+    ("GET", "/v1/sources", Some(Right::Read)),
     ("GET", "/metrics", Some(Right::Read)),
     ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
     ("DELETE", "/v1/routes/a/dead", Some(Right::Admin)),
@@ -87,6 +97,48 @@ async fn a_token_sees_and_reaches_its_own_routes_only() {
     let elsewhere = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-only-b").body(r#"{"payload":1}"#);
     assert_eq!(answer(elsewhere).await.problem(403), "forbidden");
     assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_token_for_other_routes_is_refused_by_every_call_of_a_route() {
+    let server = guarded(false).await;
+    let scheduled = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-schedule");
+    assert_eq!(answer(scheduled.body(r#"{"id":"x","delay":"1h","payload":1}"#)).await.status, 201);
+    for (method, path, _) in CALLS.into_iter().filter(|(_, path, _)| path.starts_with("/v1/routes/a")) {
+        let called = answer(server.request(method, path).bearer_auth("t-only-b").body(r#"{"delay":0}"#)).await;
+        assert_eq!(called.problem(403), "forbidden", "{method} {path}");
+    }
+    assert_eq!(server.ids_in("a", "pending").await, ["x"]);
+}
+
+#[tokio::test]
+async fn a_route_that_is_not_configured_is_listed_for_a_token_of_all_routes_only() {
+    let server = guarded(false).await;
+    let connection = Connection::new(redis::Client::open(server.redis.url()).unwrap(), REQUEST_TIMEOUT);
+    let settings = RouteSettings { name: "old".into(), partitions: 1, max_payload: 100, remember: None };
+    let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
+    store.register(false).await.expect("registered");
+    store.schedule(&partition("old"), &[message()]).await.expect("scheduled");
+    for (token, routes) in [("t-read", &["a", "b", "old"][..]), ("t-only-b", &["b"])] {
+        let listed = answer(server.request("GET", "/v1/routes").bearer_auth(token)).await.json;
+        let names = listed["routes"].as_array().unwrap().iter().map(|route| route["route"].as_str().unwrap());
+        assert_eq!(names.collect::<Vec<_>>(), routes, "{token}");
+    }
+}
+
+fn partition(route: &str) -> Partition {
+    Partition { route: route.into(), number: 0 }
+}
+
+fn message() -> NewMessage {
+    NewMessage {
+        id: MessageId::parse("x").unwrap(),
+        due: Due::After(3_600_000),
+        payload: "payload".into(),
+        metadata: Metadata::default(),
+        on_conflict: OnConflict::Keep,
+        record: None,
+    }
 }
 
 #[tokio::test]

@@ -25,11 +25,15 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::with_lease("2s").await
+    }
+
+    async fn with_lease(lease: &str) -> Self {
         let (redis, receiver) = (RedisServer::start().await, Receiver::start());
         let configuration = format!(
             "redis: {{ url: '{}' }}\n\
              sinks: {{ hook: {{ type: http, url: '{}', timeout: 1s }} }}\n\
-             routes: {{ web: {{ sink: hook, lease: 2s, retry: {{ max_attempts: 3, initial: 50ms, jitter: 0 }} }} }}\n",
+             routes: {{ web: {{ sink: hook, lease: {lease}, retry: {{ max_attempts: 3, initial: 50ms, jitter: 0 }} }} }}\n",
             redis.url(),
             receiver.url()
         );
@@ -63,20 +67,19 @@ impl World {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_slower_than_the_lease_is_ended_before_it_and_repeated_later() {
     let _alone = alone().await;
-    let world = World::start().await;
-    world.receiver.behave(Behaviour::Delay(Duration::from_secs(4)));
+    // So long that no machine is too slow to settle in it.
+    let world = World::with_lease("15s").await;
+    world.receiver.behave(Behaviour::Hang);
     world.client.schedule("web", r#"{"id":"slow","payload":""}"#).await;
-    let first = world.receiver.wait_for(1, SOON).await.remove(0);
+    let requests = world.receiver.wait_for(2, Duration::from_secs(30)).await;
+    // It answers the one that hangs; on a slow machine that may be a third one.
     world.receiver.behave(Behaviour::Status(200));
-    let second = world.receiver.wait_for(2, SOON).await.remove(1);
-    let between = second.arrived - first.arrived;
-    println!("lifecycle: the second attempt came {between} ms after the first; the timeout is 1 s, the lease 2 s");
-    assert!((1000..2000).contains(&between), "{between} ms");
-    assert_eq!((first.attempt(), second.attempt()), (1, 2), "the timeout counted");
-    world.client.drained("web", SOON).await;
-    assert_eq!(world.total("leases_expired").await, 0);
-    assert_eq!(world.total("stale_settlements").await, 0);
-    assert_eq!(world.receiver.count(), 2);
+    println!("lifecycle: the second attempt came {} ms after the first", requests[1].arrived - requests[0].arrived);
+    assert_eq!((requests[0].attempt(), requests[1].attempt()), (1, 2), "the timeout counted");
+    assert_eq!(world.client.drained("web", SOON).await["dead"], 0);
+    for (name, count) in [("messages_delivered", 1), ("leases_expired", 0), ("stale_settlements", 0)] {
+        assert_eq!(world.total(name).await, count, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

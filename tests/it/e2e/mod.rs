@@ -9,6 +9,7 @@ mod payload;
 
 mod commands;
 mod crash;
+mod deadline;
 mod demotion;
 mod economy;
 mod flow;

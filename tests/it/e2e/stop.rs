@@ -8,6 +8,7 @@ use std::{
 };
 
 use redis::AsyncCommands;
+use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
 
 use super::{alone, client::Client, eventually};
@@ -144,4 +145,54 @@ async fn an_endpoint_that_hangs_does_not_hold_up_the_stop() {
     assert_eq!(stats["dead"], 0);
     assert!(receiver.requests().iter().all(|request| request.attempt() == 1));
     assert_eq!(receiver.count(), 40);
+}
+
+async fn logs(punctual: &Punctual, text: &str) {
+    eventually(text, Duration::from_secs(10), async || punctual.log().contains(text).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_the_waiting() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Hang);
+    let configuration = configuration(&redis, &receiver)
+        .replace("shutdown_timeout: 3s", "shutdown_timeout: 10m")
+        .replace("timeout: 4s", "timeout: 5m")
+        .replace("lease: 5s", "lease: 6m");
+    let mut punctual = Punctual::start(&configuration).await;
+    Client::of(&punctual).schedule("web", &array("m", 1)).await;
+    receiver.wait_for(1, Duration::from_secs(5)).await;
+    kill_process(punctual.pid(), Signal::TERM).unwrap();
+    logs(&punctual, "stopping").await;
+    let exit = punctual.terminate().await;
+    println!("stop: told twice: {:?} after {:?}", exit.code, exit.took);
+    assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    assert!(punctual.log().contains("told twice"), "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_embedded_redis_outlives_what_is_being_sent() {
+    let _alone = alone().await;
+    let receiver = Receiver::start();
+    receiver.behave(Behaviour::Hang);
+    let mut punctual = Punctual::start(&format!(
+        "redis: {{ url: embedded }}\nshutdown_timeout: 20s\n\
+         sinks: {{ hook: {{ type: http, url: '{}', timeout: 1m }} }}\n\
+         routes: {{ web: {{ sink: hook, lease: 2m }} }}\n",
+        receiver.url()
+    ))
+    .await;
+    Client::of(&punctual).schedule("web", &array("m", 5)).await;
+    receiver.wait_for(5, Duration::from_secs(10)).await;
+    kill_process(punctual.pid(), Signal::TERM).unwrap();
+    logs(&punctual, "stopping").await;
+    // Time for a mistake: what is answered now is to be acknowledged.
+    sleep(Duration::from_millis(500)).await;
+    receiver.behave(Behaviour::Status(200));
+    assert_eq!(punctual.ended().await.code(), Some(0), "{}", punctual.log());
+    punctual.restart().await;
+    let stats = Client::of(&punctual).stats("web").await;
+    assert_eq!((&stats["pending"], &stats["unack"]), (&0.into(), &0.into()), "{}", punctual.log());
+    assert_eq!(receiver.count(), 5);
 }

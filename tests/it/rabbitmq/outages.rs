@@ -18,6 +18,9 @@ use crate::support::{
 /// Longest time until a sink delivers again, once it could.
 const RECOVERY: Duration = Duration::from_secs(30);
 
+/// The same after a silence, on a connection that nothing tells of it: it is asked, and cut when it does not answer.
+const SILENCE_RECOVERY: Duration = Duration::from_secs(12);
+
 /// Sends again and again, as the scheduler's probes do, until nothing is left.
 async fn send_until_confirmed(sink: &dyn Sink, mut waiting: Vec<Delivery>) {
     let sending = async {
@@ -103,7 +106,8 @@ async fn a_broker_that_falls_silent_is_unavailable_within_the_timeout_and_delive
         assert_eq!(outcome.failure_kind(), Some("unavailable"), "no attempt counts: {outcome:?}");
     }
     proxy.set(Mode::Pass).await;
-    send_until_confirmed(&sink, messages("during", 700, "k")).await;
+    let sending = send_until_confirmed(&sink, messages("during", 700, "k"));
+    timeout(SILENCE_RECOVERY, sending).await.expect("it delivers again soon");
     assert_eq!(server.drain("silent").await.len(), 710, "what was swallowed did not arrive");
 }
 

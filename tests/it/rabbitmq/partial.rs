@@ -127,6 +127,27 @@ async fn a_queue_that_confirms_nothing_keeps_no_confirm_from_the_others_and_clos
     assert_eq!(most_copies(&server.drain("two-queues-hung").await), 1);
 }
 
+/// RabbitMQ reads nothing more from a connection on which a channel has some hundreds of them.
+#[tokio::test]
+async fn confirms_that_never_come_hold_up_nothing_however_many_there_are() {
+    let server = RabbitMq::shared().await;
+    server.declare("many-hung", "good").await;
+    server.declare_queue("many-hung-hung", "many-hung", "hung", durable()).await;
+    let mut config = server.config("many-hung");
+    config.timeout = Duration::from_secs(1);
+    let sink = sink(&config);
+    server.suspend_queue("many-hung-hung").await;
+    for round in 0..6 {
+        let mut batch = messages(&format!("hung-{round}-"), 200, "hung");
+        batch.push(message(&format!("good-{round}"), "good"));
+        let outcomes = send(&sink, batch).await;
+        assert_eq!(outcomes[200], Outcome::Confirmed, "{round}");
+        assert!(outcomes[..200].iter().all(|outcome| outcome.failure_kind() == Some("unavailable")), "{round}");
+    }
+    server.resume_queue("many-hung-hung").await;
+    assert_eq!(server.drain("many-hung").await.len(), 6);
+}
+
 #[tokio::test]
 async fn not_one_unroutable_message_is_confirmed_beside_a_queue_that_confirms_nothing() {
     const BATCHES: usize = 6;

@@ -9,8 +9,17 @@ use lapin::{
 };
 use punctual::{outcome::Outcome, sink::Delivery};
 
-use super::{message, sink};
-use crate::support::{RabbitMq, rabbitmq::durable, send};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use super::{kinds, message, messages, sink};
+use crate::support::{
+    RabbitMq,
+    rabbitmq::{self, durable},
+    send,
+};
 
 const MESSAGES: usize = 10_000;
 const BATCHES: usize = 10;
@@ -88,4 +97,46 @@ async fn naive_round(server: &RabbitMq) -> usize {
         wrong += usize::from(delivered != is_routable(n));
     }
     wrong
+}
+
+/// Where returned messages come without our headers.
+#[tokio::test]
+async fn after_a_return_that_names_no_message_none_of_its_channel_counts_as_delivered() {
+    let server = RabbitMq::shared().await;
+    server.declare("disguised", "k").await;
+    let mut batch = messages("routable", 5, "k");
+    batch.insert(0, message("unroutable", "nowhere"));
+    let sink = sink(&rabbitmq::config(renaming(server.port()).await, "disguised"));
+    assert_eq!(kinds(&send(&sink, batch).await), [Some("failed"); 6]);
+    assert_eq!(server.drain("disguised").await.len(), 5);
+}
+
+/// The port of a way to the broker on which the header with the id comes back under another name of the same length.
+async fn renaming(broker: u16) -> u16 {
+    const NAMES: [&[u8]; 2] = [b"punctual-id", b"punctual-no"];
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let broker = TcpStream::connect(("127.0.0.1", broker)).await.expect("it runs");
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_broker, mut to_broker) = broker.into_split();
+            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_broker).await });
+            tokio::spawn(async move {
+                // So few messages that one read brings what belongs together.
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = from_broker.read(&mut bytes).await {
+                    for place in 0..count.saturating_sub(NAMES[0].len()) {
+                        if bytes[place..].starts_with(NAMES[0]) {
+                            bytes[place..place + NAMES[1].len()].copy_from_slice(NAMES[1]);
+                        }
+                    }
+                    if to_client.write_all(&bytes[..count]).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    port
 }

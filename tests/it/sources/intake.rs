@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures::StreamExt;
 use punctual::{
     config::RemoteRedis,
     connection::{Connection, client},
@@ -18,7 +19,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{RedisServer, all, claim_request};
+use crate::support::{
+    RedisServer, all, claim_request,
+    proxy::{Mode, Proxy},
+};
 
 const ROUTE: &str = "r";
 const REMEMBER: Remember = Remember { period: Duration::from_mins(10), max: 100 };
@@ -38,12 +42,7 @@ struct Bench {
 impl Bench {
     async fn start(remember: Option<Remember>) -> Self {
         let redis = RedisServer::start().await;
-        let url = redis.url().as_str().into();
-        let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-        let server = RemoteRedis { url, username, password, ca_file, cert_file, key_file };
-        let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
-        let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember };
-        let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
+        let store = store(&redis.url(), remember);
         store.register(false).await.expect("nothing is registered yet");
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (status, (stop, stopping)) = (Arc::new(Status::default()), watch::channel(false));
@@ -104,6 +103,14 @@ impl Bench {
         let calls = |line: &str| line.strip_prefix("cmdstat_publish:calls=")?.split(',').next()?.parse().ok();
         stats.lines().find_map(calls).unwrap_or(0)
     }
+}
+
+fn store(url: &str, remember: Option<Remember>) -> Arc<RedisStore> {
+    let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
+    let server = RemoteRedis { url: url.into(), username, password, ca_file, cert_file, key_file };
+    let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
+    let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember };
+    Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))
 }
 
 fn partition() -> Partition {
@@ -301,4 +308,43 @@ async fn without_a_memory_only_what_waits_is_known() {
     assert_eq!(bench.delivered().await, ["key"]);
     bench.take([schedule("key", 2, Due::NOW)]).await;
     assert_eq!(bench.delivered().await, ["key"], "it forgot");
+}
+
+#[tokio::test]
+async fn what_takes_several_calls_is_scheduled_whole_though_some_of_it_is_invalid() {
+    let bench = Bench::start(None).await;
+    let keep = |n: usize| Entry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
+    let mut entries: Vec<_> = (0..2500).map(keep).collect();
+    for n in [0, 1200] {
+        let large =
+            NewMessage { payload: vec![0; 1001].into(), ..message(id(&format!("l{n}")), HOUR, OnConflict::Keep) };
+        entries.insert(n, Entry::Schedule(large));
+    }
+    bench.take(entries).await;
+    let stats = bench.queue.stats(ROUTE).await.expect("numbers");
+    assert_eq!((stats.pending, stats.dead), (2500, 2));
+}
+
+#[tokio::test]
+async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it() {
+    let bench = Bench::start(None).await;
+    let with = |payload: &'static str| {
+        Entry::Schedule(NewMessage { payload: payload.into(), ..message(id("a"), Due::NOW, OnConflict::Keep) })
+    };
+    bench.take([with("first")]).await;
+    let leases = bench.claim().await;
+    // The answer to its schedule, and then its look at what is live, take a while.
+    let proxy = Proxy::start(bench.redis.port());
+    let slow = Arc::new(Queue::new(store(&proxy.redis_url(), None), &BTreeMap::new(), false));
+    slow.stats(ROUTE).await.expect("it is connected");
+    proxy.set(Mode::Delay(Duration::from_millis(300))).await;
+    let monitor = redis::Client::open(bench.redis.url()).expect("a URL").get_async_monitor().await.expect("a monitor");
+    let mut commands = monitor.into_on_message::<String>();
+    let intake = Intake::new(slow, "in", ROUTE.into(), bench.status.clone(), bench.stop.subscribe());
+    let taking = tokio::spawn(async move { intake.take(vec![with("second")]).await });
+    let came = async { while !commands.next().await.expect("a command").contains("second") {} };
+    timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
+    bench.settle(leases, &End::Ack).await;
+    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("nobody stops it");
+    assert_eq!(bench.delivered().await, ["a"]);
 }

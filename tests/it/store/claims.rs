@@ -247,3 +247,20 @@ impl Bench {
         while self.micros().await <= micros {}
     }
 }
+
+#[tokio::test]
+async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
+    let mut bench = Bench::start().await;
+    bench.schedule(2).await;
+    let one = |lease| ClaimRequest { limit: 1, lease, ..claim(1, 1) };
+    let short = bench.store.claim(&partition(), one(Duration::from_millis(1))).await.expect("a claim");
+    let long = ClaimRequest { sequence: 2, ..one(Duration::from_mins(1)) };
+    let long = bench.store.claim(&partition(), long).await.expect("a claim");
+    assert_eq!((short.messages.len(), long.messages.len()), (1, 1));
+    bench.pass(short.token.0).await;
+    for expired in [1, 0] {
+        assert_eq!(bench.store.recover(&partition()).await.expect("recovered").expired, expired);
+        let rows = bench.rows(&partition()).await;
+        assert_eq!(rows.unack.into_iter().collect::<Vec<_>>(), [(long.messages[0].id.to_string(), long.token.0)]);
+    }
+}

@@ -19,6 +19,7 @@ mod property;
 mod record;
 mod rows;
 mod scene;
+mod turns;
 mod wake;
 
 /// The text of a file in `lua/`.

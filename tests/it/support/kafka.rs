@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 pub use self::{
     broker::{Broker, tool},
     client::{
-        Member, Record, add_partitions, commit, consume, count, count_of, create_topic, create_topic_on,
+        Member, Record, add_partitions, commit, committed, consume, count, count_of, create_topic, create_topic_on,
         delete_records, delete_topic, until,
     },
     mock::{MockBroker, mock_broker},

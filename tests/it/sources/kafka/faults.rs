@@ -91,6 +91,26 @@ async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_when_partitions_are_given_up_lands_and_is_committed_first() {
+    let Some(broker) = kafka::shared().await else { return };
+    let topic = kafka::topic_name();
+    kafka::create_topic(&broker, &topic, 3, &[]).await;
+    let redis = RedisServer::start().await;
+    let punctual = Punctual::start(&into_list(&redis.url(), &broker, &topic).to_string()).await;
+    until("it has its partitions", async || punctual.log().contains("partitions were assigned")).await;
+    // Shorter than a batch may take to land.
+    let mut pause = redis::cmd("CLIENT");
+    pause.arg("PAUSE").arg(3000).arg("ALL").exec_async(&mut redis.connection().await).await.expect("paused");
+    produce(&broker, &topic, (0..300).map(|n| delayed(n, "1h"))).await;
+    // It reads nothing that is committed, and commits nothing.
+    let other = kafka::Member::join(&broker, &topic, &topic).await;
+    let committed = kafka::committed(&broker, &topic, &topic, 3).await;
+    assert!(committed.iter().flatten().sum::<i64>() > 0, "{committed:?} of 300: {}", punctual.log());
+    other.leave().await;
+    until("the rest is taken", async || stats(&punctual, "jobs").await["pending"] == 300).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_missing_is_told_until_it_is_there() {
     let Some(broker) = kafka::shared().await else { return };
     let (topic, missing) = (kafka::topic_name(), kafka::topic_name());

@@ -107,6 +107,20 @@ pub async fn commit(brokers: &str, group: &str, topic: &str, (offset, metadata):
     .await;
 }
 
+/// What a group has committed of each partition.
+pub async fn committed(brokers: &str, group: &str, topic: &str, partitions: i32) -> Vec<Option<i64>> {
+    let mut settings = settings(brokers);
+    settings.set("group.id", group);
+    let mut list = TopicPartitionList::new();
+    list.add_partition_range(topic, 0, partitions - 1);
+    blocking(move || {
+        let consumer: BaseConsumer = settings.create().expect("valid settings");
+        let committed = consumer.committed_offsets(list, PATIENCE).expect("the broker tells");
+        committed.elements().iter().map(|one| one.offset().to_raw().filter(|offset| *offset >= 0)).collect()
+    })
+    .await
+}
+
 /// A member of a group that reads and commits nothing.
 pub struct Member {
     is_leaving: Arc<AtomicBool>,
@@ -140,9 +154,16 @@ impl Member {
     }
 
     /// Returns once it has left.
-    pub async fn leave(self) {
+    pub async fn leave(mut self) {
         self.is_leaving.store(true, Relaxed);
-        self.end.await.expect("it does not panic");
+        (&mut self.end).await.expect("it does not panic");
+    }
+}
+
+impl Drop for Member {
+    /// The runtime of a test that failed waits for its thread.
+    fn drop(&mut self) {
+        self.is_leaving.store(true, Relaxed);
     }
 }
 

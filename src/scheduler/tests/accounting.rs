@@ -1,0 +1,110 @@
+//! What the store does not answer or refuses is neither forgotten nor kept for ever, and what is told of a message is true.
+
+use tokio::time::Instant;
+
+use super::{sink::Act, *};
+use crate::{codec, message::StoredMessage, outcome::DeadReason, scheduler::twin::Faults, time::UnixMillis};
+
+/// Messages of several calls.
+const MANY: usize = 2500;
+
+#[tokio::test(start_paused = true)]
+async fn what_several_calls_would_settle_waits_for_the_store_and_is_settled_once() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::confirm(SECOND));
+    let policy = Policy { max_in_flight: MANY, ..policy() };
+    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&twin, numbered(MANY), Duration::ZERO);
+    sleep(SECOND / 2).await;
+    // All are being sent, and are delivered while the store is down, for longer than their leases.
+    assert_eq!(twin.count(&partition("r")), (0, MANY, 0));
+    twin.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+    sleep(2 * LEASE).await;
+    twin.set_faults(Faults::default());
+    until_empty(&twin, "r").await;
+    instance.stop().await;
+    assert_eq!(sink.seen().len(), MANY, "none is sent twice");
+    let total = |name| counted(&recorder, name, "");
+    assert_eq!(total("punctual_messages_delivered_total"), MANY as u64);
+    assert_eq!(total("punctual_leases_expired_total") + total("punctual_stale_settlements_total"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_that_is_refused_for_good_is_given_up_with_its_lease_and_makes_room() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let policy = Policy { max_in_flight: 1, ..policy() };
+    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    twin.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
+    schedule(&twin, ["a", "b"], Duration::ZERO);
+    let begun = Instant::now();
+    sleep(LEASE / 2).await;
+    assert_eq!(sink.taken().into_keys().collect::<Vec<_>>(), ["a"], "its share of the budget is not free yet");
+    until("room for the other", || sink.taken().contains_key("b")).await;
+    // The call is repeated after five seconds, two after the end of the lease.
+    assert!(begun.elapsed() <= 6 * SECOND, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_released_is_due_when_it_was_due_before() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    schedule(&twin, ["first"], Duration::ZERO);
+    schedule(&twin, ["second"], 20 * MILLI);
+    let before = twin.pending(&partition("r"));
+    sleep(SECOND).await;
+    twin.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
+    let instance = Instance::of_one(&twin, &sink);
+    sleep(50 * MILLI).await;
+    assert_eq!(twin.count(&partition("r")), (0, 2, 0));
+    instance.stop().await;
+    assert_eq!((twin.pending(&partition("r")), sink.seen().len()), (before, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lateness_counts_from_the_due_time_or_from_the_acceptance_if_that_was_later() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let twin = Twin::new(1);
+    let sink = FakeSink::good(&twin);
+    let now = twin.now() / 1000;
+    // Due when it was accepted, and due an hour before.
+    for (id, due) in [("in-time", now), ("overdue", now - 3_600_000)] {
+        let at = |millis| UnixMillis::new(millis).unwrap();
+        let (metadata, payload) = (Metadata::default(), Bytes::new());
+        let message = StoredMessage { due: at(due), accepted: at(now), metadata, payload };
+        twin.schedule_body(&partition("r"), id, due, codec::encode(&message));
+    }
+    sleep(2 * SECOND).await;
+    let instance = Instance::of_one(&twin, &sink);
+    until_empty(&twin, "r").await;
+    instance.stop().await;
+    let page = recorder.handle().render();
+    let value = |name: &str| -> f64 {
+        let line = page.lines().find(|line| line.starts_with(name)).expect(name);
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let (sum, count) =
+        (value("punctual_delivery_lateness_seconds_sum"), value("punctual_delivery_lateness_seconds_count"));
+    assert!((count - 2.0).abs() < f64::EPSILON && (4.0..4.1).contains(&sum), "{count} messages were late by {sum} s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempt_is_the_routes_or_the_messages_own() {
+    let twin = Twin::new(1);
+    let sink = FakeSink::new(&twin, |_| Act::report(failed()));
+    let limits = [("default", None, 3), ("one", Some(1), 1), ("two", Some(2), 2), ("five", Some(5), 5)];
+    for (id, max_attempts, _) in limits {
+        let metadata = Metadata { max_attempts, ..Metadata::default() };
+        twin.schedule(&partition("r"), id, Duration::ZERO, metadata);
+    }
+    let _instance = Instance::of_one(&twin, &sink);
+    until_empty(&twin, "r").await;
+    for (id, _, attempts) in limits {
+        let seen: Vec<_> = sink.seen().into_iter().filter(|seen| seen.id == id).map(|seen| seen.attempt).collect();
+        assert_eq!(seen, (1..=attempts).collect::<Vec<_>>(), "{id}");
+        assert_eq!(twin.dead(&partition("r"))[id].0, DeadReason::Attempts, "{id}");
+    }
+}
