@@ -16,6 +16,7 @@ pub use self::{
     load::{Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
+    tokens::TokenDigest,
 };
 use crate::{
     backoff::Backoff,
@@ -41,6 +42,7 @@ mod source;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod value;
 
 /// A validated configuration.
@@ -100,7 +102,7 @@ pub struct AuthConfig {
 
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
-    pub token: Secret,
+    pub digest: TokenDigest,
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
     pub routes: Vec<String>,

@@ -83,6 +83,8 @@ pub struct RawServer {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawTokens {
+    /// Text (all rights, all routes), or a mapping; required. `sha256:` and 64 hexadecimal digits stand for the token
+    /// with this digest.
     pub tokens: List<RawToken>,
     /// Whether /metrics answers without a token.
     pub open_metrics: Option<Flag>,
@@ -90,7 +92,7 @@ pub struct RawTokens {
 
 /// `none`, or tokens.
 #[derive(Debug, Default)]
-pub struct RawAuth(pub RawTokens);
+pub struct RawAuth(pub Option<RawTokens>);
 
 /// One token and what it may do.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -99,7 +101,8 @@ pub struct RawTokenEntry {
     pub token: Option<Secret>,
     /// Required: any of schedule, read, admin.
     pub rights: List<Right>,
-    /// Route names; `*`, the default, means all.
+    /// Route names; `*` means all, as does leaving the key out.
+    #[serde(deserialize_with = "given")]
     pub routes: Option<List<String>>,
 }
 
@@ -315,6 +318,11 @@ pub struct RawBackoff {
     pub jitter: Option<Real>,
 }
 
+/// Of a list that may be left out, but not be left empty.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<List<T>>, D::Error> {
+    List::deserialize(deserializer).map(Some)
+}
+
 impl<'de> Deserialize<'de> for RawAuth {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NoneOrTokens;
@@ -328,14 +336,14 @@ impl<'de> Deserialize<'de> for RawAuth {
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<RawAuth, E> {
                 match text {
-                    "none" => Ok(RawAuth::default()),
+                    "none" => Ok(RawAuth(None)),
                     // Not shown: it may well be a token.
                     _ => Err(E::custom("must be `none` or a mapping with `tokens`")),
                 }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawAuth, A::Error> {
-                RawTokens::deserialize(MapAccessDeserializer::new(map)).map(RawAuth)
+                RawTokens::deserialize(MapAccessDeserializer::new(map)).map(|tokens| RawAuth(Some(tokens)))
             }
         }
 

@@ -59,8 +59,51 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:46: server.auth.tokens.0.rights.0: `all` is unkn",
     ),
     (
-        "server: {auth: {tokens: [a, {token: a, rights: [read], routes: [b]}]}}",
+        "server: {auth: {tokens: [a, {token: c, rights: [read], routes: [b]}]}}",
         "1.yaml:1:65: server.auth.tokens.1.routes.0: route `b` is unknown: known: nothing",
+    ),
+    // Empty where a list is meant: never as if it were not there.
+    ("server:\n  auth:", "1.yaml:2:3: server.auth: must be `none` or a mapping with `tokens`"),
+    ("server:\n  auth: {}", "1.yaml:2:3: server.auth.tokens: is missing"),
+    ("server:\n  auth: {open_metrics: true}", "1.yaml:2:3: server.auth.tokens: is missing"),
+    ("server:\n  auth:\n    tokens:", "1.yaml:3:5: server.auth.tokens: must be a list, not empty"),
+    ("server:\n  auth:\n    tokens: []", "1.yaml:3:5: server.auth.tokens: is missing"),
+    (
+        "server:\n  auth:\n    tokens:\n    - token: a\n      rights: [read]\n      routes:",
+        "1.yaml:6:7: server.auth.tokens.0.routes: must be a list, not empty",
+    ),
+    (
+        "server: {auth: {tokens: [{token: a, rights: [read], routes: []}]}}",
+        "1.yaml:1:53: server.auth.tokens.0.routes: is empty: name routes, or `*` for all",
+    ),
+    (
+        "server:\n  auth:\n    tokens:\n    - token: a\n      rights:",
+        "1.yaml:5:7: server.auth.tokens.0.rights: must be a list, not empty",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', signing_secrets: }}",
+        "1.yaml:1:42: sinks.a.signing_secrets: must be a list, not empty",
+    ),
+    (
+        "sink_defaults: {http: {signing_secrets: }}",
+        "1.yaml:1:24: sink_defaults.http.signing_secrets: must be a list, not empty",
+    ),
+    // Tokens
+    (
+        "server: {auth: {tokens: [a, b, {token: a, rights: [read]}]}}",
+        "1.yaml:1:32: server.auth.tokens.2: is the token of server.auth.tokens.0 too",
+    ),
+    (
+        "server: {auth: {tokens: ['sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb', a]}}",
+        "1.yaml:1:101: server.auth.tokens.1: is the token of server.auth.tokens.0 too",
+    ),
+    (
+        "server: {auth: {tokens: ['sha256:ca978112']}}",
+        "1.yaml:1:26: server.auth.tokens.0: is not `sha256:` followed by 64 hexadecimal digits",
+    ),
+    (
+        "server: {auth: {tokens: [fifteen-letters]}, listen: '0.0.0.0:80'}",
+        "1.yaml:1:26: server.auth.tokens.0: is shorter than 16 characters, and `server.listen` is open to others",
     ),
     ("server: {max_payload: 4MiB}", "1.yaml:1:10: server.max_payload: `4MiB` is not within 1 .. 3MiB"),
     ("server: {request_timeout: 1ms}", "1.yaml:1:10: server.request_timeout: `1ms` is not within 100ms .. 1m"),

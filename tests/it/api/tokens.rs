@@ -1,6 +1,6 @@
 //! Who may call what.
 
-use punctual::config::{AuthConfig, Right, TokenConfig};
+use punctual::config::{AuthConfig, Right, TokenConfig, TokenDigest};
 use serde_json::json;
 
 use crate::support::{ApiServer, Setup, answer};
@@ -26,7 +26,7 @@ const CALLS: [(&str, &str, Option<Right>); 15] = [
 
 async fn guarded(open_metrics: bool) -> ApiServer {
     let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
-        token: token.into(),
+        digest: TokenDigest::of(token),
         rights: rights.to_vec(),
         routes: routes.iter().map(ToString::to_string).collect(),
     };

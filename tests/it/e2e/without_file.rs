@@ -13,6 +13,9 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
     assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    let log = punctual.log();
+    let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("the API asks for no token"));
+    assert_eq!(warned.count(), 1, "{log}");
     assert!(!punctual.path("data/redis.sock").exists(), "its redis ended with it");
 }
 
