@@ -284,7 +284,8 @@ pub struct SortedSetConfig {
     pub route: Arc<str>,
     pub key: String,
     pub unit: ScoreUnit,
-    pub payload: MemberPayload,
+    /// With which the names of hashes begin whose fields are the payload; `None`: the member itself is the payload.
+    pub hash_prefix: Option<String>,
     /// Between two looks where Redis does not tell of changes.
     pub poll: Duration,
 }

@@ -49,6 +49,8 @@ pub struct RawSortedSet {
     pub unit: Option<ScoreUnit>,
     /// `member`: it is the payload. `hash`: it names a hash, whose fields make the payload, a JSON object.
     pub payload: Option<MemberPayload>,
+    /// Required with `payload: hash`: only hashes whose names begin with it are read and deleted.
+    pub hash_prefix: Option<String>,
     /// How often to look where Redis does not tell of changes (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Option<Period>,
 }

@@ -73,7 +73,7 @@ sinks:
   orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
   mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }
 sources:
-  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, route: a }
+  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, hash_prefix: task, route: a }
   go: { type: delayqueue, name: order-close, hash_tag: true, route: a, poll: 100ms }
   rabbit: { type: rabbitmq, url: 'amqp://mq', queue: in, id_from: message_id, delay_from: x_death, backoff: { max: 1m }, route: b.c }
   records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: r.k }
@@ -109,7 +109,10 @@ routes:
     assert!(mq.address.shape().is_none());
     assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
     let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
-    assert_eq!((set.key.as_str(), set.unit, set.payload), ("delayed", ScoreUnit::Milliseconds, MemberPayload::Hash));
+    assert_eq!(
+        (set.key.as_str(), set.unit, set.hash_prefix.as_deref()),
+        ("delayed", ScoreUnit::Milliseconds, Some("task"))
+    );
     assert_eq!((&*set.route, set.poll), ("a", SECOND));
     let SourceConfig::DelayQueue(go) = &config.sources["go"] else { panic!("go is a delayqueue") };
     assert_eq!((go.name.as_str(), go.prefix.as_str(), go.hash_tag, go.poll), ("order-close", "dp", true, SECOND / 10));

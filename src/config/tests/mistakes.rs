@@ -303,6 +303,16 @@ const SOURCE_MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:33: sources.a.unit: `days` is unknown: known: seconds, milliseconds",
     ),
     ("type: sorted_set, url: 'redis://b', key: b", "1.yaml:1:33: sources.a.url: `url` is unknown"),
+    ("type: sorted_set, payload: hash, key: b", "1.yaml:1:11: sources.a.hash_prefix: is missing"),
+    ("type: sorted_set, payload: hash, hash_prefix: '', key: b", "1.yaml:1:48: sources.a.hash_prefix: is missing"),
+    (
+        "type: sorted_set, hash_prefix: c, key: b",
+        "1.yaml:1:33: sources.a.hash_prefix: does nothing without `payload: hash`",
+    ),
+    (
+        "type: sorted_set, payload: hash, hash_prefix: '{a', key: b",
+        "1.yaml:1:48: sources.a.hash_prefix: must not begin with `{`: so do punctual's own keys",
+    ),
     ("type: sorted_set, poll: 0s, key: b", "1.yaml:1:33: sources.a.poll: `0s` is not within 10ms .. 5m"),
     ("type: delayqueue", "1.yaml:1:11: sources.a.name: is missing"),
     (
