@@ -108,8 +108,12 @@ impl Metadata {
     /// # Errors
     /// The name of the offending field and the text to show.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
+        let mut names = BTreeMap::new();
         for (name, value) in &self.headers {
             check_header_name(name).map_err(|text| ("headers", text))?;
+            if let Some(other) = names.insert(folded_header(name), name) {
+                return Err(("headers", format!("header `{other}` and `{name}` are one header to receivers")));
+            }
             check_text(value).map_err(|text| ("headers", format!("header `{name}`: {text}")))?;
         }
         for (field, value) in [("key", &self.key), ("content_type", &self.content_type)] {
@@ -166,10 +170,15 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the transport or punctual itself sets the header `name`, in any case.
+/// A header name as receivers compare it.
+pub fn folded_header(name: &str) -> String {
+    name.to_ascii_lowercase()
+}
+
+/// Whether the transport or punctual itself sets the header `name`, in any spelling.
 pub fn is_reserved_header(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    RESERVED_HEADERS.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+    let folded = folded_header(name);
+    RESERVED_HEADERS.contains(&folded.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix))
 }
 
 /// # Errors
@@ -255,6 +264,10 @@ mod tests {
             assert!(with(bad, "v").validate().is_err(), "{bad:?}");
         }
         assert!(with("X", "a\r\nInjected: 1").validate().is_err());
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("x-tenant".into(), "b".into());
+        let text = "header `X-Tenant` and `x-tenant` are one header to receivers";
+        assert_eq!(two.validate(), Err(("headers", text.into())), "`allow` would see one, the receiver the other");
         assert!(with("X", &"v".repeat(MAX_METADATA_BYTES)).validate().is_err());
     }
 }

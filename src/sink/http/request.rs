@@ -93,12 +93,15 @@ impl RequestFactory {
 
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(16);
-        headers.insert(USER_AGENT, AGENT);
         for (name, text) in &delivery.metadata.headers {
-            // Again here: whatever way the message took in, it must not touch the framing of the request.
+            // Again here: whatever way the message took in, it must not touch the framing of the request, nor get
+            // another value through than the one that `allow` was compared with.
             check_header_name(name)?;
-            headers.insert(header_name(name)?, header_value(name, text)?);
+            if headers.insert(header_name(name)?, header_value(name, text)?).is_some() {
+                return Err(format!("header `{name}` comes twice, in another case"));
+            }
         }
+        headers.entry(USER_AGENT).or_insert(AGENT);
         let content_type = match &delivery.metadata.content_type {
             Some(text) => header_value("content_type", text)?,
             None => OCTET_STREAM,
@@ -248,6 +251,8 @@ mod tests {
         ] {
             assert!(request(&[], &[(name, value)]).is_err(), "{name:?}");
         }
+        let error = request(&[], &[("X-Tenant", "a"), ("x-tenant", "b")]).unwrap_err();
+        assert_eq!(error, "header `x-tenant` comes twice, in another case");
     }
 
     #[test]

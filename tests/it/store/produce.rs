@@ -191,6 +191,7 @@ fn bad_options() -> Vec<Vec<u8>> {
         r#"{"headers":{"punctual-ID":"a"}}"#,
         r#"{"headers":{"Webhook-Id":"a"}}"#,
         r#"{"headers":{"Transfer-Encoding":"a"}}"#,
+        r#"{"headers":{"X-Tenant":"a","x-tenant":"b"}}"#,
         r#"{"headers":{"A":"b\r\nC: d"}}"#,
         r#"{"headers":{"A":"\u0000"}}"#,
         r#"{"headers":{"A":"\u007f"}}"#,
