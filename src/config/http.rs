@@ -61,6 +61,10 @@ pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSink
         Some((SecretUrl::from(url.expose()), template.shape()))
     });
     let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
+    let allow_slashes = problems.require(&at.key("allow_slashes"), raw.allow_slashes).map(|flag| flag.0);
+    if let (Some(true), Some((_, None))) = (allow_slashes, &url) {
+        problems.add(&at.key("allow_slashes"), "does nothing: `url` has no placeholders");
+    }
     let timeout = check_timeout(at, raw.timeout, problems);
     let mut signing_secrets = Vec::new();
     for (place, secret) in raw.signing_secrets.items() {
@@ -72,6 +76,7 @@ pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSink
     Some(HttpSinkConfig {
         url: url?.0,
         allow: allow?,
+        allow_slashes: allow_slashes?,
         timeout: timeout?,
         signing_secrets,
         headers,

@@ -157,6 +157,8 @@ pub struct HttpSinkConfig {
     pub url: SecretUrl,
     /// What they may become.
     pub allow: Allow,
+    /// Whether values in the path may have `/` and `\`.
+    pub allow_slashes: bool,
     pub timeout: Duration,
     /// Standard Webhooks: each signs, so that they can be rotated.
     pub signing_secrets: Vec<SigningSecret>,

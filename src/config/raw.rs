@@ -167,6 +167,9 @@ pub struct RawHttp {
     /// Required with placeholders: patterns of the paths that they may become, percent-encoded; with the query
     /// where it has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: List<String>,
+    /// Whether what stands for a placeholder in the path may have `/` and `\`: they are sent percent-encoded, and many
+    /// servers make path segments of them.
+    pub allow_slashes: Option<Flag>,
     /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
     /// Standard Webhooks: `whsec_` and base64. Every secret signs.

@@ -176,6 +176,10 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:56: sinks.a.allow.0: `http://b/*` matches nothing that `url` can become",
     ),
     (
+        "sinks: {a: {type: http, url: 'http://b/', allow_slashes: true}}",
+        "1.yaml:1:43: sinks.a.allow_slashes: does nothing: `url` has no placeholders",
+    ),
+    (
         "sinks: {a: {type: http, url: 'http://{key}/', allow: ['**']}}",
         "1.yaml:1:25: sinks.a.url: may have placeholders in its path and query only",
     ),

@@ -46,6 +46,7 @@ impl RequestFactory {
         if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
             return Err("url: not an http:// or https:// address".into());
         }
+        let url = if config.allow_slashes { url.with_slashes() } else { url };
         let mut headers = HeaderMap::new();
         if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
@@ -161,6 +162,7 @@ mod tests {
         HttpSinkConfig {
             url: "http://example.org/due?a=b".into(),
             allow: Allow::default(),
+            allow_slashes: false,
             timeout: Duration::from_secs(1),
             signing_secrets: vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()],
             headers: headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
@@ -276,7 +278,8 @@ mod tests {
             request("a/../b").unwrap_err(),
             "its header `X-Tenant` has a segment `.` or `..`, and stands in a path"
         );
-        assert_eq!(request("a/b").unwrap().url().as_str(), "http://example.org/a%2Fb");
+        assert!(request("a/b").unwrap_err().contains("`allow_slashes: true`"));
+        assert_eq!(request("a b").unwrap().url().as_str(), "http://example.org/a%20b");
         assert!(request("b").unwrap_err().contains("not allowed"));
     }
 
