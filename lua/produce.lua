@@ -110,9 +110,9 @@ for name in string.gmatch('authorization connection content-length content-type 
   RESERVED[name] = true
 end
 
--- A header name as receivers compare it.
+-- A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with - for _.
 local function folded(name)
-  return string.lower(name)
+  return (string.gsub(string.lower(name), '_', '-'))
 end
 
 local function is_header_name(name)

@@ -170,9 +170,9 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A header name as receivers compare it.
+/// A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with `-` for `_`.
 pub fn folded_header(name: &str) -> String {
-    name.to_ascii_lowercase()
+    name.to_ascii_lowercase().replace('_', "-")
 }
 
 /// Whether the transport or punctual itself sets the header `name`, in any spelling.
@@ -260,7 +260,20 @@ mod tests {
             ..Metadata::default()
         };
         assert!(with("X-Trace", "a\tb é").validate().is_ok());
-        for bad in ["Punctual-Id", "webhook-id", "Host", "authorization", "TE", "", "a b", "a:b", "a\r\n"] {
+        for bad in [
+            "Punctual-Id",
+            "webhook-id",
+            "Host",
+            "authorization",
+            "TE",
+            "Punctual_Id",
+            "webhook_signature",
+            "Transfer_Encoding",
+            "",
+            "a b",
+            "a:b",
+            "a\r\n",
+        ] {
             assert!(with(bad, "v").validate().is_err(), "{bad:?}");
         }
         assert!(with("X", "a\r\nInjected: 1").validate().is_err());
@@ -268,6 +281,9 @@ mod tests {
         two.headers.insert("x-tenant".into(), "b".into());
         let text = "header `X-Tenant` and `x-tenant` are one header to receivers";
         assert_eq!(two.validate(), Err(("headers", text.into())), "`allow` would see one, the receiver the other");
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("X_Tenant".into(), "b".into());
+        assert!(two.validate().is_err());
         assert!(with("X", &"v".repeat(MAX_METADATA_BYTES)).validate().is_err());
     }
 }

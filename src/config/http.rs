@@ -1,6 +1,9 @@
 //! Checks of what leads to an HTTP endpoint.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use base64::{
@@ -18,7 +21,10 @@ use super::{
     raw::RawHttp,
     sinks::{check_allow, check_timeout},
 };
-use crate::{message::is_reserved_header, template::UrlTemplate};
+use crate::{
+    message::{folded_header, is_reserved_header},
+    template::UrlTemplate,
+};
 
 /// Headers that a message may not set, but the configuration of its sink may.
 const CONFIGURABLE: [&str; 2] = ["authorization", "content-type"];
@@ -95,7 +101,7 @@ fn template(text: &str) -> Result<UrlTemplate, String> {
 }
 
 fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+    let (mut headers, mut names) = (HeaderMap::new(), BTreeSet::new());
     for (name, value) in raw {
         let at = at.key(name);
         let (Some(name), Some(value)) =
@@ -103,9 +109,10 @@ fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -
         else {
             continue;
         };
-        if headers.insert(name, value).is_some() {
-            problems.add(&at, "comes twice: header names have no case");
+        if !names.insert(folded_header(name.as_str())) {
+            problems.add(&at, "comes twice: header names have no case, and receivers may take `_` for `-`");
         }
+        headers.insert(name, value);
     }
     headers
 }
@@ -145,7 +152,17 @@ mod tests {
         for allowed in ["X-Tenant", "Authorization", "content-type"] {
             assert!(header_name(allowed).is_ok(), "{allowed}");
         }
-        for refused in ["Host", "Transfer-Encoding", "content-length", "Punctual-Id", "webhook-signature", "a b", ""] {
+        for refused in [
+            "Host",
+            "Transfer-Encoding",
+            "content-length",
+            "Punctual-Id",
+            "webhook-signature",
+            "Punctual_Id",
+            "Content_Type",
+            "a b",
+            "",
+        ] {
             assert!(header_name(refused).is_err(), "{refused}");
         }
         for refused in ["a\r\nb: c", "\0"] {

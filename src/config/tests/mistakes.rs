@@ -132,7 +132,11 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "sinks: {a: {type: http, url: 'http://b', headers: {x-A: c, x-a: d}}}",
-        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case",
+        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case, and",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {X-A: c, X_a: d}}}",
+        "1.yaml:1:60: sinks.a.headers.X_a: comes twice: header names have no case, and receivers may take `_` for `-`",
     ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
