@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    digest::digest,
     ended::{Ended, Ending, Remember},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
@@ -13,6 +14,7 @@ pub use self::{
 };
 use crate::time::{Due, UnixMillis};
 
+mod digest;
 mod ended;
 mod origin;
 mod properties;

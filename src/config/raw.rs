@@ -172,7 +172,8 @@ pub struct RawHttp {
     pub allow_slashes: Option<Flag>,
     /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
-    /// Standard Webhooks: `whsec_` and base64. Every secret signs.
+    /// Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of the seed of an
+    /// ed25519 key. Every secret signs.
     pub signing_secrets: List<Secret>,
     /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
     pub headers: BTreeMap<String, Secret>,

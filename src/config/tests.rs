@@ -68,7 +68,7 @@ redis: { password: }
 server: { auth: { tokens: [plain, { token: t, rights: [read], routes: [a] }], open_metrics: true } }
 route_defaults: { retry: { max: 1m }, remember: { max: 90000 } }
 sinks:
-  web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_c2VjcmV0], headers: { X-A: '1' } }
+  web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw], headers: { X-A: '1' } }
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
   orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
   mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }

@@ -123,6 +123,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("sinks: {a: {type: http, url: 'ftp://b'}}", "1.yaml:1:25: sinks.a.url: has the scheme `ftp`; known: http, https"),
     ("sinks: {a: {type: http, url: 'http://b', timeout: 2h}}", "1.yaml:1:42: sinks.a.timeout: `2h` is not within"),
     (
+        "sinks: {a: {type: http, url: 'http://b', signing_secrets: [whsec_c2VjcmV0]}}",
+        "1.yaml:1:60: sinks.a.signing_secrets.0: has 6 bytes, Standard Webhooks asks for at least 24",
+    ),
+    (
         "sinks: {a: {type: http, url: 'http://b', headers: {'x y': c}}}",
         "1.yaml:1:52: sinks.a.headers.x y: `x y` is not a header name",
     ),
@@ -422,8 +426,8 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "1.yaml:9:18: routes.c.lease: `5s` is too short for the timeout of its sink, 10s, and 500ms",
             "1.yaml:9:29: route_defaults.partitions: `many` is not a whole number",
             "2.yaml:2:49: sinks.web.timeout: `1x` is not a duration such as `30s`: unknown time unit \"x\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
-            "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` followed by base64, as Standard Webhooks has it",
-            "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` or `whsk_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` or `whsk_` followed by base64, as Standard Webhooks has it",
             "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, kafka, redis_list, rabbitmq",
             "2.yaml:6:18: routes.a.lease: `2h` is not within 1s .. 1h",
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",

@@ -27,9 +27,9 @@ use crate::{
     config::IdFrom,
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
-        folded_header,
+        digest, folded_header,
     },
-    source::{Entry, digest},
+    source::Entry,
     time::Due,
 };
 

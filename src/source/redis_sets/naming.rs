@@ -3,8 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
-    message::{MessageId, Metadata, Origin},
-    source::digest,
+    message::{MessageId, Metadata, Origin, digest},
     store::redis::{Foreign, ForeignEntry},
 };
 
