@@ -197,7 +197,8 @@ pub struct RawKafka {
     pub allow: List<String>,
     /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
-    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
+    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`. Without TLS only with `security.protocol:
+    /// sasl_plaintext` in `options`.
     pub username: Option<String>,
     pub password: Option<Secret>,
     /// PEM; trusted in place of the system's certificates. It or `cert_file` means TLS.

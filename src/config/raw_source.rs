@@ -118,7 +118,8 @@ pub struct RawKafkaSource {
     /// What such a first start finds that is overdue by more is skipped and counted: 1s to 10000 days. Without it nothing
     /// is.
     pub max_overdue: Option<Period>,
-    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
+    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`. Without TLS only with `security.protocol:
+    /// sasl_plaintext` in `options`.
     pub username: Option<String>,
     pub password: Option<Secret>,
     /// PEM; trusted in place of the system's certificates. It or `cert_file` means TLS.

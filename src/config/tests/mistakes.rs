@@ -247,6 +247,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:52: sinks.a.username: needs a `security.protocol` with sasl in it",
     ),
     (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d, password: e}}",
+        "1.yaml:1:52: sinks.a.username: would leave without TLS, with its password: set `ca_file` or, in `options`, \
+         `security.protocol: sasl_ssl`; `sasl_plaintext` there means it",
+    ),
+    (
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', key_file: /etc/hostname}}",
         "1.yaml:1:52: sinks.a.key_file: needs `cert_file` too",
     ),
@@ -340,6 +345,10 @@ const SOURCE_MISTAKES: &[(&str, &str)] = &[
     (
         "type: rabbitmq, backoff: {factor: 0}, url: 'amqp://b', queue: c",
         "1.yaml:1:41: sources.a.backoff.factor: 0 is not within 1 .. 100",
+    ),
+    (
+        "type: kafka, username: d, brokers: 'b:1', topics: c, group_id: e",
+        "1.yaml:1:28: sources.a.username: would leave without TLS, with its password",
     ),
     ("type: kafka, brokers: 'b:1', topics: c", "1.yaml:1:11: sources.a.group_id: is missing"),
     ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),
