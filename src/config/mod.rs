@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 pub use self::{
     http::SigningSecret,
-    load::{Sources, load, schema},
+    load::{RedisUrlOption, Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
     tokens::TokenDigest,

@@ -11,6 +11,11 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
     assert_eq!(client.call("GET", "/v1/routes", "").await.json, serde_json::json!({ "routes": [] }));
     let stats = punctual.command(&["stats", "--json", "--redis-url", "embedded"]).await;
     assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    std::fs::write(punctual.path("url"), "embedded\n").unwrap();
+    let stats = punctual.command(&["stats", "--json", "--redis-url-file", "url"]).await;
+    assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    let both = punctual.command(&["stats", "--redis-url", "embedded", "--redis-url-file", "url"]).await;
+    assert_eq!(both.code, Some(2), "{both:?}");
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
     let log = punctual.log();
