@@ -33,6 +33,7 @@ mod kafka;
 mod load;
 mod problem;
 mod raw;
+mod raw_auth;
 mod raw_source;
 mod read;
 mod routes;

@@ -8,7 +8,7 @@ use super::{
     AuthConfig, Right, Secret, TokenConfig,
     entries::Names,
     problem::{Path, Problems},
-    raw::{RawAuth, RawToken},
+    raw_auth::{RawAuth, RawToken},
     read::unknown,
 };
 
