@@ -108,6 +108,7 @@ start_rabbitmq() {
     # RUNNING_UNDER_SYSTEMD: the script becomes the node instead of its parent, so that its process id is the node's.
     env HOME="$work" RABBITMQ_NODENAME="punctual-example-$$@localhost" RABBITMQ_DIST_PORT="$distribution" \
         RABBITMQ_MNESIA_BASE="$work/mnesia" RABBITMQ_LOG_BASE="$work/log" RABBITMQ_PID_FILE="$work/pid" \
+        RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}' \
         RABBITMQ_ENABLED_PLUGINS_FILE="$work/plugins" RABBITMQ_CONFIG_FILE="$work/rabbitmq.conf" \
         RUNNING_UNDER_SYSTEMD=true "$rabbitmq/rabbitmq-server" >"$work/broker.log" 2>&1 &
     running+=($!)

@@ -110,11 +110,16 @@ for name in string.gmatch('authorization connection content-length content-type 
   RESERVED[name] = true
 end
 
+-- A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with - for _.
+local function folded(name)
+  return (string.gsub(string.lower(name), '_', '-'))
+end
+
 local function is_header_name(name)
   if type(name) ~= 'string' or #name < 1 or #name > MAX_HEADER_NAME_BYTES then return false end
   if string.find(name, "[^%w!#$%%&'*+.^_`|~-]") then return false end
-  local lower = string.lower(name)
-  return not RESERVED[lower] and string.sub(lower, 1, 9) ~= 'punctual-' and string.sub(lower, 1, 8) ~= 'webhook-'
+  local plain = folded(name)
+  return not RESERVED[plain] and string.sub(plain, 1, 9) ~= 'punctual-' and string.sub(plain, 1, 8) ~= 'webhook-'
 end
 
 local TEXT_PROPERTIES =
@@ -126,9 +131,10 @@ function known.headers(value)
   if type(value) ~= 'table' then return false end
   -- cjson makes the same of [] as of {}. Inside a text its quotes would be escaped.
   if next(value) == nil and string.find(options, '"headers"%s*:%s*%[') then return false end
-  local pairs_of = {}
+  local pairs_of, seen = {}, {}
   for name, text in pairs(value) do
-    if not is_header_name(name) or not is_text(text) then return false end
+    if not is_header_name(name) or not is_text(text) or seen[folded(name)] then return false end
+    seen[folded(name)] = true
     pairs_of[#pairs_of + 1] = quote(name) .. ':' .. quote(text)
   end
   table.sort(pairs_of)

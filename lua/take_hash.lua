@@ -3,23 +3,24 @@
 --
 -- KEYS   pending unack messages dead errors paused route remembered source details...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
---        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
---        metadata as JSON, 1 when the hash is not to be touched else 0
+--        pending, largest payload and most bytes of all bodies, ms in 1 of a score, what the name of a hash begins with,
+--        then for each member: id, member, metadata as JSON
 -- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
 --        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
 --
+-- details: for each member its name, or that of `source` where the hash may not be touched.
 -- A hash that is too large is not read: its member becomes a dead letter, and the hash stays where it is.
 local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
+local prefix = ARGV[OWN_ARGUMENTS + 2]
 -- Fields of a hash: each takes a microsecond or two.
 local MAX_FIELDS = 2000
 -- What a field counts for among the bytes of a call, beside its own.
 local FIELD_WEIGHT = 128
 
-local entries, members, barred = {}, {}, {}
-for i = OWN_ARGUMENTS + 2, #ARGV, 4 do
+local entries, members = {}, {}
+for i = OWN_ARGUMENTS + 3, #ARGV, 3 do
   entries[#entries + 1] = { id = ARGV[i], metadata = ARGV[i + 2] }
   members[#members + 1] = ARGV[i + 1]
-  barred[#barred + 1] = ARGV[i + 3] == '1'
 end
 local scores = redis.call('ZMSCORE', source, unpack(members))
 for i, entry in ipairs(entries) do
@@ -62,10 +63,22 @@ local function too_large(size)
   return 'its details take ' .. size .. ' bytes as JSON, at most ' .. limits.payload .. ': they stay where they are'
 end
 
+-- Why a member may not name its hash, if it may not: a producer chooses the name, and this script has more rights than
+-- the producer. Keys of any punctual are {<prefix>:<route>:<partition>}:<what> and <prefix>:routes.
+local function barred(member, key)
+  if string.find(member, '^{[%w._-]+:[%w._-]+:%d+}:') or string.find(member, '^[%w._-]+:routes$') then
+    return "its details are one of punctual's own keys"
+  end
+  if string.sub(member, 1, #prefix) ~= prefix or key ~= member then
+    return 'its details are not looked at: the name does not begin with `hash_prefix`'
+  end
+end
+
 local fields_of = {}
 local function weigh(i)
-  if barred[i] then return 0, "its details are one of punctual's own keys", members[i] end
   local key = KEYS[OWN_KEYS + 1 + i]
+  local problem = barred(members[i], key)
+  if problem then return 0, problem, members[i] end
   local kind = redis.call('TYPE', key).ok
   if kind == 'none' then return 0, 'its details are missing: there is no hash of this name', members[i] end
   if kind ~= 'hash' then return 0, 'its details are no hash, but a ' .. kind, members[i] end

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    digest::digest,
     ended::{Ended, Ending, Remember},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
@@ -13,6 +14,7 @@ pub use self::{
 };
 use crate::time::{Due, UnixMillis};
 
+mod digest;
 mod ended;
 mod origin;
 mod properties;
@@ -108,8 +110,12 @@ impl Metadata {
     /// # Errors
     /// The name of the offending field and the text to show.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
+        let mut names = BTreeMap::new();
         for (name, value) in &self.headers {
             check_header_name(name).map_err(|text| ("headers", text))?;
+            if let Some(other) = names.insert(folded_header(name), name) {
+                return Err(("headers", format!("header `{other}` and `{name}` are one header to receivers")));
+            }
             check_text(value).map_err(|text| ("headers", format!("header `{name}`: {text}")))?;
         }
         for (field, value) in [("key", &self.key), ("content_type", &self.content_type)] {
@@ -166,10 +172,15 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the transport or punctual itself sets the header `name`, in any case.
+/// A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with `-` for `_`.
+pub fn folded_header(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}
+
+/// Whether the transport or punctual itself sets the header `name`, in any spelling.
 pub fn is_reserved_header(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    RESERVED_HEADERS.contains(&lower.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+    let folded = folded_header(name);
+    RESERVED_HEADERS.contains(&folded.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix))
 }
 
 /// # Errors
@@ -251,10 +262,30 @@ mod tests {
             ..Metadata::default()
         };
         assert!(with("X-Trace", "a\tb é").validate().is_ok());
-        for bad in ["Punctual-Id", "webhook-id", "Host", "authorization", "TE", "", "a b", "a:b", "a\r\n"] {
+        for bad in [
+            "Punctual-Id",
+            "webhook-id",
+            "Host",
+            "authorization",
+            "TE",
+            "Punctual_Id",
+            "webhook_signature",
+            "Transfer_Encoding",
+            "",
+            "a b",
+            "a:b",
+            "a\r\n",
+        ] {
             assert!(with(bad, "v").validate().is_err(), "{bad:?}");
         }
         assert!(with("X", "a\r\nInjected: 1").validate().is_err());
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("x-tenant".into(), "b".into());
+        let text = "header `X-Tenant` and `x-tenant` are one header to receivers";
+        assert_eq!(two.validate(), Err(("headers", text.into())), "`allow` would see one, the receiver the other");
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("X_Tenant".into(), "b".into());
+        assert!(two.validate().is_err());
         assert!(with("X", &"v".repeat(MAX_METADATA_BYTES)).validate().is_err());
     }
 }

@@ -6,16 +6,14 @@
 
 use std::sync::Arc;
 
+use super::{Api, origin, problem::Problem};
+use crate::config::{AuthConfig, Right, TokenDigest};
 use axum::{
     extract::{RawPathParams, Request, State},
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use sha2::{Digest, Sha256};
-
-use super::{Api, origin, problem::Problem};
-use crate::config::{AuthConfig, Right};
 
 /// What a call asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,22 +51,22 @@ impl Grant {
 /// The tokens of the configuration.
 pub struct Guard {
     /// `None`: everybody may do everything.
-    tokens: Option<Vec<([u8; 32], Arc<Grant>)>>,
+    tokens: Option<Vec<(TokenDigest, Arc<Grant>)>>,
     open_metrics: bool,
     everything: Arc<Grant>,
 }
 
 impl Guard {
     pub fn new(config: Option<&AuthConfig>) -> Self {
+        if config.is_none() {
+            tracing::warn!("the API asks for no token: every program on this host may do everything");
+        }
         let tokens = config.map(|auth| {
             let grant = |rights: &[Right], routes: &[String]| Grant {
                 rights: rights.to_vec(),
                 routes: (!routes.iter().any(|name| name == "*")).then(|| routes.to_vec()),
             };
-            auth.tokens
-                .iter()
-                .map(|entry| (digest(entry.token.expose()), Arc::new(grant(&entry.rights, &entry.routes))))
-                .collect()
+            auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(&entry.rights, &entry.routes)))).collect()
         });
         Self { tokens, open_metrics: config.is_some_and(|auth| auth.open_metrics), everything: Arc::new(Grant::all()) }
     }
@@ -77,7 +75,7 @@ impl Guard {
     fn grant(&self, headers: &HeaderMap) -> Option<&Arc<Grant>> {
         let Some(tokens) = &self.tokens else { return Some(&self.everything) };
         let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-        let presented = digest(token.trim());
+        let presented = TokenDigest::of(token.trim());
         let known = tokens.iter().find(|(digest, _)| *digest == presented);
         known.filter(|_| scheme.eq_ignore_ascii_case("bearer")).map(|(_, grant)| grant)
     }
@@ -138,10 +136,6 @@ pub async fn authorise(
     next.run(request).await
 }
 
-fn digest(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
@@ -151,7 +145,7 @@ mod tests {
 
     fn guard() -> Guard {
         let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
-            token: token.into(),
+            digest: TokenDigest::of(token),
             rights: rights.to_vec(),
             routes: routes.iter().map(ToString::to_string).collect(),
         };

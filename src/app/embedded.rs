@@ -6,9 +6,9 @@
 //!   Held: a server runs, whoever started it, and is taken over. Waiting for it is how its death is noticed.
 
 use std::{
-    fs::{DirBuilder, File, Permissions, TryLockError},
+    fs::{DirBuilder, File, Metadata, Permissions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -45,6 +45,10 @@ pub enum EmbeddedError {
     InUse(PathBuf),
     #[error("the path `{}` is longer than the {MAX_SOCKET_PATH} bytes of a Unix socket: set a shorter redis.data_dir", .0.display())]
     PathTooLong(PathBuf),
+    #[error("`{}` belongs to user {owner}, and punctual runs as user {user}: its owner could read and change what is kept in it", path.display())]
+    Foreign { path: PathBuf, owner: u32, user: u32 },
+    #[error("`{}` is a symbolic link: redis.data_dir must hold none, whatever they lead to would be written to", .0.display())]
+    Link(PathBuf),
     #[error("`{}`: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("the embedded redis-server ended at its start; its log says: {0}")]
@@ -192,9 +196,19 @@ impl Home {
         };
         DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(at(data_dir))?;
         let path = data_dir.canonicalize().map_err(at(data_dir))?;
-        let mode = path.metadata().map_err(at(&path))?.permissions().mode();
-        if mode & 0o077 != 0 {
+        let metadata = path.metadata().map_err(at(&path))?;
+        check_owner(&path, &metadata)?;
+        if metadata.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(at(&path))?;
+        }
+        // From here on no other user can put anything there; before, one may have.
+        for entry in path.read_dir().map_err(at(&path))? {
+            let entry = entry.map_err(at(&path))?.path();
+            let metadata = entry.symlink_metadata().map_err(at(&entry))?;
+            if metadata.is_symlink() {
+                return Err(EmbeddedError::Link(entry));
+            }
+            check_owner(&entry, &metadata)?;
         }
         let socket = socket_path(&path)?;
         let lock = lock_file(&path.join("punctual.lock"))?;
@@ -209,6 +223,11 @@ impl Home {
     pub fn url(&self) -> String {
         url_of(&self.socket)
     }
+}
+
+fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), EmbeddedError> {
+    let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner == user { Ok(()) } else { Err(EmbeddedError::Foreign { path: path.to_owned(), owner, user }) }
 }
 
 fn lock_file(path: &Path) -> Result<File, EmbeddedError> {

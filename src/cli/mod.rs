@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     app,
-    config::{self, Config, Sources},
+    config::{self, Config, RedisUrlOption, Sources},
 };
 use failure::Failure;
 
@@ -37,9 +37,13 @@ struct Global {
     /// Configuration file; later ones win
     #[arg(short, long = "config", global = true, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// In place of `redis.url`
+    /// In place of `redis.url`; every user of this machine can read it: a password belongs in a file, or in the
+    /// environment as `PUNCTUAL__REDIS__URL`
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
+    /// A file with what stands in place of `redis.url`
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "redis_url")]
+    redis_url_file: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long, global = true)]
     json: bool,
@@ -89,7 +93,12 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
 
 impl Global {
     fn load(&self) -> Result<Config, Failure> {
-        let sources = Sources::of_process(self.config.clone(), self.redis_url.clone());
+        let redis_url = match (&self.redis_url, &self.redis_url_file) {
+            (Some(url), _) => Some(RedisUrlOption::Text(url.clone())),
+            (None, Some(file)) => Some(RedisUrlOption::File(file.clone())),
+            (None, None) => None,
+        };
+        let sources = Sources::of_process(self.config.clone(), redis_url);
         config::load(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
     }
 }

@@ -11,13 +11,12 @@ use std::{
 use url::Url;
 
 use super::{
-    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, TokenConfig,
+    Config, LogConfig, RedisConfig, RedisUrl, Secret, SecretUrl, ServerConfig,
     entries::{Names, is_name},
     problem::{Path, Problems},
-    raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
+    raw::{RawConfig, RawLevel, RawLog, RawRedis, RawServer},
     raw_source::RawSource,
-    read::unknown,
-    routes, sinks, sources,
+    routes, sinks, sources, tokens,
     value::{Period, Size},
 };
 
@@ -156,12 +155,13 @@ pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: 
 
 fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<ServerConfig> {
     let at = Path::of("server");
-    let auth = auth(raw.auth, names, problems);
     let listen = problems.require(&at.key("listen"), raw.listen).and_then(|text| {
         let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8080");
         problems.check(&at.key("listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
     });
-    if let Some(listen) = listen.filter(|listen| auth.is_none() && !listen.ip().to_canonical().is_loopback()) {
+    let open = listen.filter(|listen| !listen.ip().to_canonical().is_loopback());
+    let auth = tokens::auth(raw.auth, open.is_some(), names, problems);
+    if let Some(listen) = open.filter(|_| auth.is_none()) {
         let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
         problems.add(&at.key("listen"), text);
     }
@@ -174,65 +174,6 @@ fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<Serv
         max_payload: usize::try_from(max_payload?.0).expect("at most 3 MiB"),
         request_timeout: request_timeout?.0,
     })
-}
-
-/// `None`: no tokens. A token with mistakes is reported and left out.
-fn auth(raw: RawAuth, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
-    let at = Path::of("server.auth.tokens");
-    if raw.0.tokens.is_empty() {
-        return None;
-    }
-    let mut tokens = Vec::new();
-    for (place, raw) in raw.0.tokens.items() {
-        tokens.extend(token(raw, &at.key(place.to_string()), names, problems));
-    }
-    Some(AuthConfig { tokens, open_metrics: raw.0.open_metrics.is_some_and(|open| open.0) })
-}
-
-fn token(raw: RawToken, at: &Path, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
-    let all_routes = vec!["*".to_owned()];
-    let token = match raw {
-        RawToken::Plain(token) => {
-            let rights = vec![Right::Schedule, Right::Read, Right::Admin];
-            TokenConfig { token, rights, routes: all_routes }
-        }
-        RawToken::Entry(entry) => {
-            let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
-            if rights.is_empty() {
-                problems.require::<()>(&at.key("rights"), None);
-            }
-            let routes = match entry.routes {
-                Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
-                None => all_routes,
-            };
-            TokenConfig { token: problems.require(&at.key("token"), entry.token)?, rights, routes }
-        }
-    };
-    // RFC 9110: what an Authorization header can carry.
-    let text = token.token.expose();
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-        problems.add(at, "has an empty token, or one with other than visible ASCII characters");
-        return None;
-    }
-    Some(token)
-}
-
-fn known_routes(
-    routes: impl Iterator<Item = (usize, String)>,
-    at: &Path,
-    names: &Names,
-    problems: &mut Problems,
-) -> Vec<String> {
-    let routes: Vec<(usize, String)> = routes.collect();
-    if routes.is_empty() {
-        problems.add(at, "is empty: name routes, or `*` for all");
-    }
-    for (place, route) in &routes {
-        if route != "*" && !names.routes.contains(route) {
-            problems.add(&at.key(place.to_string()), format!("route {}", unknown(route, &names.routes)));
-        }
-    }
-    routes.into_iter().map(|(_, route)| route).collect()
 }
 
 fn log(raw: &RawLog, problems: &mut Problems) -> Option<LogConfig> {

@@ -1,6 +1,9 @@
 //! Checks of what leads to an HTTP endpoint.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use base64::{
@@ -11,6 +14,8 @@ use base64::{
     },
 };
 
+use ring::signature::Ed25519KeyPair;
+
 use super::{
     HttpSinkConfig, Secret, SecretUrl,
     check::check_tls,
@@ -18,7 +23,10 @@ use super::{
     raw::RawHttp,
     sinks::{check_allow, check_timeout},
 };
-use crate::{message::is_reserved_header, template::UrlTemplate};
+use crate::{
+    message::{folded_header, is_reserved_header},
+    template::UrlTemplate,
+};
 
 /// Headers that a message may not set, but the configuration of its sink may.
 const CONFIGURABLE: [&str; 2] = ["authorization", "content-type"];
@@ -29,21 +37,46 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// A secret of Standard Webhooks: the bytes of a key. `Debug` does not show them.
+/// Fewest bytes of a symmetric secret, by the specification of Standard Webhooks.
+const MIN_SECRET_BYTES: usize = 24;
+
+/// A secret of Standard Webhooks: the bytes of a key, for signing only. `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SigningSecret(Vec<u8>);
+pub enum SigningSecret {
+    /// `whsec_`: HMAC-SHA256, at least 24 bytes.
+    Symmetric(Vec<u8>),
+    /// `whsk_`: the seed of an ed25519 key.
+    Asymmetric([u8; 32]),
+}
 
 impl SigningSecret {
     /// # Errors
     /// What it should be; the text does not show what it is.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let key = text.strip_prefix("whsec_").and_then(|text| BASE64.decode(text).ok()).filter(|key| !key.is_empty());
-        key.map(Self).ok_or_else(|| "is not `whsec_` followed by base64, as Standard Webhooks has it".into())
+        let bytes = |prefix| text.strip_prefix(prefix).and_then(|text| BASE64.decode(text).ok());
+        if let Some(key) = bytes("whsec_") {
+            if key.len() < MIN_SECRET_BYTES {
+                return Err(format!("has {} bytes, Standard Webhooks asks for at least {MIN_SECRET_BYTES}", key.len()));
+            }
+            return Ok(Self::Symmetric(key));
+        }
+        if let Some(key) = bytes("whsk_") {
+            return seed(&key).map(Self::Asymmetric).ok_or_else(|| {
+                "is no private key of ed25519: its seed of 32 bytes, perhaps followed by its public key".into()
+            });
+        }
+        Err("is not `whsec_` or `whsk_` followed by base64, as Standard Webhooks has it".into())
     }
+}
 
-    /// The key itself: for signing only.
-    pub fn expose(&self) -> &[u8] {
-        &self.0
+/// The seed of a private key, which some programs write with its public key behind it.
+fn seed(key: &[u8]) -> Option<[u8; 32]> {
+    match key.split_at_checked(32)? {
+        (seed, []) => seed.try_into().ok(),
+        (seed, public) => {
+            Ed25519KeyPair::from_seed_and_public_key(seed, public).ok()?;
+            seed.try_into().ok()
+        }
     }
 }
 
@@ -61,6 +94,10 @@ pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSink
         Some((SecretUrl::from(url.expose()), template.shape()))
     });
     let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
+    let allow_slashes = problems.require(&at.key("allow_slashes"), raw.allow_slashes).map(|flag| flag.0);
+    if let (Some(true), Some((_, None))) = (allow_slashes, &url) {
+        problems.add(&at.key("allow_slashes"), "does nothing: `url` has no placeholders");
+    }
     let timeout = check_timeout(at, raw.timeout, problems);
     let mut signing_secrets = Vec::new();
     for (place, secret) in raw.signing_secrets.items() {
@@ -72,6 +109,7 @@ pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSink
     Some(HttpSinkConfig {
         url: url?.0,
         allow: allow?,
+        allow_slashes: allow_slashes?,
         timeout: timeout?,
         signing_secrets,
         headers,
@@ -90,7 +128,7 @@ fn template(text: &str) -> Result<UrlTemplate, String> {
 }
 
 fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+    let (mut headers, mut names) = (HeaderMap::new(), BTreeSet::new());
     for (name, value) in raw {
         let at = at.key(name);
         let (Some(name), Some(value)) =
@@ -98,9 +136,10 @@ fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -
         else {
             continue;
         };
-        if headers.insert(name, value).is_some() {
-            problems.add(&at, "comes twice: header names have no case");
+        if !names.insert(folded_header(name.as_str())) {
+            problems.add(&at, "comes twice: header names have no case, and receivers may take `_` for `-`");
         }
+        headers.insert(name, value);
     }
     headers
 }
@@ -127,11 +166,34 @@ mod tests {
 
     #[test]
     fn a_signing_secret_may_lack_its_padding_and_is_not_shown() {
-        let padded = SigningSecret::parse("whsec_c2VjcmV0cw==").unwrap();
-        assert_eq!(padded, SigningSecret::parse("whsec_c2VjcmV0cw").unwrap());
-        assert_eq!((padded.expose(), &*format!("{padded:?}")), (&b"secrets"[..], "***"));
-        for wrong in ["", "whsec_", "c2VjcmV0", "whsec_%hidden%"] {
+        let padded = SigningSecret::parse("whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0cw==").unwrap();
+        assert_eq!(padded, SigningSecret::parse("whsec_c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0cw").unwrap());
+        assert_eq!(padded, SigningSecret::Symmetric(b"secret secret secret secrets".to_vec()));
+        assert_eq!(format!("{padded:?}"), "***");
+        for wrong in ["", "whsec_", "c2VjcmV0", "whsec_%hidden%", "whsk_%hidden%", "whpk_AAAA"] {
             assert!(!SigningSecret::parse(wrong).unwrap_err().contains("hidden"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_short_secret_is_refused() {
+        let with = |bytes: usize| SigningSecret::parse(&format!("whsec_{}", BASE64.encode(vec![7; bytes])));
+        assert!(with(24).is_ok());
+        assert_eq!(with(23), Err("has 23 bytes, Standard Webhooks asks for at least 24".into()));
+    }
+
+    #[test]
+    fn a_private_key_is_its_seed_with_or_without_its_public_key() {
+        // RFC 8032, section 7.1, test 1.
+        let seed = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=";
+        let both = "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2DXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg==";
+        let key = SigningSecret::parse(&format!("whsk_{seed}")).unwrap();
+        assert!(matches!(key, SigningSecret::Asymmetric(_)));
+        assert_eq!(SigningSecret::parse(&format!("whsk_{both}")).unwrap(), key);
+        assert_eq!(format!("{key:?}"), "***");
+        for wrong in ["AAAA", &both.replace("DXWpg", "DXWph")] {
+            let error = SigningSecret::parse(&format!("whsk_{wrong}")).unwrap_err();
+            assert!(error.starts_with("is no private key of ed25519"), "{error}");
         }
     }
 
@@ -140,7 +202,17 @@ mod tests {
         for allowed in ["X-Tenant", "Authorization", "content-type"] {
             assert!(header_name(allowed).is_ok(), "{allowed}");
         }
-        for refused in ["Host", "Transfer-Encoding", "content-length", "Punctual-Id", "webhook-signature", "a b", ""] {
+        for refused in [
+            "Host",
+            "Transfer-Encoding",
+            "content-length",
+            "Punctual-Id",
+            "webhook-signature",
+            "Punctual_Id",
+            "Content_Type",
+            "a b",
+            "",
+        ] {
             assert!(header_name(refused).is_err(), "{refused}");
         }
         for refused in ["a\r\nb: c", "\0"] {

@@ -103,6 +103,10 @@ pub fn server(access: Access, at: &Path, problems: &mut Problems) -> KafkaServer
                 problems.add(&at.key(key), format!("needs a `security.protocol` with {part} in it"));
             }
         }
+    } else if username.is_some() && tls[0].is_none() && tls[1].is_none() {
+        let text = "would leave without TLS, with its password: set `ca_file` or, in `options`, \
+                    `security.protocol: sasl_ssl`; `sasl_plaintext` there means it";
+        problems.add(&at.key("username"), text);
     }
     let [ca_file, cert_file, key_file] = tls;
     KafkaServer { brokers, options, username, password, ca_file, cert_file, key_file }

@@ -25,13 +25,21 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// The whole environment: settings (`PUNCTUAL__...`), and what `${VAR}` may name.
     pub env: BTreeMap<String, String>,
-    /// `--redis-url`.
-    pub redis_url: Option<String>,
+    pub redis_url: Option<RedisUrlOption>,
+}
+
+/// What stands in place of `redis.url` on the command line.
+#[derive(Clone, Debug)]
+pub enum RedisUrlOption {
+    /// `--redis-url`
+    Text(String),
+    /// `--redis-url-file`: its content, without white space around it.
+    File(PathBuf),
 }
 
 impl Sources {
     /// With this process' environment; what is not Unicode in it is left out.
-    pub fn of_process(files: Vec<PathBuf>, redis_url: Option<String>) -> Self {
+    pub fn of_process(files: Vec<PathBuf>, redis_url: Option<RedisUrlOption>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
@@ -76,8 +84,21 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
         figment = figment.merge(layer);
     }
     let mut last = vec![source::environment(&sources.env, &values(&figment))];
-    if let Some(url) = &sources.redis_url {
-        last.push(source::single(&redis_url, url, Some(Origin::CommandLine("--redis-url"))));
+    match &sources.redis_url {
+        Some(RedisUrlOption::Text(url)) => {
+            last.push(source::single(&redis_url, url, Some(Origin::CommandLine("--redis-url"))));
+        }
+        Some(RedisUrlOption::File(file)) => {
+            let origin = Some(Origin::CommandLine("--redis-url-file"));
+            match std::fs::read_to_string(file) {
+                Ok(url) => last.push(source::single(&redis_url, url.trim(), origin)),
+                Err(error) => {
+                    let text = format!("the file `{}` cannot be read: {error}", file.display());
+                    problems.add_at(origin, &redis_url, text);
+                }
+            }
+        }
+        None => {}
     }
     for layer in &last {
         figment = figment.merge(layer);

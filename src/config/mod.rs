@@ -13,9 +13,10 @@ use serde::Deserialize;
 
 pub use self::{
     http::SigningSecret,
-    load::{Sources, load, schema},
+    load::{RedisUrlOption, Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
+    tokens::TokenDigest,
 };
 use crate::{
     backoff::Backoff,
@@ -32,6 +33,7 @@ mod kafka;
 mod load;
 mod problem;
 mod raw;
+mod raw_auth;
 mod raw_source;
 mod read;
 mod routes;
@@ -41,6 +43,7 @@ mod source;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod value;
 
 /// A validated configuration.
@@ -100,7 +103,7 @@ pub struct AuthConfig {
 
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
-    pub token: Secret,
+    pub digest: TokenDigest,
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
     pub routes: Vec<String>,
@@ -155,6 +158,8 @@ pub struct HttpSinkConfig {
     pub url: SecretUrl,
     /// What they may become.
     pub allow: Allow,
+    /// Whether values in the path may have `/` and `\`.
+    pub allow_slashes: bool,
     pub timeout: Duration,
     /// Standard Webhooks: each signs, so that they can be rotated.
     pub signing_secrets: Vec<SigningSecret>,
@@ -282,7 +287,8 @@ pub struct SortedSetConfig {
     pub route: Arc<str>,
     pub key: String,
     pub unit: ScoreUnit,
-    pub payload: MemberPayload,
+    /// With which the names of hashes begin whose fields are the payload; `None`: the member itself is the payload.
+    pub hash_prefix: Option<String>,
     /// Between two looks where Redis does not tell of changes.
     pub poll: Duration,
 }

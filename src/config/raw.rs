@@ -2,16 +2,14 @@
 //! is required here and no default is spelled: those come from `config/defaults.yaml` before this is read.
 //! Descriptions end up in the JSON Schema.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::{
-    ListFormat, LogFormat, Right, Secret,
+    ListFormat, LogFormat, Secret,
+    raw_auth::RawAuth,
     raw_source::{RawSource, RawSourceDefaults},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
@@ -79,37 +77,6 @@ pub struct RawServer {
     pub request_timeout: Option<Period>,
 }
 
-/// Who may call the API.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RawTokens {
-    pub tokens: List<RawToken>,
-    /// Whether /metrics answers without a token.
-    pub open_metrics: Option<Flag>,
-}
-
-/// `none`, or tokens.
-#[derive(Debug, Default)]
-pub struct RawAuth(pub RawTokens);
-
-/// One token and what it may do.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RawTokenEntry {
-    pub token: Option<Secret>,
-    /// Required: any of schedule, read, admin.
-    pub rights: List<Right>,
-    /// Route names; `*`, the default, means all.
-    pub routes: Option<List<String>>,
-}
-
-/// A token that may do all, or one with rights.
-#[derive(Debug)]
-pub enum RawToken {
-    Plain(Secret),
-    Entry(RawTokenEntry),
-}
-
 /// Logs, on standard error.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -164,9 +131,13 @@ pub struct RawHttp {
     /// Required with placeholders: patterns of the paths that they may become, percent-encoded; with the query
     /// where it has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: List<String>,
+    /// Whether what stands for a placeholder in the path may have `/` and `\`: they are sent percent-encoded, and many
+    /// servers make path segments of them.
+    pub allow_slashes: Option<Flag>,
     /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
-    /// Standard Webhooks: `whsec_` and base64. Every secret signs.
+    /// Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of the seed of an
+    /// ed25519 key. Every secret signs.
     pub signing_secrets: List<Secret>,
     /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
     pub headers: BTreeMap<String, Secret>,
@@ -190,7 +161,8 @@ pub struct RawKafka {
     pub allow: List<String>,
     /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Option<Period>,
-    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
+    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`. Without TLS only with `security.protocol:
+    /// sasl_plaintext` in `options`.
     pub username: Option<String>,
     pub password: Option<Secret>,
     /// PEM; trusted in place of the system's certificates. It or `cert_file` means TLS.
@@ -313,86 +285,4 @@ pub struct RawBackoff {
     pub max: Option<Period>,
     /// Share of the wait that is drawn at random: 0 to 1.
     pub jitter: Option<Real>,
-}
-
-impl<'de> Deserialize<'de> for RawAuth {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NoneOrTokens;
-
-        impl<'de> Visitor<'de> for NoneOrTokens {
-            type Value = RawAuth;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("`none` or a mapping with `tokens`")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawAuth, E> {
-                match text {
-                    "none" => Ok(RawAuth::default()),
-                    // Not shown: it may well be a token.
-                    _ => Err(E::custom("must be `none` or a mapping with `tokens`")),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawAuth, A::Error> {
-                RawTokens::deserialize(MapAccessDeserializer::new(map)).map(RawAuth)
-            }
-        }
-
-        deserializer.deserialize_any(NoneOrTokens)
-    }
-}
-
-impl JsonSchema for RawAuth {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "RawAuth".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let tokens = generator.subschema_for::<RawTokens>();
-        json_schema!({ "anyOf": [{ "const": "none" }, tokens] })
-    }
-}
-
-impl<'de> Deserialize<'de> for RawToken {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PlainOrEntry;
-
-        impl<'de> Visitor<'de> for PlainOrEntry {
-            type Value = RawToken;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a text or a mapping with `token`, `rights` and `routes`")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawToken, E> {
-                Ok(RawToken::Plain(text.into()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawToken, A::Error> {
-                RawTokenEntry::deserialize(MapAccessDeserializer::new(map)).map(RawToken::Entry)
-            }
-        }
-
-        deserializer.deserialize_any(PlainOrEntry)
-    }
-}
-
-impl JsonSchema for RawToken {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "RawToken".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let entry = generator.subschema_for::<RawTokenEntry>();
-        json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
-    }
 }

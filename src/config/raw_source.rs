@@ -49,6 +49,8 @@ pub struct RawSortedSet {
     pub unit: Option<ScoreUnit>,
     /// `member`: it is the payload. `hash`: it names a hash, whose fields make the payload, a JSON object.
     pub payload: Option<MemberPayload>,
+    /// Required with `payload: hash`: only hashes whose names begin with it are read and deleted.
+    pub hash_prefix: Option<String>,
     /// How often to look where Redis does not tell of changes (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Option<Period>,
 }
@@ -116,7 +118,8 @@ pub struct RawKafkaSource {
     /// What such a first start finds that is overdue by more is skipped and counted: 1s to 10000 days. Without it nothing
     /// is.
     pub max_overdue: Option<Period>,
-    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`.
+    /// SASL; PLAIN, unless `options` have another `sasl.mechanism`. Without TLS only with `security.protocol:
+    /// sasl_plaintext` in `options`.
     pub username: Option<String>,
     pub password: Option<Secret>,
     /// PEM; trusted in place of the system's certificates. It or `cert_file` means TLS.

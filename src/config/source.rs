@@ -109,14 +109,18 @@ fn insert(values: &mut Dict, path: &[String], text: &str) {
     }
 }
 
-/// Removes keys without a value. The names of sinks and routes stay: there it is a mistake.
+/// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.
+const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
+
+/// Removes keys without a value. The names of sinks and routes stay, and `NEVER_EMPTY`: there it is a mistake.
 pub fn without_empty(mut values: Dict) -> Dict {
     drop_empty(&mut values, true, false);
     values
 }
 
 fn drop_empty(values: &mut Dict, root: bool, names: bool) {
-    values.retain(|_, value| names || !matches!(value, Value::Empty(..)));
+    let stays = |key: &str| names || NEVER_EMPTY.contains(&key);
+    values.retain(|key, value| stays(key) || !matches!(value, Value::Empty(..)));
     for (key, value) in values {
         if let Value::Dict(_, inner) = value {
             drop_empty(inner, false, root && matches!(key.as_str(), "sinks" | "routes" | "sources"));

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    DelayFrom, DelayQueueConfig, KafkaSourceConfig, RabbitMqSourceConfig, Secret, SortedSetConfig, SourceConfig,
+    DelayFrom, DelayQueueConfig, KafkaSourceConfig, MemberPayload, RabbitMqSourceConfig, Secret, SortedSetConfig,
+    SourceConfig,
     check::millis,
     kafka,
     problem::{Path, Problems},
@@ -65,8 +66,33 @@ fn sorted_set(raw: RawSortedSet, at: &Path, limits: &Limits, problems: &mut Prob
     }
     let unit = problems.require(&at.key("unit"), raw.unit);
     let payload = problems.require(&at.key("payload"), raw.payload);
+    let hash_prefix = hash_prefix(raw.hash_prefix, payload, at, problems);
     let poll = poll(raw.poll, at, problems);
-    Some(SortedSetConfig { route: route?, key: key?, unit: unit?, payload: payload?, poll: poll? })
+    Some(SortedSetConfig { route: route?, key: key?, unit: unit?, hash_prefix, poll: poll? })
+}
+
+fn hash_prefix(
+    raw: Option<String>,
+    payload: Option<MemberPayload>,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<String> {
+    let at = at.key("hash_prefix");
+    match payload? {
+        MemberPayload::Member => {
+            if raw.is_some() {
+                problems.add(&at, "does nothing without `payload: hash`");
+            }
+            None
+        }
+        MemberPayload::Hash => {
+            let prefix = text(raw, &at, problems)?;
+            if prefix.starts_with('{') {
+                problems.add(&at, "must not begin with `{`: so do punctual's own keys");
+            }
+            Some(prefix)
+        }
+    }
 }
 
 fn delay_queue(raw: RawDelayQueue, at: &Path, limits: &Limits, problems: &mut Problems) -> Option<DelayQueueConfig> {

@@ -68,12 +68,12 @@ redis: { password: }
 server: { auth: { tokens: [plain, { token: t, rights: [read], routes: [a] }], open_metrics: true } }
 route_defaults: { retry: { max: 1m }, remember: { max: 90000 } }
 sinks:
-  web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_c2VjcmV0], headers: { X-A: '1' } }
+  web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw], headers: { X-A: '1' } }
   jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
   orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
   mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }
 sources:
-  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, route: a }
+  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, hash_prefix: task, route: a }
   go: { type: delayqueue, name: order-close, hash_tag: true, route: a, poll: 100ms }
   rabbit: { type: rabbitmq, url: 'amqp://mq', queue: in, id_from: message_id, delay_from: x_death, backoff: { max: 1m }, route: b.c }
   records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: r.k }
@@ -91,7 +91,7 @@ routes:
     let auth = config.server.auth.as_ref().unwrap();
     assert!(auth.open_metrics);
     assert_eq!(auth.tokens[0].rights, [Right::Schedule, Right::Read, Right::Admin]);
-    assert_eq!((auth.tokens[0].token.expose(), auth.tokens[0].routes[0].as_str()), ("plain", "*"));
+    assert_eq!((auth.tokens[0].digest, auth.tokens[0].routes[0].as_str()), (TokenDigest::of("plain"), "*"));
     assert_eq!((auth.tokens[1].rights[0], auth.tokens[1].routes[0].as_str()), (Right::Read, "a"));
     let SinkConfig::Http(web) = &config.sinks["web"] else { panic!("web is an HTTP sink") };
     assert_eq!(web.timeout, Duration::from_secs(10));
@@ -109,7 +109,10 @@ routes:
     assert!(mq.address.shape().is_none());
     assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
     let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
-    assert_eq!((set.key.as_str(), set.unit, set.payload), ("delayed", ScoreUnit::Milliseconds, MemberPayload::Hash));
+    assert_eq!(
+        (set.key.as_str(), set.unit, set.hash_prefix.as_deref()),
+        ("delayed", ScoreUnit::Milliseconds, Some("task"))
+    );
     assert_eq!((&*set.route, set.poll), ("a", SECOND));
     let SourceConfig::DelayQueue(go) = &config.sources["go"] else { panic!("go is a delayqueue") };
     assert_eq!((go.name.as_str(), go.prefix.as_str(), go.hash_tag, go.poll), ("order-close", "dp", true, SECOND / 10));
@@ -214,8 +217,17 @@ fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
 
     setup.sources.env.insert("PUNCTUAL__REDIS__URL".into(), "redis://two".into());
     assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Url("redis://two".into()));
-    setup.sources.redis_url = Some("embedded".into());
+    setup.sources.redis_url = Some(RedisUrlOption::Text("embedded".into()));
     assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Embedded);
+    let file = setup.directory.path().join("url");
+    std::fs::write(&file, "redis://:hunter2@three\n").unwrap();
+    setup.sources.redis_url = Some(RedisUrlOption::File(file.clone()));
+    assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Url("redis://:hunter2@three".into()));
+    std::fs::write(&file, "redis://:hunter2@three/x\n").unwrap();
+    let wrong = "--redis-url-file: redis.url: has `x` for the number of its database";
+    assert_eq!(setup.problems(), [wrong]);
+    std::fs::remove_file(&file).unwrap();
+    assert!(setup.problems()[0].starts_with("--redis-url-file: redis.url: the file `"), "{:?}", setup.problems());
 }
 
 #[test]

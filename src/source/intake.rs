@@ -13,11 +13,10 @@ use tokio::{
 
 use super::{
     entry::{Entry, folded},
-    id::digest,
     status::{Side, Status},
 };
 use crate::{
-    message::{Cancellation, MessageId, NewMessage, OnConflict, StoredMessage},
+    message::{Cancellation, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     port::StoreError,
     queue::{self, Cancelled, Queue, QueueError},

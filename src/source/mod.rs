@@ -3,7 +3,6 @@
 //! only after the intake has answered for it: then Redis has it, or keeps it as a dead letter.
 
 mod entry;
-mod id;
 mod intake;
 pub mod kafka;
 pub mod rabbitmq;
@@ -19,7 +18,6 @@ use crate::port::Bell;
 
 pub use self::{
     entry::Entry,
-    id::digest,
     intake::{Intake, Stopped},
     redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},

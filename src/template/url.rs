@@ -1,8 +1,9 @@
 //! A URL whose path and query may have placeholders. Where it leads to (scheme, user, host, port) never depends
 //! on a message.
 //!
-//! Values are percent-encoded down to the unreserved characters, so that none of them can add a segment or a
-//! parameter. Dot segments are refused, encoded or not: browsers' rules (and many servers) resolve both.
+//! Values are percent-encoded down to the unreserved characters, so that none of them can add a parameter, nor a segment
+//! for a server that splits a path before it decodes it. Many decode first: so `/` and `\` are refused in a path unless
+//! the sink allows them. Dot segments are always refused, encoded or not: browsers' rules (and many servers) resolve both.
 
 use std::borrow::Cow;
 
@@ -27,6 +28,8 @@ pub struct UrlTemplate {
     base: Url,
     /// `None`: `base` is the address of every message.
     target: Option<Target>,
+    /// Whether values in the path may have `/` and `\`.
+    slashes: bool,
 }
 
 #[derive(Clone)]
@@ -56,7 +59,7 @@ impl UrlTemplate {
         let mut base = Url::parse(&marked).map_err(wrong)?;
         base.set_fragment(None);
         if values == 0 {
-            return Ok(Self { base, target: None });
+            return Ok(Self { base, target: None, slashes: false });
         }
         let mut placeholders = parts.into_iter().filter(|part| matches!(part, Part::Value(_)));
         let path = split(base.path(), &word, &mut placeholders);
@@ -68,7 +71,7 @@ impl UrlTemplate {
         if has_dot_segment(&parts::sample(&path)) {
             return Err("has a segment `.` or `..` in its path".into());
         }
-        Ok(Self { base, target: Some(Target { path, query }) })
+        Ok(Self { base, target: Some(Target { path, query }), slashes: false })
     }
 
     /// Scheme, user, host and port are those of every message.
@@ -78,6 +81,12 @@ impl UrlTemplate {
 
     pub fn is_constant(&self) -> bool {
         self.target.is_none()
+    }
+
+    /// Lets values in the path have `/` and `\`, percent-encoded.
+    #[must_use]
+    pub fn with_slashes(self) -> Self {
+        Self { slashes: true, ..self }
     }
 
     #[must_use]
@@ -100,6 +109,11 @@ impl UrlTemplate {
         let path = values.fill(&target.path, |value, text| {
             if value.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
                 return Err("has a segment `.` or `..`, and stands in a path".into());
+            }
+            if !self.slashes && value.contains(['/', '\\']) {
+                return Err(
+                    "has a `/` or `\\`, and stands in a path: the sink does not say `allow_slashes: true`".into()
+                );
             }
             encode(value, text);
             Ok(())
@@ -198,7 +212,7 @@ mod tests {
             headers: [("X-A".to_owned(), ".".to_owned())].into(),
             ..Metadata::default()
         };
-        let url = template(text).render_allowed(&Allow::new(allow).unwrap(), "r", &metadata)?;
+        let url = template(text).with_slashes().render_allowed(&Allow::new(allow).unwrap(), "r", &metadata)?;
         Ok(url.into())
     }
 
@@ -229,6 +243,20 @@ mod tests {
             let url = rendered("https://h/hooks/{key}/x?tenant={key}&a=b", key, &["/hooks/*/x?tenant=*&a=b"]);
             assert_eq!(url, Ok(format!("https://h/hooks/{encoded}/x?tenant={encoded}&a=b")), "{key}");
         }
+    }
+
+    #[test]
+    fn a_value_in_the_path_has_no_slashes_unless_they_are_allowed() {
+        let rendered = |text: &str, key: &str| {
+            let metadata = Metadata { key: Some(key.into()), ..Metadata::default() };
+            template(text).render_allowed(&Allow::new(["**"]).unwrap(), "r", &metadata).map(String::from)
+        };
+        for key in ["x/admin", "x\\admin", "/", "\\"] {
+            let error = rendered("https://h/hooks/{key}", key).unwrap_err();
+            assert!(error.starts_with("its `key` has a `/` or `\\`, and stands in a path"), "{error}");
+        }
+        assert_eq!(rendered("https://h/hooks/{key}", "x%2Fadmin"), Ok("https://h/hooks/x%252Fadmin".into()));
+        assert_eq!(rendered("https://h/?a={key}", "x/admin"), Ok("https://h/?a=x%2Fadmin".into()));
     }
 
     #[test]

@@ -61,8 +61,14 @@ sinks:
     type: http
     url: '{}/{{key}}?from={{route}}'
     allow: ['/due/a*?from=hooks', '/due/b%2Fc?from=*']
-routes: {{ hooks: {{ sink: hook }} }}",
+  paths:
+    type: http
+    url: '{}/{{key}}'
+    allow: ['/due/**']
+    allow_slashes: true
+routes: {{ hooks: {{ sink: hook }}, paths: {{ sink: paths }} }}",
         redis.url(),
+        receiver.url(),
         receiver.url()
     );
     let punctual = Punctual::start(&configuration).await;
@@ -72,14 +78,20 @@ routes: {{ hooks: {{ sink: hook }} }}",
         dead(&punctual, "hooks").await,
         [
             ("a2", "rejected: its `key` has a segment `.` or `..`, and stands in a path"),
+            (
+                "b1",
+                "rejected: its `key` has a `/` or `\\`, and stands in a path: the sink does not say `allow_slashes: true`",
+            ),
             ("b2", "rejected: the path `/due/b` with its query is not allowed: no pattern of `allow` matches"),
             ("c1", "rejected: its `key` has a segment `.` or `..`, and stands in a path"),
         ]
         .map(|(id, error)| (id.to_owned(), error.to_owned()))
     );
+    schedule(&punctual, "paths", &[("d1", "x/admin"), ("d2", "x/../admin")]).await;
+    assert_eq!(dead(&punctual, "paths").await.len(), 1);
     let mut paths: Vec<_> = receiver.requests().iter().map(|request| request.path.clone()).collect();
     paths.sort();
-    assert_eq!(paths, ["/due/a%20b?from=hooks", "/due/a%3Fx%23y?from=hooks", "/due/b%2Fc?from=hooks"]);
+    assert_eq!(paths, ["/due/a%20b?from=hooks", "/due/a%3Fx%23y?from=hooks", "/due/x%2Fadmin"]);
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! The embedded Redis: a real redis-server, real process deaths.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::Path,
+    time::Duration,
+};
 
 use punctual::app::embedded::{Embedded, EmbeddedError, State, running_url};
 use rustix::process::{Pid, Signal, getpgid, kill_process};
@@ -147,4 +151,31 @@ async fn a_server_that_cannot_start_says_why() {
     let deep = directory.path().join("d".repeat(100));
     let error = Embedded::start(&deep).await.unwrap_err();
     assert!(matches!(error, EmbeddedError::PathTooLong(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_directory_of_another_user_and_a_planted_link_are_refused_and_nothing_is_written() {
+    let directory = Home::new();
+    let (data_dir, target) = (directory.path().join("data"), directory.path().join("target"));
+    for name in ["punctual.lock", "redis.lock", "redis.log", "redis.sock", "appendonlydir"] {
+        std::fs::create_dir(&data_dir).unwrap();
+        symlink(&target, data_dir.join(name)).unwrap();
+        let error = Embedded::start(&data_dir).await.unwrap_err();
+        assert!(matches!(error, EmbeddedError::Link(_)), "{name}: {error}");
+        assert!(!target.exists(), "{name}");
+        std::fs::remove_dir_all(&data_dir).unwrap();
+    }
+    // Another user's: one that is made so, where the tests may; else that of the root.
+    let foreign = if rustix::process::geteuid().is_root() {
+        std::fs::create_dir(&data_dir).unwrap();
+        chown(&data_dir, Some(65_534), None).unwrap();
+        data_dir.clone()
+    } else {
+        "/".into()
+    };
+    let before = foreign.metadata().unwrap().permissions().mode();
+    let error = Embedded::start(&foreign).await.unwrap_err();
+    assert!(matches!(error, EmbeddedError::Foreign { .. }), "{error}");
+    assert_eq!(foreign.metadata().unwrap().permissions().mode(), before);
+    assert!(!foreign.join("punctual.lock").exists());
 }

@@ -12,6 +12,7 @@ fn config(url: String, timeout: Duration) -> HttpSinkConfig {
     HttpSinkConfig {
         url: url.into(),
         allow: Allow::default(),
+        allow_slashes: false,
         timeout,
         signing_secrets: vec![],
         headers: HeaderMap::new(),

@@ -7,6 +7,7 @@ mod destinations;
 mod documents;
 mod e2e;
 mod embedded;
+mod examples;
 mod http_zoo;
 mod kafka;
 mod proxy;

@@ -112,6 +112,7 @@ fn unknown_and_duplicate_fields_are_refused() {
         r#"{"payload":1,"payload":2}"#,
         r#"{"payload":1,"id":"a","id":"b"}"#,
         r#"{"payload":1,"headers":{"a":"1","a":"2"}}"#,
+        r#"{"payload":1,"headers":{"X-Tenant":"1","x-tenant":"2"}}"#,
         r#"{"payload":1,"headers":{"a":1}}"#,
         r#"{"payload":1,"on_conflict":"merge"}"#,
     ] {

@@ -1,6 +1,9 @@
 //! Wrong configurations: every mistake is reported, where it was made.
 
+use self::entries::{ROUTE_MISTAKES, SOURCE_MISTAKES};
 use super::*;
+
+mod entries;
 
 fn problems(yaml: &str) -> Vec<String> {
     Setup::new(&[yaml], &[]).problems()
@@ -59,8 +62,51 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:46: server.auth.tokens.0.rights.0: `all` is unkn",
     ),
     (
-        "server: {auth: {tokens: [a, {token: a, rights: [read], routes: [b]}]}}",
+        "server: {auth: {tokens: [a, {token: c, rights: [read], routes: [b]}]}}",
         "1.yaml:1:65: server.auth.tokens.1.routes.0: route `b` is unknown: known: nothing",
+    ),
+    // Empty where a list is meant: never as if it were not there.
+    ("server:\n  auth:", "1.yaml:2:3: server.auth: must be `none` or a mapping with `tokens`"),
+    ("server:\n  auth: {}", "1.yaml:2:3: server.auth.tokens: is missing"),
+    ("server:\n  auth: {open_metrics: true}", "1.yaml:2:3: server.auth.tokens: is missing"),
+    ("server:\n  auth:\n    tokens:", "1.yaml:3:5: server.auth.tokens: must be a list, not empty"),
+    ("server:\n  auth:\n    tokens: []", "1.yaml:3:5: server.auth.tokens: is missing"),
+    (
+        "server:\n  auth:\n    tokens:\n    - token: a\n      rights: [read]\n      routes:",
+        "1.yaml:6:7: server.auth.tokens.0.routes: must be a list, not empty",
+    ),
+    (
+        "server: {auth: {tokens: [{token: a, rights: [read], routes: []}]}}",
+        "1.yaml:1:53: server.auth.tokens.0.routes: is empty: name routes, or `*` for all",
+    ),
+    (
+        "server:\n  auth:\n    tokens:\n    - token: a\n      rights:",
+        "1.yaml:5:7: server.auth.tokens.0.rights: must be a list, not empty",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', signing_secrets: }}",
+        "1.yaml:1:42: sinks.a.signing_secrets: must be a list, not empty",
+    ),
+    (
+        "sink_defaults: {http: {signing_secrets: }}",
+        "1.yaml:1:24: sink_defaults.http.signing_secrets: must be a list, not empty",
+    ),
+    // Tokens
+    (
+        "server: {auth: {tokens: [a, b, {token: a, rights: [read]}]}}",
+        "1.yaml:1:32: server.auth.tokens.2: is the token of server.auth.tokens.0 too",
+    ),
+    (
+        "server: {auth: {tokens: ['sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb', a]}}",
+        "1.yaml:1:101: server.auth.tokens.1: is the token of server.auth.tokens.0 too",
+    ),
+    (
+        "server: {auth: {tokens: ['sha256:ca978112']}}",
+        "1.yaml:1:26: server.auth.tokens.0: is not `sha256:` followed by 64 hexadecimal digits",
+    ),
+    (
+        "server: {auth: {tokens: [fifteen-letters]}, listen: '0.0.0.0:80'}",
+        "1.yaml:1:26: server.auth.tokens.0: is shorter than 16 characters, and `server.listen` is open to others",
     ),
     ("server: {max_payload: 4MiB}", "1.yaml:1:10: server.max_payload: `4MiB` is not within 1 .. 3MiB"),
     ("server: {request_timeout: 1ms}", "1.yaml:1:10: server.request_timeout: `1ms` is not within 100ms .. 1m"),
@@ -80,6 +126,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("sinks: {a: {type: http, url: 'ftp://b'}}", "1.yaml:1:25: sinks.a.url: has the scheme `ftp`; known: http, https"),
     ("sinks: {a: {type: http, url: 'http://b', timeout: 2h}}", "1.yaml:1:42: sinks.a.timeout: `2h` is not within"),
     (
+        "sinks: {a: {type: http, url: 'http://b', signing_secrets: [whsec_c2VjcmV0]}}",
+        "1.yaml:1:60: sinks.a.signing_secrets.0: has 6 bytes, Standard Webhooks asks for at least 24",
+    ),
+    (
         "sinks: {a: {type: http, url: 'http://b', headers: {'x y': c}}}",
         "1.yaml:1:52: sinks.a.headers.x y: `x y` is not a header name",
     ),
@@ -89,7 +139,11 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "sinks: {a: {type: http, url: 'http://b', headers: {x-A: c, x-a: d}}}",
-        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case",
+        "1.yaml:1:60: sinks.a.headers.x-a: comes twice: header names have no case, and",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b', headers: {X-A: c, X_a: d}}}",
+        "1.yaml:1:60: sinks.a.headers.X_a: comes twice: header names have no case, and receivers may take `_` for `-`",
     ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
@@ -131,6 +185,10 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "sinks: {a: {type: http, url: 'http://b/{key}', allow: ['http://b/*']}}",
         "1.yaml:1:56: sinks.a.allow.0: `http://b/*` matches nothing that `url` can become",
+    ),
+    (
+        "sinks: {a: {type: http, url: 'http://b/', allow_slashes: true}}",
+        "1.yaml:1:43: sinks.a.allow_slashes: does nothing: `url` has no placeholders",
     ),
     (
         "sinks: {a: {type: http, url: 'http://{key}/', allow: ['**']}}",
@@ -192,6 +250,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:52: sinks.a.username: needs a `security.protocol` with sasl in it",
     ),
     (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d, password: e}}",
+        "1.yaml:1:52: sinks.a.username: would leave without TLS, with its password: set `ca_file` or, in `options`, \
+         `security.protocol: sasl_ssl`; `sasl_plaintext` there means it",
+    ),
+    (
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', key_file: /etc/hostname}}",
         "1.yaml:1:52: sinks.a.key_file: needs `cert_file` too",
     ),
@@ -248,73 +311,6 @@ const MISTAKES: &[(&str, &str)] = &[
     ("route_defaults:\n  lese: 1s", "1.yaml:2:3: route_defaults.lese: `lese` is unknown: did you mean `lease`?"),
 ];
 
-/// What stands in a source, all else being right.
-const SOURCE_MISTAKES: &[(&str, &str)] = &[
-    ("type: sorted_set", "1.yaml:1:11: sources.a.key: is missing"),
-    (
-        "type: sorted_set, key: 'punctual:routes'",
-        "1.yaml:1:33: sources.a.key: `punctual:routes` is one of punctual's own keys",
-    ),
-    (
-        "type: sorted_set, unit: days, key: b",
-        "1.yaml:1:33: sources.a.unit: `days` is unknown: known: seconds, milliseconds",
-    ),
-    ("type: sorted_set, url: 'redis://b', key: b", "1.yaml:1:33: sources.a.url: `url` is unknown"),
-    ("type: sorted_set, poll: 0s, key: b", "1.yaml:1:33: sources.a.poll: `0s` is not within 10ms .. 5m"),
-    ("type: delayqueue", "1.yaml:1:11: sources.a.name: is missing"),
-    (
-        "type: delayqueue, name: b, hash_tag: true, prefix: punctual",
-        "1.yaml:1:58: sources.a.prefix: with a hash tag, keys of this prefix are punctual's own",
-    ),
-    ("type: rabbitmq, url: 'amqp://b'", "1.yaml:1:11: sources.a.queue: is missing"),
-    ("type: rabbitmq, url: 'http://b', queue: c", "1.yaml:1:31: sources.a.url: has the scheme `http`"),
-    (
-        "type: rabbitmq, prefetch: 0, url: 'amqp://b', queue: c",
-        "1.yaml:1:31: sources.a.prefetch: `0` is not within 1 .. 65535",
-    ),
-    (
-        "type: rabbitmq, backoff: {factor: 0}, url: 'amqp://b', queue: c",
-        "1.yaml:1:41: sources.a.backoff.factor: 0 is not within 1 .. 100",
-    ),
-    ("type: kafka, brokers: 'b:1', topics: c", "1.yaml:1:11: sources.a.group_id: is missing"),
-    ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),
-    (
-        "type: kafka, topics: 'b c', brokers: 'b:1', group_id: c",
-        "1.yaml:1:28: sources.a.topics.0: `b c` is not 1 to 249",
-    ),
-    (
-        "type: kafka, options: {enable.auto.commit: true}, topics: b, brokers: 'b:1', group_id: c",
-        "1.yaml:1:38: sources.a.options.enable.auto.commit: cannot be set: an offset is committed once Redis has",
-    ),
-];
-
-/// What a route may get wrong, with a sink `s` of timeout 10s.
-const ROUTE_MISTAKES: &[(&str, &str)] = &[
-    ("partitions: 0", "partitions: `0` is not within 1 .. 256"),
-    ("partitions: 70000", "partitions: `70000` is not within 1 .. 256"),
-    ("partitions: -1", "partitions: `-1` is not a whole number"),
-    ("partitions: 1.5", "partitions: `1.5` is not a whole number"),
-    ("lease: 2h", "lease: `2h` is not within 1s .. 1h"),
-    ("lease: 10s 499ms", "lease: `10s 499ms` is too short for the timeout of its sink, 10s, and 500ms"),
-    ("max_in_flight: 100001", "max_in_flight: `100001` is not within 1 .. 100000"),
-    (
-        "max_in_flight_bytes: 1MiB",
-        "max_in_flight_bytes: `1MiB` is too small for one message: server.max_payload and 128KiB, 1152KiB",
-    ),
-    ("retry: {max_attempts: 0}", "retry.max_attempts: `0` is not within 1 .. "),
-    ("retry: {initial: 0s}", "retry.initial: must be at least 1ms"),
-    ("retry: {factor: 0.5}", "retry.factor: 0.5 is not within 1 .. 100"),
-    ("retry: {factor: .nan}", "retry.factor: `.nan` is not a number"),
-    ("retry: {max: 1ms}", "retry.max: must not be shorter than `initial`"),
-    ("retry: {jitter: 2}", "retry.jitter: 2 is not within 0 .. 1"),
-    ("retry: {jitter: []}", "retry.jitter: must be a number, not a list"),
-    ("remember: {for: 721h}", "remember.for: `30days 1h` is not within 0s .. 30days"),
-    ("remember: {max: 0, for: 1s}", "remember.max: `0` is not within 1 .. 10000000"),
-    ("remember: {max: 5}", "remember.for: is missing: without it `max` means nothing"),
-    ("retry: 3", "retry: must be a mapping, not a number"),
-    ("sinks: s", "sinks: `sinks` is unknown: did you mean `sink`?"),
-];
-
 #[test]
 fn every_mistake_is_reported_where_it_was_made_and_alone() {
     let mut wrong = Vec::new();
@@ -361,8 +357,8 @@ fn all_mistakes_of_all_sources_are_reported_together() {
             "1.yaml:9:18: routes.c.lease: `5s` is too short for the timeout of its sink, 10s, and 500ms",
             "1.yaml:9:29: route_defaults.partitions: `many` is not a whole number",
             "2.yaml:2:49: sinks.web.timeout: `1x` is not a duration such as `30s`: unknown time unit \"x\", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)",
-            "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` followed by base64, as Standard Webhooks has it",
-            "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:2:80: sinks.web.signing_secrets.0: is not `whsec_` or `whsk_` followed by base64, as Standard Webhooks has it",
+            "2.yaml:2:89: sinks.web.signing_secrets.1: is not `whsec_` or `whsk_` followed by base64, as Standard Webhooks has it",
             "2.yaml:3:11: sinks.other.type: `carrier_pigeon` is unknown: known: http, kafka, redis_list, rabbitmq",
             "2.yaml:6:18: routes.a.lease: `2h` is not within 1s .. 1h",
             "2.yaml:7:7: routes.b.sink: sink `wbe` is unknown: did you mean `web`? known: list, other, web",

@@ -2,7 +2,10 @@
 //! our `User-Agent` and the message's headers, then the sink's own, then what punctual says about the
 //! message (`Punctual-*`, `webhook-*`). `Content-Type`: the sink's, else the message's, else octet-stream.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{
@@ -15,7 +18,7 @@ use reqwest::{Request, Url};
 use super::webhook::Signer;
 use crate::{
     config::HttpSinkConfig,
-    message::check_header_name,
+    message::{check_header_name, folded_header},
     sink::{Delivery, Domain},
     template::{Allow, UrlTemplate},
 };
@@ -35,6 +38,8 @@ pub struct RequestFactory {
     allow: Allow,
     /// `Authorization` of the URL's user and the configured headers.
     headers: HeaderMap,
+    /// Their names as receivers compare them: a message cannot set these in another spelling.
+    names: HashSet<String>,
     signer: Signer,
 }
 
@@ -46,6 +51,7 @@ impl RequestFactory {
         if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
             return Err("url: not an http:// or https:// address".into());
         }
+        let url = if config.allow_slashes { url.with_slashes() } else { url };
         let mut headers = HeaderMap::new();
         if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
@@ -53,8 +59,9 @@ impl RequestFactory {
         for (name, value) in &config.headers {
             headers.insert(name, value.clone());
         }
+        let names = headers.keys().map(|name| folded_header(name.as_str())).collect();
         let signer = Signer::new(&config.signing_secrets);
-        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, signer })
+        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer })
     }
 
     /// Where every request of this sink goes to, as far as connecting is concerned.
@@ -93,12 +100,20 @@ impl RequestFactory {
 
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(16);
-        headers.insert(USER_AGENT, AGENT);
+        let mut seen = HashSet::new();
         for (name, text) in &delivery.metadata.headers {
-            // Again here: whatever way the message took in, it must not touch the framing of the request.
+            // Again here: whatever way the message took in, it must not touch the framing of the request, nor get
+            // another value through than the one that `allow` was compared with.
             check_header_name(name)?;
-            headers.insert(header_name(name)?, header_value(name, text)?);
+            let folded = folded_header(name);
+            if !self.names.contains(&folded) {
+                headers.insert(header_name(name)?, header_value(name, text)?);
+            }
+            if !seen.insert(folded) {
+                return Err(format!("header `{name}` comes twice, in another spelling"));
+            }
         }
+        headers.entry(USER_AGENT).or_insert(AGENT);
         let content_type = match &delivery.metadata.content_type {
             Some(text) => header_value("content_type", text)?,
             None => OCTET_STREAM,
@@ -158,6 +173,7 @@ mod tests {
         HttpSinkConfig {
             url: "http://example.org/due?a=b".into(),
             allow: Allow::default(),
+            allow_slashes: false,
             timeout: Duration::from_secs(1),
             signing_secrets: vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()],
             headers: headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
@@ -210,6 +226,9 @@ mod tests {
             request(&[("X-Tenant", "ours"), ("Authorization", "Bearer x")], &[("x-tenant", "theirs")]).unwrap();
         assert_eq!(request.headers()["x-tenant"], "ours");
         assert_eq!(request.headers()["authorization"], "Bearer x");
+        let request = self::request(&[("X-Tenant", "ours")], &[("X_Tenant", "theirs")]).unwrap();
+        assert_eq!(request.headers()["x-tenant"], "ours");
+        assert!(!request.headers().contains_key("x_tenant"), "CGI makes the same of both");
     }
 
     #[test]
@@ -242,12 +261,18 @@ mod tests {
             ("content-length", "1"),
             ("punctual-id", "x"),
             ("webhook-signature", "x"),
+            ("Punctual_Id", "x"),
+            ("webhook_signature", "x"),
+            ("Transfer_Encoding", "chunked"),
+            ("Content_Length", "1"),
             ("a b", "x"),
             ("x", "a\r\nb: c"),
             ("x", "\0"),
         ] {
             assert!(request(&[], &[(name, value)]).is_err(), "{name:?}");
         }
+        let error = request(&[], &[("X-Tenant", "a"), ("x-tenant", "b")]).unwrap_err();
+        assert_eq!(error, "header `x-tenant` comes twice, in another spelling");
     }
 
     #[test]
@@ -271,7 +296,8 @@ mod tests {
             request("a/../b").unwrap_err(),
             "its header `X-Tenant` has a segment `.` or `..`, and stands in a path"
         );
-        assert_eq!(request("a/b").unwrap().url().as_str(), "http://example.org/a%2Fb");
+        assert!(request("a/b").unwrap_err().contains("`allow_slashes: true`"));
+        assert_eq!(request("a b").unwrap().url().as_str(), "http://example.org/a%20b");
         assert!(request("b").unwrap_err().contains("not allowed"));
     }
 

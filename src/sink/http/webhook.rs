@@ -1,12 +1,20 @@
-//! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): an HMAC-SHA256 over
-//! `{id}.{timestamp}.{payload}`, one for each secret so that a receiver can change over.
+//! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): an HMAC-SHA256 (`v1`) or ed25519
+//! (`v1a`) over `{id}.{timestamp}.{payload}`, one for each secret so that a receiver can change over.
+//!
+//! An id with a dot could be read with another border, as another id and timestamp: `webhook-id` is its digest.
+
+use std::borrow::Cow;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use ring::signature::Ed25519KeyPair;
 use sha2::Sha256;
 
-use crate::{config::SigningSecret, message::MessageId};
+use crate::{
+    config::SigningSecret,
+    message::{MessageId, digest},
+};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -14,13 +22,44 @@ const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
 /// The secrets of one sink; signs nothing when there are none.
 pub struct Signer {
-    keys: Vec<Hmac<Sha256>>,
+    keys: Vec<Key>,
+}
+
+enum Key {
+    Symmetric(Hmac<Sha256>),
+    Asymmetric(Box<Ed25519KeyPair>),
+}
+
+impl Key {
+    fn new(secret: &SigningSecret) -> Self {
+        match secret {
+            SigningSecret::Symmetric(key) => Self::Symmetric(Hmac::new_from_slice(key).expect("any length is a key")),
+            SigningSecret::Asymmetric(seed) => {
+                let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("32 bytes are a seed");
+                Self::Asymmetric(Box::new(pair))
+            }
+        }
+    }
+
+    fn signature(&self, head: &str, payload: &[u8]) -> String {
+        match self {
+            Self::Symmetric(key) => {
+                let mut mac = key.clone();
+                mac.update(head.as_bytes());
+                mac.update(payload);
+                format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()))
+            }
+            Self::Asymmetric(pair) => {
+                let signature = pair.sign(&[head.as_bytes(), payload].concat());
+                format!("v1a,{}", BASE64_STANDARD.encode(signature))
+            }
+        }
+    }
 }
 
 impl Signer {
     pub fn new(secrets: &[SigningSecret]) -> Self {
-        let key = |secret: &SigningSecret| Hmac::new_from_slice(secret.expose()).expect("any length is a key");
-        Self { keys: secrets.iter().map(key).collect() }
+        Self { keys: secrets.iter().map(Key::new).collect() }
     }
 
     /// Adds the three headers. `timestamp` in seconds since the epoch.
@@ -28,19 +67,15 @@ impl Signer {
         if self.keys.is_empty() {
             return;
         }
-        let signatures: Vec<String> = self.keys.iter().map(|key| signature(key, id, timestamp, payload)).collect();
+        let id =
+            if id.as_str().contains('.') { Cow::Owned(digest(&[id.as_str().as_bytes()])) } else { Cow::Borrowed(id) };
+        let head = format!("{id}.{timestamp}.");
+        let signatures: Vec<String> = self.keys.iter().map(|key| key.signature(&head, payload)).collect();
         let value = |text: &str| HeaderValue::from_str(text).expect("ids, digits and base64 are plain ASCII");
         headers.insert(ID, value(id.as_str()));
         headers.insert(TIMESTAMP, timestamp.into());
         headers.insert(SIGNATURE, value(&signatures.join(" ")));
     }
-}
-
-fn signature(key: &Hmac<Sha256>, id: &MessageId, timestamp: u64, payload: &[u8]) -> String {
-    let mut mac = key.clone();
-    mac.update(format!("{id}.{timestamp}.").as_bytes());
-    mac.update(payload);
-    format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()))
 }
 
 #[cfg(test)]
@@ -52,8 +87,12 @@ mod tests {
     const EXPECTED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     fn signed(secrets: &[&str]) -> HeaderMap {
+        signed_as("msg_p5jXN8AQM9LWM0D4loKWxJek", secrets)
+    }
+
+    fn signed_as(id: &str, secrets: &[&str]) -> HeaderMap {
         let secrets: Vec<_> = secrets.iter().map(|secret| SigningSecret::parse(secret).unwrap()).collect();
-        let id = MessageId::parse("msg_p5jXN8AQM9LWM0D4loKWxJek").unwrap();
+        let id = MessageId::parse(id).unwrap();
         let mut headers = HeaderMap::new();
         Signer::new(&secrets).sign(&mut headers, &id, 1_614_265_330, br#"{"test": 2432232314}"#);
         headers
@@ -69,11 +108,36 @@ mod tests {
 
     #[test]
     fn each_secret_signs_and_none_signs_nothing() {
-        let headers = signed(&["whsec_b2xk", SECRET]);
+        let headers = signed(&["whsec_b2xkIHNlY3JldCwgb2xkIHNlY3JldCwgb2xk", SECRET]);
         let signatures: Vec<_> = headers[SIGNATURE].to_str().unwrap().split(' ').collect();
         assert_eq!(signatures.len(), 2);
         assert_eq!(signatures[1], EXPECTED);
         assert_ne!(signatures[0], EXPECTED);
         assert!(signed(&[]).is_empty());
+    }
+
+    #[test]
+    fn an_id_with_a_dot_is_its_digest() {
+        let headers = signed_as("order.1614265330", &[SECRET]);
+        let id = headers[ID].to_str().unwrap();
+        assert!(id.starts_with('~') && !id.contains('.'), "{id}");
+        let signed = |id: &str| signed_as(id, &[SECRET])[SIGNATURE].clone();
+        assert_eq!(headers[SIGNATURE], signed(id), "it is what was signed");
+        assert_ne!(headers[ID], signed_as("order.1614265331", &[SECRET])[ID]);
+    }
+
+    #[test]
+    fn an_ed25519_key_signs_what_its_public_key_verifies() {
+        // RFC 8032, section 7.1, test 1.
+        let public = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
+        let headers = signed(&["whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=", SECRET]);
+        let (asymmetric, symmetric) = headers[SIGNATURE].to_str().unwrap().split_once(' ').unwrap();
+        assert_eq!(symmetric, EXPECTED);
+        let signature = BASE64_STANDARD.decode(asymmetric.strip_prefix("v1a,").unwrap()).unwrap();
+        let public = BASE64_STANDARD.decode(public).unwrap();
+        let public = ring::signature::UnparsedPublicKey::new(&ring::signature::ED25519, public);
+        let signed = br#"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{"test": 2432232314}"#;
+        assert!(public.verify(signed, &signature).is_ok());
+        assert!(public.verify(b"another", &signature).is_err());
     }
 }

@@ -36,6 +36,11 @@ const PERSISTENT: u8 = 2;
 /// body's size.
 const HEADER_FRAME: usize = 8 + 12;
 
+/// Headers of which RabbitMQ takes further routing keys. Over anything but a list it closes the channel.
+const COPIES: [&str; 2] = ["CC", "BCC"];
+/// As `reply_to` it asks for an answer over this channel, and RabbitMQ closes one that consumes no answers.
+const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to";
+
 /// One message, ready to be published any number of times.
 pub struct Prepared {
     /// Its place in the batch.
@@ -61,7 +66,7 @@ impl Prepared {
     /// `frame_max`: bytes of the largest frame that the broker takes.
     ///
     /// # Errors
-    /// What of the message AMQP cannot carry.
+    /// What of the message AMQP cannot carry, or RabbitMQ would close the channel over.
     pub fn new(
         (index, domain): (usize, Option<Domain>),
         delivery: Delivery,
@@ -78,6 +83,11 @@ impl Prepared {
         }
         for (name, value) in &delivery.metadata.headers {
             headers.insert(short("header name", name)?, text(value));
+        }
+        for name in COPIES {
+            if !matches!(headers.inner().get(name), None | Some(AMQPValue::FieldArray(_))) {
+                return Err(format!("header `{name}` is no list: RabbitMQ closes the channel over it"));
+            }
         }
         headers.insert(ID.into(), text(delivery.id.as_str()));
         headers.insert(ROUTE.into(), text(&delivery.route));
@@ -96,6 +106,9 @@ impl Prepared {
         }
         if let Some(origin) = origin {
             properties = with_original(properties, origin)?;
+        }
+        if properties.reply_to().as_ref().is_some_and(|name| name.as_str() == DIRECT_REPLY) {
+            return Err(format!("`reply_to` is `{DIRECT_REPLY}`: RabbitMQ closes the channel over it"));
         }
         let bytes = HEADER_FRAME + encoded_bytes(&properties);
         if bytes > frame_max {
@@ -232,6 +245,27 @@ mod tests {
         assert_eq!(one.properties.message_id().as_ref().unwrap().as_str(), "a b");
         assert_eq!(one.properties.cluster_id().as_ref().unwrap().as_str(), "c");
         assert_eq!(*one.properties.timestamp(), Some(7));
+    }
+
+    #[test]
+    fn what_rabbitmq_closes_the_channel_over_is_refused() {
+        let error = |metadata| Prepared::new((0, None), delivery("a", metadata), "k", usize::MAX).err();
+        let with = |name: &str| Metadata { headers: [(name.into(), "q".into())].into(), ..Metadata::default() };
+        assert_eq!(error(with("CC")).as_deref(), Some("header `CC` is no list: RabbitMQ closes the channel over it"));
+        assert!(error(with("BCC")).is_some());
+        assert_eq!(error(with("cc")), None, "to RabbitMQ another header");
+        let typed = |value| {
+            let header = TypedHeader { name: "CC".into(), value: amqp::to_typed(&value).unwrap() };
+            Metadata { origin: Origin { headers: vec![header], ..Origin::default() }.or_none(), ..Metadata::default() }
+        };
+        assert!(error(typed(AMQPValue::LongInt(1))).is_some());
+        assert_eq!(error(typed(AMQPValue::FieldArray(vec![text("q")].into()))), None);
+        let reply_to = |name: &str| {
+            let properties = Properties { reply_to: Some(name.into()), ..Properties::default() };
+            Metadata { properties: Some(Box::new(properties)), ..Metadata::default() }
+        };
+        assert!(error(reply_to("amq.rabbitmq.reply-to")).unwrap().starts_with("`reply_to` is `amq.rabbitmq.reply-to`"));
+        assert_eq!(error(reply_to("answers")), None);
     }
 
     #[test]

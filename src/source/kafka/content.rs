@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use crate::message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text};
+use crate::message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header};
 
 /// What a Kafka sink sets itself: of a record that punctual delivered before, they are dropped.
 const REPLACED: [&str; 4] = ["punctual-id", "punctual-route", "punctual-attempt", "punctual-due"];
@@ -14,7 +14,7 @@ const REPLACED: [&str; 4] = ["punctual-id", "punctual-route", "punctual-attempt"
 pub fn metadata(key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
     let mut counts = BTreeMap::new();
     for (name, _) in headers {
-        *counts.entry(name.as_str()).or_insert(0) += 1;
+        *counts.entry(folded_header(name)).or_insert(0) += 1;
     }
     let (mut metadata, mut origin) = (Metadata::default(), Origin::default());
     match key.map(|key| (key, text(key))) {
@@ -26,7 +26,7 @@ pub fn metadata(key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], dropp
         if dropped.contains(&name.as_str()) || REPLACED.contains(&name.as_str()) {
             continue;
         }
-        let alone = counts[name.as_str()] == 1;
+        let alone = counts[&folded_header(name)] == 1;
         match value.as_deref().map(|value| (value, text(value))) {
             Some((_, Some(text))) if alone && name == "content-type" => metadata.content_type = Some(text.to_owned()),
             Some((_, Some(text))) if alone && check_header_name(name).is_ok() => {
@@ -62,6 +62,8 @@ mod tests {
             ("content-type", Some(b"text/plain")),
             ("twice", Some(b"1")),
             ("twice", Some(b"2")),
+            ("X-Case", Some(b"1")),
+            ("x-case", Some(b"2")),
             ("a b", Some(b"1")),
             ("Host", Some(b"1")),
             ("bytes", Some(b"\xff")),
@@ -77,7 +79,7 @@ mod tests {
         let origin = metadata.origin.as_ref().unwrap();
         assert_eq!(origin.key_base64.as_deref(), Some("/w=="));
         let names: Vec<&str> = origin.headers.iter().map(|header| header.name.as_str()).collect();
-        assert_eq!(names, ["twice", "twice", "a b", "Host", "bytes", "null"]);
+        assert_eq!(names, ["twice", "twice", "X-Case", "x-case", "a b", "Host", "bytes", "null"]);
         assert_eq!(metadata.validate(), Ok(()));
     }
 }

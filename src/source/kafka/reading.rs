@@ -9,8 +9,8 @@ use super::{
     timing::{self, TIMING},
 };
 use crate::{
-    message::{Cancellation, MessageId, NewMessage, OnConflict},
-    source::{Entry, digest},
+    message::{Cancellation, MessageId, NewMessage, OnConflict, digest},
+    source::Entry,
     time::Due,
 };
 

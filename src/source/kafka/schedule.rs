@@ -9,8 +9,7 @@ use super::{
     record::Record,
 };
 use crate::{
-    message::{MessageId, Metadata, Origin},
-    source::digest,
+    message::{MessageId, Metadata, Origin, digest},
     time::{Due, UnixMillis},
 };
 

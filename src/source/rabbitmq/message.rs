@@ -10,7 +10,7 @@
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, what the broker counts and what punctual sets anew | nothing |
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use lapin::{
@@ -27,8 +27,9 @@ use crate::{
     config::IdFrom,
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
+        digest, folded_header,
     },
-    source::{Entry, digest},
+    source::Entry,
     time::Due,
 };
 
@@ -73,8 +74,13 @@ impl Reader {
         let (id, mut origin) = self.id(&delivery.properties, headers, rounds, unreadable.as_deref());
         let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
         let mut metadata = Metadata::default();
+        let mut counts = BTreeMap::new();
+        for name in headers.inner().keys() {
+            *counts.entry(folded_header(name.as_str())).or_insert(0) += 1;
+        }
         for (name, value) in headers.inner() {
-            match (self.is_stripped(name.as_str()), plain(name, value)) {
+            let alone = counts[&folded_header(name.as_str())] == 1;
+            match (self.is_stripped(name.as_str()), plain(name, value).filter(|_| alone)) {
                 (true, _) => {}
                 (false, Some(text)) => {
                     metadata.headers.insert(name.to_string(), text.to_owned());
@@ -232,6 +238,8 @@ mod tests {
         let odd = [
             ("two words", string("v")),
             ("Host", string("v")),
+            ("X-Case", string("1")),
+            ("x-case", string("2")),
             ("control", string("a\nb")),
             ("count", AMQPValue::LongInt(1)),
             ("punctual-other", string("v")),

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::{Bells, Intake, Source};
 use crate::{
-    config::{DelayQueueConfig, MemberPayload, ScoreUnit, SortedSetConfig},
+    config::{DelayQueueConfig, ScoreUnit, SortedSetConfig},
     connection::Connection,
     store::redis::{DelayQueueKeys, Foreign},
 };
@@ -50,9 +50,9 @@ impl RedisSets {
             ScoreUnit::Milliseconds => 1,
         };
         let key = config.key.clone();
-        let place = match config.payload {
-            MemberPayload::Member => Foreign::Members { key, unit },
-            MemberPayload::Hash => Foreign::Hashes { key, unit },
+        let place = match config.hash_prefix.clone() {
+            None => Foreign::Members { key, unit },
+            Some(prefix) => Foreign::Hashes { key, unit, prefix },
         };
         Self::new(place, config.poll, client, connection, max_sleep)
     }

@@ -3,8 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
-    message::{MessageId, Metadata, Origin},
-    source::digest,
+    message::{MessageId, Metadata, Origin, digest},
     store::redis::{Foreign, ForeignEntry},
 };
 
@@ -39,7 +38,7 @@ mod tests {
     #[test]
     fn names_are_kept_and_payloads_are_not_told_twice() {
         let members = Foreign::Members { key: "k".into(), unit: 1 };
-        let hashes = Foreign::Hashes { key: "k".into(), unit: 1 };
+        let hashes = Foreign::Hashes { key: "k".into(), unit: 1, prefix: "task".into() };
         let named = entry(&hashes, Bytes::from_static(b"task:1"), None);
         assert_eq!((named.id.as_str(), named.metadata.origin), ("task:1", None));
         let odd = entry(&hashes, Bytes::from_static(b"task 1"), None);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{RedisStore, keys, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
+use super::{RedisStore, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
 use crate::{
     message::{MessageId, Metadata},
     port::{Partition, StoreError},
@@ -27,8 +27,9 @@ const ROOM: usize = 1000;
 pub enum Foreign {
     /// A sorted set of payloads. `unit`: milliseconds in 1 of a score.
     Members { key: String, unit: u32 },
-    /// A sorted set of names of hashes, whose fields are the payload.
-    Hashes { key: String, unit: u32 },
+    /// A sorted set of names of hashes, whose fields are the payload. Only hashes whose names begin with `prefix` are
+    /// touched.
+    Hashes { key: String, unit: u32, prefix: String },
     /// The keys of hdt3213/delayqueue.
     DelayQueue(DelayQueueKeys),
 }
@@ -79,7 +80,7 @@ pub enum Room {
 impl RedisStore {
     pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, StoreError> {
         let (keys, sets, unit): (Vec<&str>, _, _) = match place {
-            Foreign::Members { key, unit } | Foreign::Hashes { key, unit } => (vec![key], 1, *unit),
+            Foreign::Members { key, unit } | Foreign::Hashes { key, unit, .. } => (vec![key], 1, *unit),
             Foreign::DelayQueue(keys) => {
                 (vec![&keys.pending, &keys.unack, &keys.ready, &keys.retry], 2, DelayQueueKeys::UNIT)
             }
@@ -121,15 +122,20 @@ impl RedisStore {
             &own.route,
             &own.remembered,
         ];
-        let members = batch.iter().map(|entry| &entry.member);
+        let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
             Foreign::Members { key, .. } => {
                 keys.push(key);
                 script::TAKE_MEMBER.keys(&keys)
             }
-            Foreign::Hashes { key, .. } => {
+            Foreign::Hashes { key, prefix, .. } => {
                 keys.push(key);
-                script::TAKE_HASH.keys_and(&keys, &members.map(|member| member.to_vec()).collect::<Vec<_>>())
+                // The script refuses the others too. Named among its keys, one that this user may not touch would fail
+                // the whole call.
+                let named = |member: &[u8]| member.starts_with(prefix.as_bytes());
+                let details =
+                    members.map(|member| if named(member) { member.to_vec() } else { key.as_bytes().to_vec() });
+                script::TAKE_HASH.keys_and(&keys, &details.collect::<Vec<_>>())
             }
             Foreign::DelayQueue(theirs) => {
                 keys.extend([&*theirs.pending, &theirs.ready, &theirs.retry, &theirs.unack, &theirs.counts]);
@@ -141,12 +147,12 @@ impl RedisStore {
         if let Foreign::Members { unit, .. } | Foreign::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }
+        if let Foreign::Hashes { prefix, .. } = place {
+            call = call.arg(prefix);
+        }
         for ForeignEntry { member, id, metadata } in batch {
             let metadata = serde_json::to_vec(metadata).expect("strings and integers always serialize");
             call = call.arg(id.as_str()).arg(&member[..]).arg(metadata);
-            if matches!(place, Foreign::Hashes { .. }) {
-                call = call.arg(u8::from(keys::is_own(&self.prefix, member)));
-            }
         }
         let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);

@@ -5,11 +5,6 @@ pub fn routes_key(prefix: &str) -> String {
     format!("{prefix}:routes")
 }
 
-/// Whether a key may be one of ours: what others say must not touch it.
-pub fn is_own(prefix: &str, key: &[u8]) -> bool {
-    key == routes_key(prefix).as_bytes() || key.starts_with(format!("{{{prefix}:").as_bytes())
-}
-
 /// The keys of a hdt3213/delayqueue, as its producers and consumers spell them.
 #[derive(Clone, Debug)]
 pub struct DelayQueueKeys {

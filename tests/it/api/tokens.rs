@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use punctual::{
-    config::{AuthConfig, Right, TokenConfig},
+    config::{AuthConfig, Right, TokenConfig, TokenDigest},
     connection::Connection,
     message::{MessageId, Metadata, NewMessage, OnConflict},
     port::Partition,
@@ -36,7 +36,7 @@ const CALLS: [(&str, &str, Option<Right>); 16] = [
 
 async fn guarded(open_metrics: bool) -> ApiServer {
     let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
-        token: token.into(),
+        digest: TokenDigest::of(token),
         rights: rights.to_vec(),
         routes: routes.iter().map(ToString::to_string).collect(),
     };

@@ -28,7 +28,9 @@ pub async fn post(client: &Client, count: u64, rate: u64, more: impl Fn(u64) -> 
             let mut message = more(n);
             message["id"] = format!("m{n}").into();
             message["deliver_at"] = (start + n * 1000 / rate).into();
-            message["payload"] = n.to_string().into();
+            if message["payload"].is_null() {
+                message["payload"] = n.to_string().into();
+            }
             message
         });
         client.schedule("r", &messages.collect::<Value>().to_string()).await;

@@ -9,7 +9,7 @@ use crate::support::{
 
 const TOKEN: &str = "token-81fa6c2d";
 const PASSWORD: &str = "password-7c1e90ab";
-const SIGNING: &str = "whsec_c2lnbmluZy1zZWNyZXQtNWQ0Yzc4";
+const SIGNING: &str = "whsec_c2lnbmluZy1zZWNyZXQtNWQ0Yzc4LTI0";
 const SINK_PASSWORD: &str = "sink-password-2b7d";
 const HEADER: &str = "header-secret-0f3a";
 const PAYLOAD: &str = "payload-secret-66e1";

@@ -11,8 +11,16 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
     assert_eq!(client.call("GET", "/v1/routes", "").await.json, serde_json::json!({ "routes": [] }));
     let stats = punctual.command(&["stats", "--json", "--redis-url", "embedded"]).await;
     assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    std::fs::write(punctual.path("url"), "embedded\n").unwrap();
+    let stats = punctual.command(&["stats", "--json", "--redis-url-file", "url"]).await;
+    assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    let both = punctual.command(&["stats", "--redis-url", "embedded", "--redis-url-file", "url"]).await;
+    assert_eq!(both.code, Some(2), "{both:?}");
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
+    let log = punctual.log();
+    let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("the API asks for no token"));
+    assert_eq!(warned.count(), 1, "{log}");
     assert!(!punctual.path("data/redis.sock").exists(), "its redis ended with it");
 }
 

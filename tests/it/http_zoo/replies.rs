@@ -310,7 +310,7 @@ async fn a_request_is_signed_and_carries_the_address_s_user() {
         async move {
             let head = read_request(&mut stream).await.expect("a request");
             seen.lock().unwrap().push(head);
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await.unwrap();
         }
     });
     let url = format!("http://user:hidden@127.0.0.1:{}/due?a=%20b#part", server.port());
@@ -320,9 +320,12 @@ async fn a_request_is_signed_and_carries_the_address_s_user() {
     let sink = punctual::sink::http::HttpSink::with_clock(&config, clock).unwrap();
     let batch = vec![delivery("msg_p5jXN8AQM9LWM0D4loKWxJek", r#"{"test": 2432232314}"#)];
     assert_eq!(send(&sink, batch).await, [Outcome::Confirmed]);
-    let heads = heads.lock().unwrap();
-    let head = &heads[0];
+    let head = heads.lock().unwrap()[0].clone();
     assert!(head.starts_with("POST /due?a=%20b HTTP/1.1\r\n"), "{head}");
+    assert_eq!(send(&sink, vec![delivery("a.1614265330", "x")]).await, [Outcome::Confirmed]);
+    let dotted = heads.lock().unwrap()[1].clone();
+    assert!(dotted.contains("punctual-id: a.1614265330\r\n"), "{dotted}");
+    assert!(dotted.contains("webhook-id: ~") && !dotted.contains("webhook-id: a"), "{dotted}");
     for line in [
         "webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp: 1614265330",

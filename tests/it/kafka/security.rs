@@ -148,7 +148,7 @@ async fn the_program_delivers_with_certificates_and_with_a_password_and_check_co
                 },
                 "sasl": {
                     "type": "kafka", "brokers": [sasl], "topic": TOPIC, "timeout": "5s",
-                    "username": "punctual", "password": password,
+                    "username": "punctual", "password": password, "options": { "security.protocol": "sasl_plaintext" },
                 },
             },
             "routes": { "a": { "sink": "tls" }, "b": { "sink": "sasl" } },

@@ -234,20 +234,20 @@ async fn a_routing_key_that_is_forbidden_is_rejected_and_no_other_message_is_sen
 }
 
 #[tokio::test]
-async fn a_broken_header_among_255_good_messages_costs_no_more_than_two_copies_of_each() {
-    let server = RabbitMq::shared().await;
-    server.declare("broken-header", "k").await;
-    let sink = sink(&server.config("broken-header"));
+async fn a_message_too_large_for_the_broker_among_255_good_ones_costs_no_more_than_two_copies_of_each() {
+    let server = RabbitMq::start_with("max_message_size = 10000\n").await;
+    server.declare("too-large", "k").await;
+    let sink = sink(&server.config("too-large"));
     for place in [0, 1, 100, 255] {
         let mut batch = messages(&format!("good-{place}-"), 255, "k");
         let mut broken = message("broken", "k");
-        broken.metadata.headers.insert("CC".into(), "text".into());
+        broken.payload = vec![7; 10_001].into();
         batch.insert(place, broken);
         let outcomes = send(&sink, batch).await;
         for (index, outcome) in outcomes.iter().enumerate() {
             assert_eq!(outcome.failure_kind(), (index == place).then_some("rejected"), "{index}: {outcome:?}");
         }
-        let got = server.drain("broken-header").await;
+        let got = server.drain("too-large").await;
         println!("{} copies of 255 with a broken one at {place}", got.len());
         assert_eq!(copies(&got).len(), 255);
         assert!(most_copies(&got) <= 2, "{:?}", copies(&got));

@@ -172,19 +172,19 @@ async fn a_forbidden_routing_key_kills_its_own_messages_and_leaves_the_others_al
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_header_among_255_good_messages_is_dead_and_each_other_arrives_at_most_twice() {
+async fn a_message_too_large_for_the_broker_among_255_good_ones_is_dead_and_each_other_arrives_at_most_twice() {
     const COUNT: u64 = 256;
     const BROKEN: u64 = 200;
     let _alone = alone().await;
-    let broker = RabbitMq::shared().await;
-    broker.declare("program-header", "k").await;
+    let broker = RabbitMq::start_with("max_message_size = 10000\n").await;
+    broker.declare("program-large", "k").await;
     let redis = RedisServer::start().await;
-    let punctual = pipeline(&redis, broker, "guest", json!({ "exchange": "program-header" })).await;
+    let punctual = pipeline(&redis, &broker, "guest", json!({ "exchange": "program-large" })).await;
     let client = Client::of(&punctual);
-    let (ending, reading) = consume(broker, "program-header").await;
+    let (ending, reading) = consume(&broker, "program-large").await;
     // All due in the same millisecond.
     post(&client, COUNT, 1_000_000, |n| match n {
-        BROKEN => json!({ "key": "k", "headers": { "CC": "text" } }),
+        BROKEN => json!({ "key": "k", "payload": "x".repeat(10_001) }),
         _ => json!({ "key": "k" }),
     })
     .await;
@@ -192,7 +192,7 @@ async fn a_broken_header_among_255_good_messages_is_dead_and_each_other_arrives_
     drop(ending);
     let arrivals = reading.await.expect("it reads");
     let copies: usize = arrivals.values().map(|(copies, _)| copies).sum();
-    println!("rabbitmq: one broken header among {} good: {copies} copies, {} dead", arrivals.len(), stats["dead"]);
+    println!("rabbitmq: one too large among {} good: {copies} copies, {} dead", arrivals.len(), stats["dead"]);
     assert_eq!((arrivals.len() as u64, &stats["dead"]), (COUNT - 1, &json!(1)), "{stats}");
     assert!(most_copies(&arrivals) <= 2, "{} copies", most_copies(&arrivals));
     let dead = client.call("GET", &format!("/v1/routes/r/messages/m{BROKEN}"), "").await.json;

@@ -2,6 +2,7 @@
 
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use punctual::{
+    message::Properties,
     outcome::Outcome,
     sink::{Delivery, Sink},
 };
@@ -13,16 +14,45 @@ use crate::support::{
     send, send_one,
 };
 
-/// `CC` must be a list to RabbitMQ, which closes the channel over a text.
+/// A broker that closes the channel over `poison`, which is larger than what it takes.
+const SMALL_MESSAGES: &str = "max_message_size = 10000\n";
+
 fn poison(id: &str) -> Delivery {
     let mut poison = message(id, "k");
-    poison.metadata.headers.insert("CC".into(), "text".into());
+    poison.payload = vec![7; 10_001].into();
     poison
 }
 
 #[tokio::test]
-async fn what_makes_the_broker_close_the_channel_is_rejected_alone() {
+async fn what_rabbitmq_is_known_to_close_the_channel_over_is_refused_before_it_is_published() {
     let server = RabbitMq::shared().await;
+    server.declare("known", "k").await;
+    let sink = sink(&server.config("known"));
+    let with_header = |id: &str, name: &str| {
+        let mut one = message(id, "k");
+        one.metadata.headers.insert(name.into(), "elsewhere".into());
+        one
+    };
+    let mut reply = message("reply", "k");
+    let properties = Properties { reply_to: Some("amq.rabbitmq.reply-to".into()), ..Properties::default() };
+    reply.metadata.properties = Some(Box::new(properties));
+    let bad = [with_header("cc", "CC"), with_header("bcc", "BCC"), reply];
+    let mut batch = messages("good", 300, "k");
+    batch.splice(100..100, bad);
+    let outcomes = send(&sink, batch).await;
+    for (index, outcome) in outcomes.iter().enumerate() {
+        let expected = (100..103).contains(&index).then_some("rejected");
+        assert_eq!(outcome.failure_kind(), expected, "{index}: {outcome:?}");
+        if let Some(error) = outcome.error() {
+            assert!(error.ends_with(": RabbitMQ closes the channel over it"), "{error}");
+        }
+    }
+    assert_eq!(server.drain("known").await.len(), 300, "none was published again");
+}
+
+#[tokio::test]
+async fn what_makes_the_broker_close_the_channel_is_rejected_alone() {
+    let server = RabbitMq::start_with(SMALL_MESSAGES).await;
     server.declare("poisoned", "k").await;
     let sink = sink(&server.config("poisoned"));
     assert_eq!(send(&sink, vec![poison("alone")]).await[0].failure_kind(), Some("rejected"));

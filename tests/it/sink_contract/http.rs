@@ -70,6 +70,7 @@ impl Destination for Endpoint {
         let config = HttpSinkConfig {
             url: format!("http://127.0.0.1:{port}/due").into(),
             allow: Allow::default(),
+            allow_slashes: false,
             timeout,
             signing_secrets: vec![],
             headers: HeaderMap::new(),

@@ -134,7 +134,8 @@ fn due_millis(seconds: f64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
-    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "payload": "hash" })).await;
+    let mut world =
+        World::start(&["--notify-keyspace-events", "Kz"], json!({ "payload": "hash", "hash_prefix": "task" })).await;
     let mut pipe = redis::pipe();
     pipe.hset_multiple("task:abc123", &[("type", "mail"), ("to", "a@example.org")]).ignore();
     pipe.hset("task/2", "type", "\u{e9}").ignore();

@@ -16,7 +16,7 @@ const FAR: f64 = 5_000_000_000.0;
 
 pub fn place(scene: &str) -> Foreign {
     match scene {
-        "take hashes" => Foreign::Hashes { key: SOURCE.into(), unit: 1000 },
+        "take hashes" => Foreign::Hashes { key: SOURCE.into(), unit: 1000, prefix: "task:".into() },
         "take from a delayqueue" => Foreign::DelayQueue(DelayQueueKeys::new("dp", "jobs", false)),
         _ => Foreign::Members { key: SOURCE.into(), unit: 1000 },
     }

@@ -104,22 +104,49 @@ async fn a_field_is_text_when_it_is_utf8_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_member_that_names_one_of_our_own_keys_deletes_nothing() {
+async fn a_member_that_names_a_hash_of_others_or_a_key_of_any_punctual_reads_and_deletes_nothing() {
     let mut bench = Bench::start().await;
     bench.set("").await;
-    let names = [format!("{PREFIX}:routes"), key(ROUTE, 0, "messages")];
+    let names = [
+        format!("{PREFIX}:routes"),
+        key(ROUTE, 0, "messages"),
+        "task:routes".into(),
+        "{other:r.1:12}:messages".into(),
+        "session:admin".into(),
+        "task".into(),
+        " task:1".into(),
+    ];
     let mut batch = Vec::new();
     for (n, name) in names.iter().enumerate() {
-        let () = redis::cmd("ZADD").arg(SOURCE).arg(1).arg(name).query_async(&mut bench.raw).await.unwrap();
+        redis::cmd("ZADD").arg(SOURCE).arg(1).arg(name).exec_async(&mut bench.raw).await.unwrap();
+        if n >= 2 {
+            redis::cmd("HSET").arg(name).arg("secret").arg("hunter2").exec_async(&mut bench.raw).await.unwrap();
+        }
         batch.push(entry(name, &format!("hostile-{n}")));
     }
     let before = bench.dump().await;
-    assert_eq!(take_all(&mut bench, &place("take hashes"), &batch).await, [Invalid, Invalid]);
+    // The script itself refuses what the caller let through.
+    for prefix in ["task:", "", "{", "session"] {
+        let place = Foreign::Hashes { key: SOURCE.into(), unit: 1000, prefix: prefix.into() };
+        let own = bench.store.take(&partition(), &place, MAX_PAYLOAD, &batch[..4]).await.expect("an answer");
+        assert!(matches!(own[..], [Invalid, Invalid, Invalid, Invalid] | [Gone, Gone, Gone, Gone]), "{own:?}");
+    }
+    let verdicts = bench.store.take(&partition(), &place("take hashes"), MAX_PAYLOAD, &batch[4..]).await;
+    assert_eq!(verdicts.expect("an answer"), [Invalid, Invalid, Invalid]);
     let after = bench.dump().await;
-    assert_eq!(before[&names[0]], after[&names[0]]);
+    for name in names.iter().filter(|name| **name != names[1]) {
+        assert_eq!(before[name], after[name], "{name}");
+    }
     let rows = bench.rows(&partition()).await;
-    assert_eq!(rows.errors["hostile-0"], "invalid: its details are one of punctual's own keys");
-    assert!(rows.bodies.len() > 2);
+    for n in 0..4 {
+        let error = &rows.errors[&format!("hostile-{n}")];
+        assert_eq!(error, "invalid: its details are one of punctual's own keys", "{n}");
+    }
+    for (n, name) in names.iter().enumerate().skip(4) {
+        let error = &rows.errors[&format!("hostile-{n}")];
+        assert_eq!(error, "invalid: its details are not looked at: the name does not begin with `hash_prefix`", "{n}");
+        assert_eq!(&message(&rows, &format!("hostile-{n}")).payload[..], name.as_bytes());
+    }
 }
 
 #[tokio::test]

@@ -287,6 +287,7 @@ impl RabbitMq {
             .env("HOME", &self.directory)
             .env("ERL_EPMD_PORT", self.epmd.number().to_string())
             .env("RABBITMQ_NODENAME", "punctual@localhost")
+            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}")
             .env("RABBITMQ_DIST_PORT", self.distribution.number().to_string())
             .env("RABBITMQ_MNESIA_BASE", path("data"))
             .env("RABBITMQ_LOG_BASE", path("log"))

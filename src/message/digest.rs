@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::message::MessageId;
+use super::MessageId;
 
 /// Bytes of the digest that make an id: 128 bits, so that no two ever meet by chance.
 const DIGEST_BYTES: usize = 16;

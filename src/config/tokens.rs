@@ -1,0 +1,146 @@
+//! Checks of who may call the API. What is left empty is a mistake, never a way to let everybody in.
+
+use std::{collections::BTreeMap, fmt};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    AuthConfig, Right, Secret, TokenConfig,
+    entries::Names,
+    problem::{Path, Problems},
+    raw_auth::{RawAuth, RawToken},
+    read::unknown,
+};
+
+/// Begins a token of which only the digest is written.
+const DIGEST_PREFIX: &str = "sha256:";
+
+/// Fewest characters of a token where others than this host may try: 16 of base64 are 96 bits.
+const MIN_CHARACTERS: usize = 16;
+
+/// The SHA-256 digest of a token: all that is kept of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenDigest([u8; 32]);
+
+impl TokenDigest {
+    pub fn of(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+
+    /// 64 hexadecimal digits.
+    fn parse(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut digest = [0; 32];
+        for (place, byte) in digest.iter_mut().enumerate() {
+            let digits = &text[2 * place..2 * place + 2];
+            // A sign is no digit.
+            *byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+        }
+        Some(Self(digest))
+    }
+}
+
+impl fmt::Debug for TokenDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// `None`: no tokens. A token with mistakes is reported and left out. `open`: others than this host can connect.
+pub fn auth(raw: RawAuth, open: bool, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
+    let at = Path::of("server.auth.tokens");
+    let raw = raw.0?;
+    if raw.tokens.is_empty() {
+        problems.require::<()>(&at, None);
+    }
+    let mut tokens = Vec::new();
+    let mut places = BTreeMap::new();
+    for (place, raw) in raw.tokens.items() {
+        let at_item = at.key(place.to_string());
+        let Some(token) = token(raw, &at_item, open, names, problems) else { continue };
+        if let Some(first) = places.get(&token.digest) {
+            problems.add(&at_item, format!("is the token of {at}.{first} too"));
+        } else {
+            places.insert(token.digest, place);
+        }
+        tokens.push(token);
+    }
+    Some(AuthConfig { tokens, open_metrics: raw.open_metrics.is_some_and(|open| open.0) })
+}
+
+fn token(raw: RawToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
+    let all_routes = vec!["*".to_owned()];
+    let (token, rights, routes) = match raw {
+        RawToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes),
+        RawToken::Entry(entry) => {
+            let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
+            if rights.is_empty() {
+                problems.require::<()>(&at.key("rights"), None);
+            }
+            let routes = match entry.routes {
+                Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
+                None => all_routes,
+            };
+            (problems.require(&at.key("token"), entry.token)?, rights, routes)
+        }
+    };
+    let digest = problems.check(at, digest(&token, open))?;
+    Some(TokenConfig { digest, rights, routes })
+}
+
+fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
+    let text = token.expose();
+    if let Some(digits) = text.strip_prefix(DIGEST_PREFIX) {
+        return TokenDigest::parse(digits).ok_or_else(|| "is not `sha256:` followed by 64 hexadecimal digits".into());
+    }
+    // RFC 9110: what an Authorization header can carry.
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err("has an empty token, or one with other than visible ASCII characters".into());
+    }
+    if open && text.len() < MIN_CHARACTERS {
+        return Err(format!("is shorter than {MIN_CHARACTERS} characters, and `server.listen` is open to others"));
+    }
+    Ok(TokenDigest::of(text))
+}
+
+fn known_routes(
+    routes: impl Iterator<Item = (usize, String)>,
+    at: &Path,
+    names: &Names,
+    problems: &mut Problems,
+) -> Vec<String> {
+    let routes: Vec<(usize, String)> = routes.collect();
+    if routes.is_empty() {
+        problems.add(at, "is empty: name routes, or `*` for all");
+    }
+    for (place, route) in &routes {
+        if route != "*" && !names.routes.contains(route) {
+            problems.add(&at.key(place.to_string()), format!("route {}", unknown(route, &names.routes)));
+        }
+    }
+    routes.into_iter().map(|(_, route)| route).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_stands_for_its_token() {
+        let abc = "sha256:BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest(&abc.into(), true), Ok(TokenDigest::of("abc")));
+        assert_eq!(format!("{:?}", TokenDigest::of("abc")), "***");
+        for wrong in ["sha256:", &abc[..70], &abc.replace('B', "+"), &abc.replace("BA", "é")] {
+            assert!(digest(&wrong.into(), false).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn short_tokens_are_for_this_host_only() {
+        assert!(digest(&"fifteen-letters".into(), false).is_ok());
+        assert!(digest(&"fifteen-letters".into(), true).is_err());
+        assert!(digest(&"sixteen-letters!".into(), true).is_ok());
+    }
+}
