@@ -3,7 +3,7 @@
 //! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `deadline::bound`
 //! (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an
 //! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
-//! memory of all bodies together. `server::serve` bounds what happens before a request exists.
+//! memory of all bodies together; messages are shown through `readers`, which bounds the same of answers. `server::serve` bounds what happens before a request exists.
 
 mod auth;
 mod body;
@@ -19,9 +19,11 @@ mod origin;
 mod post;
 mod problem;
 mod raw;
+mod readers;
 mod routes;
 mod scheduled;
 mod server;
+mod shown;
 mod sinks;
 mod sources;
 
@@ -38,6 +40,7 @@ use self::{
     auth::{Access, Guard},
     body::BodyMemory,
     deadline::Calls,
+    readers::Readers,
 };
 pub use self::{
     ids::{NewId, ulids},
@@ -61,6 +64,7 @@ pub struct Api {
     request_timeout: Duration,
     body_memory: BodyMemory,
     calls: Calls,
+    readers: Readers,
     sinks: SinkStatuses,
     sources: SourceStatuses,
     metrics: MetricsPage,
@@ -90,6 +94,7 @@ impl Api {
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
             calls: Calls::default(),
+            readers: Readers::default(),
             sinks: statuses.sinks,
             sources: statuses.sources,
             metrics,

@@ -16,6 +16,7 @@ mod idle;
 mod lifecycle;
 mod outage;
 mod poison;
+mod readers;
 mod redis_outage;
 mod refusals;
 mod rights;

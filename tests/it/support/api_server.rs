@@ -12,6 +12,7 @@ use punctual::{
     outcome::DeadReason,
     port::{ClaimRequest, Claimed, End, Lease, Partition, Store},
     queue::Queue,
+    source::{SourceState, SourceStatus},
     store::redis::{RedisStore, RouteSettings},
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
@@ -79,14 +80,15 @@ impl ApiServer {
     pub async fn start_with(setup: Setup) -> Self {
         let redis = RedisServer::start_with(&setup.redis_arguments).await;
         let client = redis::Client::open(redis.url()).unwrap();
-        let connection = Arc::new(Connection::new(client, REQUEST_TIMEOUT / 2));
+        let connection = || Arc::new(Connection::new(client.clone(), REQUEST_TIMEOUT / 2));
         let settings = |(name, partitions): &(&str, u16)| RouteSettings {
             name: (*name).into(),
             partitions: *partitions,
             max_payload: MAX_PAYLOAD,
             remember: setup.remember,
         };
-        let store = Arc::new(RedisStore::new(connection, "punctual", setup.routes.iter().map(settings)));
+        let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
+        let store = Arc::new(store.listing_over(connection()));
         let sinks = setup.routes.iter().map(|(name, _)| ((*name).into(), "out".into())).collect();
         let queue = Arc::new(Queue::new(store.clone(), &sinks, false));
 
@@ -106,7 +108,15 @@ impl ApiServer {
             last_error: Some("HTTP 500".into()),
             in_flight: 3,
         };
-        let sources: SourceStatuses = Arc::new(|| Box::pin(async { Vec::new() }));
+        let source = SourceStatus {
+            name: "in".into(),
+            r#type: "sorted_set",
+            route: "a".into(),
+            state: SourceState::Running,
+            last_error: Some("header `X-Tenant: other`".into()),
+            depth: None,
+        };
+        let sources: SourceStatuses = Arc::new(move || Box::pin(std::future::ready(vec![source.clone()])));
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
         let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
         let api = Api::new(queue, &config, Statuses { sinks, sources }, page, api::ulids());
