@@ -18,12 +18,15 @@ use super::{
     raw_source::RawSource,
     read::unknown,
     routes, sinks, sources,
-    value::{Period, Size},
+    value::{Period, Size, Whole},
 };
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.
 const MAX_PAYLOAD: u64 = 3 << 20;
+
+/// Largest `server.max_connections_per_address`: there are no more.
+const MAX_PER_ADDRESS: u64 = 4096;
 
 pub const fn millis(millis: u64) -> Period {
     Period(Duration::from_millis(millis))
@@ -165,11 +168,23 @@ fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<Serv
         let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
         problems.add(&at.key("listen"), text);
     }
+    let health_listen = raw.health_listen.filter(|text| !text.is_empty()).and_then(|text| {
+        let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8081");
+        problems.check(&at.key("health_listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
+    });
+    if health_listen.is_some() && health_listen == listen {
+        problems.add(&at.key("health_listen"), "is that of `listen`, which answers probes anyway");
+    }
+    let per_address = raw.max_connections_per_address.and_then(|number| {
+        problems.within(&at.key("max_connections_per_address"), Some(number), Whole(1)..=Whole(MAX_PER_ADDRESS))
+    });
     let max_payload = problems.within(&at.key("max_payload"), raw.max_payload, Size(1)..=Size(MAX_PAYLOAD));
     let range = millis(100)..=millis(60_000);
     let request_timeout = problems.within(&at.key("request_timeout"), raw.request_timeout, range);
     Some(ServerConfig {
         listen: listen?,
+        health_listen,
+        max_connections_per_address: per_address.map(|number| usize::try_from(number.0).expect("at most 4096")),
         auth,
         max_payload: usize::try_from(max_payload?.0).expect("at most 3 MiB"),
         request_timeout: request_timeout?.0,

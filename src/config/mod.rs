@@ -84,6 +84,10 @@ pub enum RedisUrl {
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: std::net::SocketAddr,
+    /// For /livez and /readyz alone.
+    pub health_listen: Option<std::net::SocketAddr>,
+    /// `None`: half of all.
+    pub max_connections_per_address: Option<usize>,
     /// `None`: no token is asked for.
     pub auth: Option<AuthConfig>,
     /// Bytes.

@@ -72,6 +72,10 @@ pub struct RawRedis {
 pub struct RawServer {
     /// Address and port of the API, /metrics, /livez and /readyz. Any but a loopback address needs tokens.
     pub listen: Option<String>,
+    /// Address and port of a listener for /livez and /readyz alone, without tokens.
+    pub health_listen: Option<String>,
+    /// Most connections of one IPv4 address or IPv6 /64 network: 1 to 4096; half of all unless it is set.
+    pub max_connections_per_address: Option<Whole>,
     pub auth: RawAuth,
     /// Largest payload of a message: 1 to 3MiB.
     pub max_payload: Option<Size>,

@@ -9,6 +9,7 @@ mod payload;
 
 mod commands;
 mod crash;
+mod crowds;
 mod demotion;
 mod economy;
 mod flow;

@@ -80,7 +80,7 @@ async fn listings_of_large_pages_leave_posts_and_probes_alone() {
     let whole = ends.iter().filter(|end| matches!(end, Ok((200, _, b'}')))).count();
     println!("{whole} of {GREEDY} listings; {calls} other calls, slowest {slowest:?}, refused {}", refused.len());
     assert!(refused.is_empty(), "{} of {calls}, the first {:?}", refused.len(), refused.first());
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}: within the request timeout on a busy machine");
     assert!(whole > 0, "some are served");
     for end in &ends {
         assert!(matches!(end, Ok((200, _, b'}') | (503, true, _))), "whole, or refused with a time: {end:?}");

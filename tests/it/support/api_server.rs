@@ -5,7 +5,7 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
+    api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, ServerConfig},
     connection::Connection,
     message::Remember,
@@ -96,6 +96,8 @@ impl ApiServer {
         let address = listener.local_addr().unwrap();
         let config = ServerConfig {
             listen: address,
+            health_listen: None,
+            max_connections_per_address: None,
             auth: setup.auth,
             max_payload: MAX_PAYLOAD,
             request_timeout: REQUEST_TIMEOUT,
@@ -121,9 +123,10 @@ impl ApiServer {
         let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
         let api = Api::new(queue, &config, Statuses { sinks, sources }, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
+        let shutdown = async move {
             let _ = stopped.await;
-        }));
+        };
+        let serving = tokio::spawn(api::serve(listener, api::router(api), Limits::of_process(None), shutdown));
         // The client wants it, although it speaks plain HTTP here. Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
