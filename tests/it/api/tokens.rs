@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::{ApiServer, Setup, answer};
 
 /// Every call of the API: method, path, the right that it needs.
-const CALLS: [(&str, &str, Option<Right>); 15] = [
+const CALLS: [(&str, &str, Option<Right>); 16] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
@@ -16,6 +16,7 @@ const CALLS: [(&str, &str, Option<Right>); 15] = [
     ("GET", "/v1/routes", Some(Right::Read)),
     ("GET", "/v1/routes/a", Some(Right::Read)),
     ("GET", "/v1/sinks", Some(Right::Read)),
+    ("GET", "/v1/sources", Some(Right::Read)),
     ("GET", "/metrics", Some(Right::Read)),
     ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
     ("DELETE", "/v1/routes/a/dead", Some(Right::Admin)),
@@ -87,6 +88,22 @@ async fn a_token_sees_and_reaches_its_own_routes_only() {
     let elsewhere = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-only-b").body(r#"{"payload":1}"#);
     assert_eq!(answer(elsewhere).await.problem(403), "forbidden");
     assert!(server.ids_in("a", "pending").await.is_empty());
+}
+
+#[tokio::test]
+async fn errors_of_sinks_and_sources_are_shown_to_tokens_for_all_routes_only() {
+    let server = guarded(false).await;
+    for (path, list, error) in
+        [("/v1/sinks", "sinks", "HTTP 500"), ("/v1/sources", "sources", "header `X-Tenant: other`")]
+    {
+        let shown = async |token: &str| {
+            let called = answer(server.request("GET", path).bearer_auth(token)).await;
+            assert_eq!(called.status, 200, "{}", called.text);
+            called.json[list][0]["last_error"].clone()
+        };
+        assert_eq!(shown("t-read").await, error, "{path}");
+        assert_eq!(shown("t-only-b").await, serde_json::Value::Null, "{path}");
+    }
 }
 
 #[tokio::test]
