@@ -1,6 +1,6 @@
 //! The HTTP API over the queue handle.
 //!
-//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `deadline::bound`
+//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `strict::check` (what can be read in two ways), `deadline::bound`
 //! (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an
 //! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
 //! memory of all bodies together; messages are shown through `readers`, which bounds the same of answers. `server::serve` and `places` bound what happens before a
@@ -28,6 +28,7 @@ mod server;
 mod shown;
 mod sinks;
 mod sources;
+mod strict;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -120,6 +121,7 @@ pub fn router(api: impl Into<Arc<Api>>) -> Router {
     router
         .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))
         .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
         .with_state(api)
 }
@@ -130,6 +132,7 @@ pub fn probes(api: Arc<Api>) -> Router {
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
         .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
         .with_state(api)
 }

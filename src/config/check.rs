@@ -126,7 +126,8 @@ fn redis_url(text: &str) -> Result<(), String> {
             if !url.has_host() {
                 Err("names no host".into())
             } else if !database.is_empty() && database.parse::<u16>().is_err() {
-                Err(format!("has `{database}` for the number of its database"))
+                // Not shown: of a password with a slash it is the rest.
+                Err("has no number for its database; a `/` in a password is to be written `%2F`".into())
             } else if url.fragment().is_some() {
                 Err("must not have a `#` part; a server with an own certificate needs `ca_file`".into())
             } else {

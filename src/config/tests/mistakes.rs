@@ -37,7 +37,7 @@ const MISTAKES: &[(&str, &str)] = &[
     // Redis
     ("redis: {url: 'http://a'}", "1.yaml:1:9: redis.url: has the scheme `http`; known: redis, rediss, unix"),
     ("redis: {url: localhost}", "1.yaml:1:9: redis.url: is not a URL such as redis://"),
-    ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has `x` for the number of its database"),
+    ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has no number for its database"),
     ("redis: {url: 'rediss://a#insecure'}", "1.yaml:1:9: redis.url: must not have a `#` part"),
     ("redis: {url: 'unix:///'}", "1.yaml:1:9: redis.url: names no socket"),
     ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),

@@ -130,6 +130,23 @@ async fn without_tokens_a_page_of_another_origin_changes_nothing() {
 }
 
 #[tokio::test]
+async fn without_tokens_what_a_browser_calls_cross_site_is_refused() {
+    let server = ApiServer::start().await;
+    let get =
+        async |site: &'static str, path: &str| answer(server.request("GET", path).header("Sec-Fetch-Site", site)).await;
+    for path in ["/v1/routes", "/metrics", "/v1/routes/a/messages"] {
+        assert_eq!(get("cross-site", path).await.problem(403), "cross-origin", "{path}");
+        for own in ["none", "same-origin", "same-site"] {
+            assert_eq!(get(own, path).await.status, 200, "{path} {own}");
+        }
+    }
+    assert_eq!(get("cross-site", "/livez").await.status, 200);
+    let guarded = guarded(false).await;
+    let with_token = guarded.request("GET", "/v1/routes").header("Sec-Fetch-Site", "cross-site").bearer_auth("t-read");
+    assert_eq!(answer(with_token).await.status, 200, "whoever has the token is no web page");
+}
+
+#[tokio::test]
 async fn without_tokens_only_names_of_this_machine_are_answered() {
     let server = ApiServer::start().await;
     let call = async |method: &str, path: &str, host: &str| {
