@@ -12,6 +12,7 @@ mod dead;
 mod deadline;
 mod health;
 mod ids;
+mod listener;
 mod message_body;
 mod messages;
 mod metrics_page;
@@ -48,6 +49,7 @@ use self::{
 };
 pub use self::{
     ids::{NewId, ulids},
+    listener::Listener,
     metrics_page::MetricsPage,
     places::Limits,
     post::VIA,

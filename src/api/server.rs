@@ -22,9 +22,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use socket2::SockRef;
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
@@ -33,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::is_probe,
+    listener::{Accepted, Listener},
     places::{Busy, Limits, Place, Places},
     problem::Problem,
 };
@@ -45,9 +44,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// and go quickly, and whoever has something to say gets a turn.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for a peer to take what was sent to it: a reader that stands still does not hold its answer for ever.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// What a connection that has to leave gets to take the rest of an answer.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -59,7 +55,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and finishes the requests
 /// under way. The caller bounds that time by dropping the future: connections end with it.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+pub async fn serve(listener: impl Into<Listener>, router: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+    let listener = listener.into();
     let places = Places::new(limits);
     // A bound on those that are leaving, too.
     let open = Arc::new(Semaphore::new(places.most()));
@@ -91,15 +88,13 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
 }
 
 /// Cancel-safe. A connection for which there is no place is closed.
-async fn accept(listener: &TcpListener, places: &Arc<Places>) -> (TcpStream, Place) {
+async fn accept(listener: &Listener, places: &Arc<Places>) -> (Accepted, Place) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => {
-                let Some(place) = places.enter(Some(peer.ip())) else { continue };
-                // A connection that is reset already refuses both; whoever reads from it learns that.
-                let _ = stream.set_nodelay(true);
-                let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
-                return (stream, place);
+            Ok((accepted, peer)) => {
+                if let Some(place) = places.enter(peer) {
+                    return (accepted, place);
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -111,12 +106,22 @@ async fn accept(listener: &TcpListener, places: &Arc<Places>) -> (TcpStream, Pla
 
 /// Serves one connection to its end.
 async fn talk(
-    stream: TcpStream,
+    accepted: Accepted,
     place: &Place,
     service: TowerToHyperService<Router>,
     head_timeout: Duration,
     stop: &CancellationToken,
 ) {
+    let opened = tokio::select! {
+        opened = timeout(head_timeout, accepted.open()) => opened,
+        () = place.evicted.cancelled() => return,
+        () = stop.cancelled() => return,
+    };
+    let stream = match opened {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
+        Err(_) => return,
+    };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES).header_read_timeout(head_timeout);
     let answer = service_fn(|request| {
@@ -198,6 +203,7 @@ mod tests {
     use axum::routing::get;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
         sync::Notify,
     };
 

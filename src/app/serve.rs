@@ -10,7 +10,6 @@ use std::{sync::Arc, time::Duration};
 use futures::future::OptionFuture;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{oneshot, watch},
     task::{JoinError, JoinHandle},
@@ -23,7 +22,9 @@ use super::{
     embedded::{self, Embedded, Home},
     inlet,
     instance::Instance,
-    keeper, open_files,
+    keeper,
+    listening::{listen, listen_for_probes},
+    open_files,
 };
 use crate::{
     api::{self, Api, Limits, MetricsPage},
@@ -64,15 +65,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let recorder = install_recorder()?;
     open_files::raise_limit();
     let destinations = destination::all(&config).map_err(ServeError::Configuration)?;
-    let listen = config.server.listen;
-    let listener = TcpListener::bind(listen).await.map_err(|error| format!("server.listen {listen}: {error}"))?;
-    let probes = match config.server.health_listen {
-        Some(listen) => {
-            let bound = TcpListener::bind(listen).await;
-            Some(bound.map_err(|error| format!("server.health_listen {listen}: {error}"))?)
-        }
-        None => None,
-    };
+    let listener = listen(&config.server).await?;
+    let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
         RedisUrl::Embedded => Some(Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?),
         RedisUrl::Url(_) => None,
@@ -85,14 +79,14 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
     let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
     let limits = Limits::of_process(config.server.max_connections_per_address);
     let calls = api::serve(listener, api::router(api.clone()), limits, asked(stopped.clone()));
     let probes = probes.map(|probes| api::serve(probes, api::probes(api), Limits::of_probes(), asked(stopped.clone())));
     let mut server = tokio::spawn(async {
         tokio::join!(calls, OptionFuture::from(probes));
     });
-    tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    let (address, tls) = (&config.server.listen, config.server.tls.is_some());
+    tracing::info!(%address, tls, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
     instance.look_at_sinks();
     let mut embedded = None;

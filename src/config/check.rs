@@ -11,10 +11,12 @@ use std::{
 use url::Url;
 
 use super::{
-    AuthConfig, Config, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, TokenConfig,
+    AuthConfig, Config, Listen, LogConfig, RedisConfig, RedisUrl, Right, Secret, SecretUrl, ServerConfig, ServerTls,
+    TokenConfig,
     entries::{Names, is_name},
     problem::{Path, Problems},
-    raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawServer, RawToken},
+    raw::{RawAuth, RawConfig, RawLevel, RawLog, RawRedis, RawToken},
+    raw_server::{RawServer, RawServerTls},
     raw_source::RawSource,
     read::unknown,
     routes, sinks, sources,
@@ -161,19 +163,19 @@ pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: 
 fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<ServerConfig> {
     let at = Path::of("server");
     let auth = auth(raw.auth, names, problems);
-    let listen = problems.require(&at.key("listen"), raw.listen).and_then(|text| {
-        let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8080");
-        problems.check(&at.key("listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
-    });
-    if let Some(listen) = listen.filter(|listen| auth.is_none() && !listen.ip().to_canonical().is_loopback()) {
+    let listen = problems
+        .require(&at.key("listen"), raw.listen)
+        .and_then(|text| problems.check(&at.key("listen"), text.parse::<Listen>()));
+    if let Some(listen) = listen.as_ref().filter(|listen| auth.is_none() && !listen.is_local()) {
         let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
         problems.add(&at.key("listen"), text);
     }
+    let tls = server_tls(raw.tls, listen.as_ref(), problems);
     let health_listen = raw.health_listen.filter(|text| !text.is_empty()).and_then(|text| {
         let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8081");
         problems.check(&at.key("health_listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
     });
-    if health_listen.is_some() && health_listen == listen {
+    if health_listen.is_some_and(|health| listen == Some(Listen::Tcp(health))) {
         problems.add(&at.key("health_listen"), "is that of `listen`, which answers probes anyway");
     }
     let per_address = raw.max_connections_per_address.and_then(|number| {
@@ -184,12 +186,41 @@ fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<Serv
     let request_timeout = problems.within(&at.key("request_timeout"), raw.request_timeout, range);
     Some(ServerConfig {
         listen: listen?,
+        tls,
         health_listen,
         max_connections_per_address: per_address.map(|number| usize::try_from(number.0).expect("at most 4096")),
         auth,
         max_payload: usize::try_from(max_payload?.0).expect("at most 3 MiB"),
         request_timeout: request_timeout?.0,
     })
+}
+
+fn server_tls(raw: RawServerTls, listen: Option<&Listen>, problems: &mut Problems) -> Option<ServerTls> {
+    let at = Path::of("server.tls");
+    let files = [(raw.cert_file, "cert_file"), (raw.key_file, "key_file")];
+    for (file, key) in &files {
+        if let Some(file) = file
+            && let Err(error) = File::open(file)
+        {
+            problems.add(&at.key(*key), format!("`{}` cannot be read: {error}", file.display()));
+        }
+    }
+    match files.map(|(file, _)| file) {
+        [Some(_), Some(_)] if matches!(listen, Some(Listen::Unix(_))) => {
+            problems.add(&at, "is for an address; a Unix socket has none");
+            None
+        }
+        [Some(cert_file), Some(key_file)] => Some(ServerTls { cert_file, key_file }),
+        [Some(_), None] => {
+            problems.add(&at.key("cert_file"), "needs `key_file` too");
+            None
+        }
+        [None, Some(_)] => {
+            problems.add(&at.key("key_file"), "needs `cert_file` too");
+            None
+        }
+        [None, None] => None,
+    }
 }
 
 /// `None`: no tokens. A token with mistakes is reported and left out.

@@ -12,6 +12,7 @@ use serde::{
 
 use super::{
     ListFormat, LogFormat, Right, Secret,
+    raw_server::RawServer,
     raw_source::{RawSource, RawSourceDefaults},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
@@ -64,23 +65,6 @@ pub struct RawRedis {
     pub timeout: Option<Period>,
     /// Start although Redis may evict keys. It will lose messages.
     pub allow_eviction: Option<Flag>,
-}
-
-/// The HTTP server.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RawServer {
-    /// Address and port of the API, /metrics, /livez and /readyz. Any but a loopback address needs tokens.
-    pub listen: Option<String>,
-    /// Address and port of a listener for /livez and /readyz alone, without tokens.
-    pub health_listen: Option<String>,
-    /// Most connections of one IPv4 address or IPv6 /64 network: 1 to 4096; half of all unless it is set.
-    pub max_connections_per_address: Option<Whole>,
-    pub auth: RawAuth,
-    /// Largest payload of a message: 1 to 3MiB.
-    pub max_payload: Option<Size>,
-    /// Longest time that one API call may take: 100ms to 60s.
-    pub request_timeout: Option<Period>,
 }
 
 /// Who may call the API.

@@ -15,6 +15,7 @@ mod economy;
 mod flow;
 mod idle;
 mod lifecycle;
+mod listening;
 mod outage;
 mod poison;
 mod readers;

@@ -6,7 +6,7 @@ use std::{
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
     api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
-    config::{AuthConfig, ServerConfig},
+    config::{AuthConfig, Listen, ServerConfig},
     connection::Connection,
     message::Remember,
     outcome::DeadReason,
@@ -95,7 +95,8 @@ impl ApiServer {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = ServerConfig {
-            listen: address,
+            listen: Listen::Tcp(address),
+            tls: None,
             health_listen: None,
             max_connections_per_address: None,
             auth: setup.auth,
