@@ -14,8 +14,8 @@ use crate::support::{RedisServer, http, port::Port, punctual::Punctual};
 
 /// More than an instance has places.
 const CROWD: usize = 4400;
-/// What a probe waits for: twice the default of an orchestrator, on a machine that is busy with other tests.
-const PROBE: Duration = Duration::from_secs(2);
+/// What an orchestrator waits for a probe, by default.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// On each listener, within four seconds.
 const PROBES: usize = 20;
