@@ -1,9 +1,9 @@
-//! TLS towards others: rustls with ring, the system's roots or one's own.
+//! TLS towards others, with the system's roots or one's own; and of the API. rustls with ring.
 
 use std::{path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, ConfigBuilder, RootCertStore,
+    ClientConfig, ConfigBuilder, RootCertStore, ServerConfig,
     client::WantsClientCert,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -25,14 +25,28 @@ pub fn client_config(
     };
     let builder = trusting(roots);
     match (cert_file, key_file) {
-        (Some(cert), Some(key)) => {
-            let chain = certificates(cert)?;
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
-            builder.with_client_auth_cert(chain, private).map_err(|error| format!("{}: {error}", cert.display()))
-        }
+        (Some(cert), Some(key)) => builder
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|error| format!("{}: {error}", cert.display())),
         (None, None) => Ok(builder.with_no_client_auth()),
         _ => Err("`cert_file` and `key_file` belong together".into()),
     }
+}
+
+/// Of a server of HTTP/1.1 that asks its clients for no certificate. Both files are PEM; the chain begins with the
+/// server's own certificate.
+///
+/// # Errors
+/// The file that cannot be used, and why.
+pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, String> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("ring has TLS 1.2 and 1.3")
+        .with_no_client_auth()
+        .with_single_cert(certificates(cert_file)?, private_key(key_file)?)
+        .map_err(|error| format!("{}: {error}", cert_file.display()))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// Trusts nobody: for a client that has to be given some TLS settings, yet never uses them.
@@ -63,6 +77,10 @@ fn system_roots() -> RootCertStore {
         tracing::warn!("no root certificates on this system: install ca-certificates or set `ca_file`");
     }
     roots
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -81,8 +81,13 @@ impl Guard {
     }
 
     fn is_open(&self, path: &str) -> bool {
-        matches!(path, "/livez" | "/readyz") || (path == "/metrics" && self.open_metrics)
+        is_probe(path) || (path == "/metrics" && self.open_metrics)
     }
+}
+
+/// Whether an orchestrator asks how the process is.
+pub fn is_probe(path: &str) -> bool {
+    matches!(path, "/livez" | "/readyz")
 }
 
 /// 401 without a known token, for unknown paths too: an outsider learns nothing about what there is. Where there are no

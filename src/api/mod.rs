@@ -1,9 +1,10 @@
 //! The HTTP API over the queue handle.
 //!
-//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `deadline::bound`
+//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `strict::check` (what can be read in two ways), `deadline::bound`
 //! (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an
 //! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
-//! memory of all bodies together. `server::serve` bounds what happens before a request exists.
+//! memory of all bodies together; messages are shown through `readers`, which bounds the same of answers. `server::serve` and `places` bound what happens before a
+//! request exists.
 
 mod auth;
 mod body;
@@ -11,19 +12,24 @@ mod dead;
 mod deadline;
 mod health;
 mod ids;
+mod listener;
 mod message_body;
 mod messages;
 mod metrics_page;
 mod openapi;
 mod origin;
+mod places;
 mod post;
 mod problem;
 mod raw;
+mod readers;
 mod routes;
 mod scheduled;
 mod server;
+mod shown;
 mod sinks;
 mod sources;
+mod strict;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -38,10 +44,14 @@ use self::{
     auth::{Access, Guard},
     body::BodyMemory,
     deadline::Calls,
+    health::Readiness,
+    readers::Readers,
 };
 pub use self::{
     ids::{NewId, ulids},
+    listener::Listener,
     metrics_page::MetricsPage,
+    places::Limits,
     post::VIA,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
@@ -61,6 +71,8 @@ pub struct Api {
     request_timeout: Duration,
     body_memory: BodyMemory,
     calls: Calls,
+    readers: Readers,
+    readiness: Readiness,
     sinks: SinkStatuses,
     sources: SourceStatuses,
     metrics: MetricsPage,
@@ -90,6 +102,8 @@ impl Api {
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
             calls: Calls::default(),
+            readers: Readers::default(),
+            readiness: Readiness::default(),
             sinks: statuses.sinks,
             sources: statuses.sources,
             metrics,
@@ -99,8 +113,8 @@ impl Api {
 }
 
 /// The calls of the API, ready for `serve`.
-pub fn router(api: Api) -> Router {
-    let api = Arc::new(api);
+pub fn router(api: impl Into<Arc<Api>>) -> Router {
+    let api = api.into();
     let mut router = Router::new();
     for Endpoint { path, access, handler, .. } in endpoints() {
         let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
@@ -109,6 +123,18 @@ pub fn router(api: Api) -> Router {
     router
         .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))
         .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn(strict::check))
+        .layer(from_fn(problem::normalise))
+        .with_state(api)
+}
+
+/// `/livez` and `/readyz` alone, for a listener of their own.
+pub fn probes(api: Arc<Api>) -> Router {
+    Router::new()
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
         .with_state(api)
 }

@@ -12,11 +12,15 @@ use super::problem::Problem;
 
 /// # Errors
 /// 421 for a `Host` that others than this machine may have named, 403 for a change that a page of another origin asks
-/// for. Programs that send no such header pass.
+/// for, and for whatever a browser says that a page of another site asks for. Programs that send no such header pass.
 pub fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     if !headers.get_all(header::HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
         let text = "without tokens, only an IP address or `localhost` is served as `Host`: set `server.auth.tokens`";
         return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "unknown-host", text));
+    }
+    if headers.get_all("sec-fetch-site").iter().any(|site| site == "cross-site") {
+        let text = "without tokens, pages of other sites may not ask for anything";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "cross-origin", text));
     }
     if !method.is_safe() && is_from_a_foreign_page(headers) {
         let text = "without tokens, pages of other origins may not change anything";

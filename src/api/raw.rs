@@ -20,6 +20,9 @@ use crate::{
     time::{Due, UnixMillis, parse_instant},
 };
 
+/// Describes the payload, as `Content-Type` does: without it a receiver could not read what was compressed.
+const CONTENT_ENCODING: &str = "Content-Encoding";
+
 /// A request header with this in front of its name becomes a header of the message.
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
@@ -109,6 +112,13 @@ fn forwarded(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Problem> {
             return Err(Problem::bad_request(format!("`Punctual-Forward-{name}` comes twice")));
         }
         forwarded.insert(name, value);
+    }
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    if let Some(value) = encodings.next() {
+        let value = text(CONTENT_ENCODING, value)?;
+        if encodings.next().is_some() || forwarded.insert(CONTENT_ENCODING.to_owned(), value).is_some() {
+            return Err(Problem::bad_request("`Content-Encoding` comes twice"));
+        }
     }
     Ok(forwarded)
 }

@@ -1,39 +1,51 @@
-//! Connections: how many, how long they may be silent, and how they end.
+//! Connections: how long they may be silent, and how they end. How many there are is up to `places`.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::Router;
-use hyper::server::conn::http1;
+use axum::{
+    Router,
+    body::{Body, Bytes, HttpBody},
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use hyper::{
+    body::{Frame, Incoming, SizeHint},
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
-use socket2::SockRef;
 use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
-/// Most connections at once, where the process may open files enough: some 16 KiB each while idle. Further ones
-/// wait in the kernel's queue until one ends.
-const MAX_CONNECTIONS: usize = 4096;
-
-/// Files that a process may open when its limit cannot be read: the usual one.
-const USUAL_OPEN_FILES: usize = 1024;
+use super::{
+    auth::is_probe,
+    listener::{Accepted, Listener},
+    places::{Busy, Limits, Place, Places},
+    problem::Problem,
+};
 
 /// Time for the head of a request, the wait for it on an idle connection included: longer than a scrape interval's
 /// half, short enough that silent connections make room.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same while less than a quarter of the places is free: silent connections then come and go quickly, and
-/// whoever has something to say gets a turn.
+/// The same on a reserved place, and while less than a quarter of the places is free: silent connections then come
+/// and go quickly, and whoever has something to say gets a turn.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for a peer to take what was sent to it: a reader that stands still does not hold its answer for ever.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a connection that has to leave gets to take the rest of an answer.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest head of a request in bytes: the largest metadata of a message as `/raw` headers, plus the usual ones.
 const MAX_HEAD_BYTES: usize = 96 * 1024;
@@ -43,55 +55,46 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and finishes the requests
 /// under way. The caller bounds that time by dropping the future: connections end with it.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
-    serve_within(max_connections(), listener, router, shutdown).await;
-}
-
-async fn serve_within(
-    max_connections: usize,
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()>,
-) {
-    let places = Arc::new(Semaphore::new(max_connections));
-    let graceful = GracefulShutdown::new();
+pub async fn serve(listener: impl Into<Listener>, router: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+    let listener = listener.into();
+    let places = Places::new(limits);
+    // A bound on those that are leaving, too.
+    let open = Arc::new(Semaphore::new(places.most()));
+    let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     let service = TowerToHyperService::new(router);
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES);
     tokio::pin!(shutdown);
     loop {
-        let (place, stream) = tokio::select! {
+        let accepted = async {
+            let permit = Arc::clone(&open).acquire_owned().await.expect("the semaphore is never closed");
+            (accept(&listener, &places).await, permit)
+        };
+        let ((stream, place), permit) = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accepted => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let crowded = places.available_permits() < max_connections / 4;
-        http.header_read_timeout(if crowded { CROWDED_HEAD_TIMEOUT } else { HEAD_TIMEOUT });
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service.clone()));
+        let crowded = place.reserved || places.is_crowded();
+        let head_timeout = if crowded { CROWDED_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
+        let (service, stop) = (service.clone(), stop.clone());
         connections.spawn(async move {
-            let _place = place;
-            // A peer that went away or does not speak HTTP is no event here.
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
-            }
+            let _permit = permit;
+            talk(stream, &place, service, head_timeout, &stop).await;
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    stop.cancel();
     while connections.join_next().await.is_some() {}
 }
 
-/// Cancel-safe.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (OwnedSemaphorePermit, TcpStream) {
+/// Cancel-safe. A connection for which there is no place is closed.
+async fn accept(listener: &Listener, places: &Arc<Places>) -> (Accepted, Place) {
     loop {
-        let place = Arc::clone(places).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, _)) => {
-                // A connection that is reset already refuses both; whoever reads from it learns that.
-                let _ = stream.set_nodelay(true);
-                let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
-                return (place, stream);
+            Ok((accepted, peer)) => {
+                if let Some(place) = places.enter(peer) {
+                    return (accepted, place);
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -101,52 +104,176 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (OwnedSemaph
     }
 }
 
-/// Half of the files that this process may open: the other half is for Redis, the sinks and their surprises.
-fn max_connections() -> usize {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    (open_files(&limits).unwrap_or(USUAL_OPEN_FILES) / 2).clamp(1, MAX_CONNECTIONS)
+/// Serves one connection to its end.
+async fn talk(
+    accepted: Accepted,
+    place: &Place,
+    service: TowerToHyperService<Router>,
+    head_timeout: Duration,
+    stop: &CancellationToken,
+) {
+    let opened = tokio::select! {
+        opened = timeout(head_timeout, accepted.open()) => opened,
+        () = place.evicted.cancelled() => return,
+        () = stop.cancelled() => return,
+    };
+    let stream = match opened {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
+        Err(_) => return,
+    };
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES).header_read_timeout(head_timeout);
+    let answer = service_fn(|request| {
+        let busy = place.activity.begin();
+        let service = service.clone();
+        async move {
+            let response =
+                if place.reserved { on_reserved_place(&service, request).await } else { service.call(request).await };
+            response.map(|response| response.map(|body| Answer { body, _busy: busy }))
+        }
+    });
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = place.evicted.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            match timeout(LEAVE_TIMEOUT, connection.as_mut()).await {
+                Ok(ended) => ended,
+                // Its request came at the last moment, and has its own bounds.
+                Err(_) if place.activity.is_busy() => connection.await,
+                Err(_) => Ok(()),
+            }
+        }
+    };
+    // A peer that went away or does not speak HTTP is no event here.
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
 }
 
-/// The soft limit in the text of `/proc/self/limits`; `unlimited` reads as unknown.
-fn open_files(limits: &str) -> Option<usize> {
-    limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok())
+/// One request, and none but a probe.
+async fn on_reserved_place(
+    service: &TowerToHyperService<Router>,
+    request: hyper::Request<Incoming>,
+) -> Result<Response, std::convert::Infallible> {
+    let mut response = if is_probe(request.uri().path()) {
+        service.call(request).await?
+    } else {
+        Problem::unavailable("too many connections, in all or from this address; nothing was changed").into_response()
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Ok(response)
+}
+
+/// The body of an answer: its connection is busy until it was handed over.
+struct Answer {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::routing::get;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        time::timeout,
+        net::{TcpListener, TcpStream},
+        sync::Notify,
     };
 
     use super::*;
 
-    #[tokio::test]
-    async fn silent_connections_on_every_place_do_not_keep_others_out() {
+    /// Serves `/` at once, `/slow` when it is notified, and probes.
+    async fn start(limits: Limits) -> (SocketAddr, Arc<Notify>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/", get(async || "hello"));
-        let serving = tokio::spawn(serve_within(8, listener, router, std::future::pending()));
+        let notified = Arc::new(Notify::new());
+        let slow = notified.clone();
+        let router = Router::new()
+            .route("/", get(async || "hello"))
+            .route("/livez", get(async || "alive"))
+            .route("/slow", get(async move || slow.notified().await));
+        // It ends with the runtime of the test.
+        tokio::spawn(serve(listener, router, limits, std::future::pending()));
+        (address, notified)
+    }
+
+    async fn ask(address: SocketAddr, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn reply(stream: &mut TcpStream) -> String {
+        let mut reply = [0; 1024];
+        let length = timeout(HEAD_TIMEOUT / 2, stream.read(&mut reply)).await.expect("in time").unwrap();
+        String::from_utf8_lossy(&reply[..length]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_on_every_place_do_not_keep_others_out() {
+        let (address, _) = start(Limits { connections: 8, per_address: 8, reserved: 1 }).await;
         let mut silent = Vec::new();
         for _ in 0..8 {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
-        let mut late = TcpStream::connect(address).await.unwrap();
-        late.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut reply = String::new();
-        timeout(HEAD_TIMEOUT / 2, late.read_to_string(&mut reply)).await.expect("a place came free").unwrap();
+        let reply = reply(&mut ask(address, "/").await).await;
         assert!(reply.ends_with("hello"), "{reply}");
-        serving.abort();
     }
 
-    #[test]
-    fn the_limit_of_open_files_is_the_soft_one() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
-                      Max processes             15000                15000                processes\n\
-                      Max open files            1024                 524288               files\n";
-        assert_eq!(open_files(limits), Some(1024));
-        assert_eq!(open_files(""), None);
-        assert!(open_files(&std::fs::read_to_string("/proc/self/limits").unwrap()).is_some());
+    #[tokio::test]
+    async fn a_connection_that_was_answered_makes_room_at_once_and_one_that_waits_for_its_answer_stays() {
+        let (address, notified) = start(Limits { connections: 2, per_address: 2, reserved: 1 }).await;
+        let mut slow = ask(address, "/slow").await;
+        let mut idle = ask(address, "/").await;
+        assert!(reply(&mut idle).await.ends_with("hello"));
+        assert!(reply(&mut ask(address, "/").await).await.ends_with("hello"));
+        assert_eq!(reply(&mut idle).await, "", "the idle one is closed");
+        notified.notify_one();
+        assert!(reply(&mut slow).await.starts_with("HTTP/1.1 200"), "the busy one has its answer");
+    }
+
+    #[tokio::test]
+    async fn with_all_places_busy_probes_are_answered_and_others_told_so() {
+        let (address, notified) = start(Limits { connections: 2, per_address: 2, reserved: 2 }).await;
+        let mut busy = [ask(address, "/slow").await, ask(address, "/slow").await];
+        let mut silent = Vec::new();
+        for _ in 0..5 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+            let answer = reply(&mut ask(address, "/livez").await).await;
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+        }
+        let refused = reply(&mut ask(address, "/").await).await;
+        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+        notified.notify_waiters();
+        for busy in &mut busy {
+            assert!(reply(busy).await.starts_with("HTTP/1.1 200"));
+        }
     }
 }

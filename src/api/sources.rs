@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use futures::future::BoxFuture;
 use serde::Serialize;
 
-use super::Api;
+use super::{Api, auth::Grant};
 use crate::source::SourceStatus;
 
 /// Asks for the present state of every source, its depth in its system included; bounded in time.
@@ -17,6 +17,13 @@ pub struct Listing {
     sources: Vec<SourceStatus>,
 }
 
-pub async fn list(State(api): State<Arc<Api>>) -> Json<Listing> {
-    Json(Listing { sources: (api.sources)().await })
+/// An error may show what messages of any route hold: it is for tokens that cover all of them.
+pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Listing> {
+    let mut sources = (api.sources)().await;
+    if !grant.covers_all() {
+        for source in &mut sources {
+            source.last_error = None;
+        }
+    }
+    Json(Listing { sources })
 }

@@ -54,7 +54,7 @@ impl Instance {
                 max_payload: config.server.max_payload,
                 remember: route.remember,
             });
-            Arc::new(RedisStore::new(connection, prefix, settings))
+            RedisStore::new(connection, prefix, settings)
         };
 
         let mut wakes = backend.wakes();
@@ -90,10 +90,10 @@ impl Instance {
                 wakes.also_ring(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
             }
         }
-        let scheduler = Scheduler::new(store(backend.connection()), routes, config.max_sleep, seed);
+        let scheduler = Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed);
 
         let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
-        let store = store(backend.connection());
+        let store = Arc::new(store(backend.connection()).listing_over(backend.connection()));
         for route in names.keys() {
             let sources = config.sources.iter().filter(|(_, source)| source.route() == route);
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();

@@ -7,6 +7,7 @@ pub mod embedded;
 pub mod inlet;
 pub mod instance;
 mod keeper;
+mod listening;
 pub mod logging;
 mod open_files;
 pub mod serve;

@@ -5,11 +5,11 @@
 //! Stop: nothing more is taken or claimed, what is being sent ends, the rest is released, the API finishes its requests, the sinks
 //! let go, the embedded Redis is the last to leave. A second signal ends the waiting.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use futures::future::OptionFuture;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{oneshot, watch},
     task::{JoinError, JoinHandle},
@@ -22,10 +22,12 @@ use super::{
     embedded::{self, Embedded, Home},
     inlet,
     instance::Instance,
-    keeper, open_files,
+    keeper,
+    listening::{listen, listen_for_probes},
+    open_files,
 };
 use crate::{
-    api::{self, Api, MetricsPage},
+    api::{self, Api, Limits, MetricsPage},
     config::{Config, RedisUrl},
     metrics,
 };
@@ -63,8 +65,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let recorder = install_recorder()?;
     open_files::raise_limit();
     let destinations = destination::all(&config).map_err(ServeError::Configuration)?;
-    let listen = config.server.listen;
-    let listener = TcpListener::bind(listen).await.map_err(|error| format!("server.listen {listen}: {error}"))?;
+    let listener = listen(&config.server).await?;
+    let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
         RedisUrl::Embedded => Some(Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?),
         RedisUrl::Url(_) => None,
@@ -76,10 +78,15 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let (stopping, stopped) = watch::channel(false);
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
-    let api = Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids());
-    let address = listener.local_addr().map_err(|error| error.to_string())?;
-    let mut server = tokio::spawn(api::serve(listener, api::router(api), asked(stopped.clone())));
-    tracing::info!(%address, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
+    let limits = Limits::of_process(config.server.max_connections_per_address);
+    let calls = api::serve(listener, api::router(api.clone()), limits, asked(stopped.clone()));
+    let probes = probes.map(|probes| api::serve(probes, api::probes(api), Limits::of_probes(), asked(stopped.clone())));
+    let mut server = tokio::spawn(async {
+        tokio::join!(calls, OptionFuture::from(probes));
+    });
+    let (address, tls) = (&config.server.listen, config.server.tls.is_some());
+    tracing::info!(%address, tls, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
     instance.look_at_sinks();
     let mut embedded = None;

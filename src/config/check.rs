@@ -11,18 +11,22 @@ use std::{
 use url::Url;
 
 use super::{
-    Config, LogConfig, RedisConfig, RedisUrl, Secret, SecretUrl, ServerConfig,
+    Config, Listen, LogConfig, RedisConfig, RedisUrl, Secret, SecretUrl, ServerConfig, ServerTls,
     entries::{Names, is_name},
     problem::{Path, Problems},
-    raw::{RawConfig, RawLevel, RawLog, RawRedis, RawServer},
+    raw::{RawConfig, RawLevel, RawLog, RawRedis},
+    raw_server::{RawServer, RawServerTls},
     raw_source::RawSource,
     routes, sinks, sources, tokens,
-    value::{Period, Size},
+    value::{Period, Size, Whole},
 };
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.
 const MAX_PAYLOAD: u64 = 3 << 20;
+
+/// Largest `server.max_connections_per_address`: there are no more.
+const MAX_PER_ADDRESS: u64 = 4096;
 
 pub const fn millis(millis: u64) -> Period {
     Period(Duration::from_millis(millis))
@@ -122,7 +126,8 @@ fn redis_url(text: &str) -> Result<(), String> {
             if !url.has_host() {
                 Err("names no host".into())
             } else if !database.is_empty() && database.parse::<u16>().is_err() {
-                Err(format!("has `{database}` for the number of its database"))
+                // Not shown: of a password with a slash it is the rest.
+                Err("has no number for its database; a `/` in a password is to be written `%2F`".into())
             } else if url.fragment().is_some() {
                 Err("must not have a `#` part; a server with an own certificate needs `ca_file`".into())
             } else {
@@ -155,25 +160,66 @@ pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: 
 
 fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<ServerConfig> {
     let at = Path::of("server");
-    let listen = problems.require(&at.key("listen"), raw.listen).and_then(|text| {
-        let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8080");
-        problems.check(&at.key("listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
-    });
-    let open = listen.filter(|listen| !listen.ip().to_canonical().is_loopback());
+    let listen = problems
+        .require(&at.key("listen"), raw.listen)
+        .and_then(|text| problems.check(&at.key("listen"), text.parse::<Listen>()));
+    let open = listen.as_ref().filter(|listen| !listen.is_local());
     let auth = tokens::auth(raw.auth, open.is_some(), names, problems);
     if let Some(listen) = open.filter(|_| auth.is_none()) {
         let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
         problems.add(&at.key("listen"), text);
     }
+    let tls = server_tls(raw.tls, listen.as_ref(), problems);
+    let health_listen = raw.health_listen.filter(|text| !text.is_empty()).and_then(|text| {
+        let wrong = format!("`{text}` is not an address and port such as 127.0.0.1:8081");
+        problems.check(&at.key("health_listen"), text.parse::<SocketAddr>().map_err(|_| wrong))
+    });
+    if health_listen.is_some_and(|health| listen == Some(Listen::Tcp(health))) {
+        problems.add(&at.key("health_listen"), "is that of `listen`, which answers probes anyway");
+    }
+    let per_address = raw.max_connections_per_address.and_then(|number| {
+        problems.within(&at.key("max_connections_per_address"), Some(number), Whole(1)..=Whole(MAX_PER_ADDRESS))
+    });
     let max_payload = problems.within(&at.key("max_payload"), raw.max_payload, Size(1)..=Size(MAX_PAYLOAD));
     let range = millis(100)..=millis(60_000);
     let request_timeout = problems.within(&at.key("request_timeout"), raw.request_timeout, range);
     Some(ServerConfig {
         listen: listen?,
+        tls,
+        health_listen,
+        max_connections_per_address: per_address.map(|number| usize::try_from(number.0).expect("at most 4096")),
         auth,
         max_payload: usize::try_from(max_payload?.0).expect("at most 3 MiB"),
         request_timeout: request_timeout?.0,
     })
+}
+
+fn server_tls(raw: RawServerTls, listen: Option<&Listen>, problems: &mut Problems) -> Option<ServerTls> {
+    let at = Path::of("server.tls");
+    let files = [(raw.cert_file, "cert_file"), (raw.key_file, "key_file")];
+    for (file, key) in &files {
+        if let Some(file) = file
+            && let Err(error) = File::open(file)
+        {
+            problems.add(&at.key(*key), format!("`{}` cannot be read: {error}", file.display()));
+        }
+    }
+    match files.map(|(file, _)| file) {
+        [Some(_), Some(_)] if matches!(listen, Some(Listen::Unix(_))) => {
+            problems.add(&at, "is for an address; a Unix socket has none");
+            None
+        }
+        [Some(cert_file), Some(key_file)] => Some(ServerTls { cert_file, key_file }),
+        [Some(_), None] => {
+            problems.add(&at.key("cert_file"), "needs `key_file` too");
+            None
+        }
+        [None, Some(_)] => {
+            problems.add(&at.key("key_file"), "needs `cert_file` too");
+            None
+        }
+        [None, None] => None,
+    }
 }
 
 fn log(raw: &RawLog, problems: &mut Problems) -> Option<LogConfig> {

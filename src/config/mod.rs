@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 pub use self::{
     http::SigningSecret,
+    listen::Listen,
     load::{RedisUrlOption, Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
     secret::{Secret, SecretUrl},
@@ -30,10 +31,12 @@ mod entries;
 mod expand;
 mod http;
 mod kafka;
+mod listen;
 mod load;
 mod problem;
 mod raw;
 mod raw_auth;
+mod raw_server;
 mod raw_source;
 mod read;
 mod routes;
@@ -86,12 +89,25 @@ pub enum RedisUrl {
 
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    pub listen: std::net::SocketAddr,
+    pub listen: Listen,
+    /// `None`: plain HTTP.
+    pub tls: Option<ServerTls>,
+    /// For /livez and /readyz alone.
+    pub health_listen: Option<std::net::SocketAddr>,
+    /// `None`: half of all.
+    pub max_connections_per_address: Option<usize>,
     /// `None`: no token is asked for.
     pub auth: Option<AuthConfig>,
     /// Bytes.
     pub max_payload: usize,
     pub request_timeout: Duration,
+}
+
+/// The API's own certificate chain and key, PEM.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
 }
 
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::{
     ListFormat, LogFormat, Secret,
-    raw_auth::RawAuth,
+    raw_server::RawServer,
     raw_source::{RawSource, RawSourceDefaults},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
@@ -62,19 +62,6 @@ pub struct RawRedis {
     pub timeout: Option<Period>,
     /// Start although Redis may evict keys. It will lose messages.
     pub allow_eviction: Option<Flag>,
-}
-
-/// The HTTP server.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RawServer {
-    /// Address and port of the API, /metrics, /livez and /readyz. Any but a loopback address needs tokens.
-    pub listen: Option<String>,
-    pub auth: RawAuth,
-    /// Largest payload of a message: 1 to 3MiB.
-    pub max_payload: Option<Size>,
-    /// Longest time that one API call may take: 100ms to 60s.
-    pub request_timeout: Option<Period>,
 }
 
 /// Logs, on standard error.

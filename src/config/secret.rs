@@ -49,6 +49,11 @@ impl SecretUrl {
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(mut url) = Url::parse(&self.0) else { return f.write_str("***") };
+        // No host: what is a path here may have been meant as user and password. So may what is behind a slash in a
+        // password that should have been written `%2F`.
+        if url.cannot_be_a_base() || url.path().contains('@') {
+            return write!(f, "{}:***", url.scheme());
+        }
         // These refuse a URL without a host, which has neither user nor password.
         let _ = url.set_username("");
         let _ = url.set_password(None);

@@ -23,6 +23,10 @@ use futures::future::try_join_all;
 /// Partitions that one listing asks at once: as many replies wait in memory.
 const LISTED_AT_ONCE: usize = 4;
 
+/// Bytes that a part of a listing has for each partition, and at least.
+const PARTITION_BYTES: u64 = 28 * 1024;
+const SMALLEST_PART_BYTES: u64 = 256 * 1024;
+
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     pub(super) store: Arc<RedisStore>,
@@ -130,8 +134,15 @@ impl Queue {
         Ok(cancelled)
     }
 
-    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` 1 to 1000; a
-    /// page is shorter where bodies are large.
+    /// Bytes of bodies in a part of a listing: little for what a reader holds, and enough that many partitions do not
+    /// mean many calls for few messages.
+    pub fn part_bytes(&self, route: &str) -> u64 {
+        let partitions = self.routes.get(route).map_or(1, |route| u64::from(route.count()));
+        (partitions * PARTITION_BYTES).clamp(SMALLEST_PART_BYTES, MAX_BODIES_BYTES)
+    }
+
+    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` 1 to 1000; fewer
+    /// where bodies take more than `max_bytes`, at most 7 MiB, but at least one.
     ///
     /// # Errors
     /// `Invalid` for a cursor that this did not give out.
@@ -140,13 +151,15 @@ impl Queue {
         route: &str,
         state: State,
         limit: usize,
+        max_bytes: u64,
         cursor: Option<&str>,
     ) -> Result<Page, QueueError> {
         let found = self.route(route)?;
         let after = cursor.map(cursor::decode).transpose()?;
         // A page is as large as one reply, however many partitions share it.
-        let share = MAX_BODIES_BYTES / u64::from(found.count());
-        let mut page = Merge::new(limit);
+        let max_bytes = max_bytes.min(MAX_BODIES_BYTES);
+        let share = max_bytes / u64::from(found.count());
+        let mut page = Merge::new(limit, max_bytes);
         for group in found.partitions.chunks(LISTED_AT_ONCE) {
             let list = |partition| self.store.list(partition, state, limit, share, after.as_ref());
             for (listed, more) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {

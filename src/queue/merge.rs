@@ -1,15 +1,14 @@
 //! One page out of the pages of many partitions, in order, and bounded however many they are.
 
 use super::{Page, cursor};
-use crate::{
-    message::MessageId,
-    store::redis::{Listed, MAX_BODIES_BYTES},
-};
+use crate::{message::MessageId, store::redis::Listed};
 
 /// Takes the partitions' pages one by one.
 pub struct Merge {
     /// Messages of the page.
     limit: usize,
+    /// Of its bodies.
+    max_bytes: u64,
     /// By score, then id; nothing behind `end`.
     listed: Vec<Listed>,
     /// What lies behind may be incomplete: a later page's.
@@ -17,8 +16,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, listed: Vec::new(), end: None }
+    pub fn new(limit: usize, max_bytes: u64) -> Self {
+        Self { limit, max_bytes, listed: Vec::new(), end: None }
     }
 
     /// `more`: whether the partition has more behind the last of these.
@@ -34,7 +33,7 @@ impl Merge {
         let mut bytes = 0;
         let fits = |one: &&Listed| {
             bytes += one.bytes as u64;
-            bytes <= MAX_BODIES_BYTES
+            bytes <= self.max_bytes
         };
         // The first one comes whatever its size, or no page would ever show it.
         let kept = self.listed.iter().take(self.limit).take_while(fits).count().max(1);
@@ -65,6 +64,8 @@ mod tests {
     use super::*;
     use crate::{message::State, queue::Snapshot, time::UnixMillis};
 
+    const MAX_BYTES: u64 = 1000;
+
     fn part(ids: &[(u64, &str)], bytes: usize) -> Vec<Listed> {
         let listed = |(score, id): &(u64, &str)| Listed {
             score: *score,
@@ -82,7 +83,7 @@ mod tests {
     }
 
     fn page(limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<(u64, MessageId)>) {
-        let mut merge = Merge::new(limit);
+        let mut merge = Merge::new(limit, MAX_BYTES);
         for (part, more) in parts {
             merge.add(part, more);
         }
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn large_messages_of_many_partitions_make_a_short_page_that_goes_on() {
-        let half = usize::try_from(MAX_BODIES_BYTES / 2).unwrap();
+        let half = usize::try_from(MAX_BYTES / 2).unwrap();
         let parts = |bytes| ["a", "b", "c", "d"].map(|id| (part(&[(1, id)], bytes), false)).into();
         assert_eq!(page(10, parts(half)), (vec!["a".to_owned(), "b".to_owned()], Some(at(1, "b"))));
         assert_eq!(page(10, parts(3 * half)), (vec!["a".to_owned()], Some(at(1, "a"))));

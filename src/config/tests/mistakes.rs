@@ -40,7 +40,7 @@ const MISTAKES: &[(&str, &str)] = &[
     // Redis
     ("redis: {url: 'http://a'}", "1.yaml:1:9: redis.url: has the scheme `http`; known: redis, rediss, unix"),
     ("redis: {url: localhost}", "1.yaml:1:9: redis.url: is not a URL such as redis://"),
-    ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has `x` for the number of its database"),
+    ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has no number for its database"),
     ("redis: {url: 'rediss://a#insecure'}", "1.yaml:1:9: redis.url: must not have a `#` part"),
     ("redis: {url: 'unix:///'}", "1.yaml:1:9: redis.url: names no socket"),
     ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),
@@ -52,6 +52,19 @@ const MISTAKES: &[(&str, &str)] = &[
     // Server
     ("server: {listen: '0.0.0.0:80'}", "1.yaml:1:10: server.listen: `0.0.0.0:80` is open to others: set `server.auth"),
     ("server: {listen: '[::]:80', auth: none}", "1.yaml:1:10: server.listen: `[::]:80` is open to others"),
+    ("server: {listen: 'unix:run/a.sock'}", "1.yaml:1:10: server.listen: `unix:run/a.sock` names no socket by its wh"),
+    ("server: {tls: {cert_file: /etc/hostname}}", "1.yaml:1:16: server.tls.cert_file: needs `key_file` too"),
+    ("server: {tls: {cert_file: /etc/hostname, key_file: /none}}", "1.yaml:1:42: server.tls.key_file: `/none` can"),
+    (
+        "server: {listen: 'unix:/a', tls: {cert_file: /etc/hostname, key_file: /etc/hostname}}",
+        "1.yaml:1:29: server.tls: is for an address; a Unix socket has none",
+    ),
+    ("server: {health_listen: '8081'}", "1.yaml:1:10: server.health_listen: `8081` is not an address and port"),
+    ("server: {health_listen: '127.0.0.1:8080'}", "1.yaml:1:10: server.health_listen: is that of `listen`"),
+    (
+        "server: {max_connections_per_address: 0}",
+        "1.yaml:1:10: server.max_connections_per_address: `0` is not within 1 .. 4096",
+    ),
     ("server: {auth: nobody}", "1.yaml:1:10: server.auth: must be `none` or a mapping with `tokens`"),
     ("server: {auth: {tokens: [{token: a}]}}", "1.yaml:1:26: server.auth.tokens.0.rights: is missing"),
     ("server: {auth: {tokens: [{rights: [read]}]}}", "1.yaml:1:26: server.auth.tokens.0.token: is missing"),

@@ -3,6 +3,37 @@
 use super::*;
 
 #[test]
+fn no_report_holds_a_password_of_an_odd_url() {
+    for url in [
+        "redis://user:12/hunter2@host:6379/0",
+        "redis://user:1?hunter2@host",
+        "redis://user:1#hunter2@host",
+        "redis://user:hunter2@",
+        "redis:user:hunter2@host",
+        "redis:/user:hunter2@host",
+        "rediss:///user:hunter2@host",
+        "unix:user:hunter2@host",
+        "unix://user:hunter2@host/",
+        "hunter2@host:6379",
+        "://user:hunter2@host",
+        "user:hunter2@host:6379",
+        "http://user:12/hunter2@host",
+        "amqp://user:12/hunter2@host/x",
+        "amqp:user:hunter2@host",
+        "amqp://user:1?hunter2@host",
+    ] {
+        let sinks = format!(
+            "{{ a: {{ type: http, url: '{url}' }}, b: {{ type: redis_list, key: k, url: '{url}' }}, \
+             c: {{ type: rabbitmq, exchange: e, url: '{url}' }} }}"
+        );
+        let setup = Setup::new(&[&format!("redis: {{ url: '{url}' }}\nsinks: {sinks}\n")], &[]);
+        let reports = setup.problems().join("\n");
+        assert!(!reports.is_empty() && !reports.contains("hunter2"), "{url}: {reports}");
+        assert!(!SecretUrl::from(url).to_string().contains("hunter2"), "{url}: {}", SecretUrl::from(url));
+    }
+}
+
+#[test]
 fn no_report_and_no_debug_output_holds_a_secret() {
     let wrong = Setup::new(
         &["

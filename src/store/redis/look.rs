@@ -48,7 +48,7 @@ impl RedisStore {
             ])
             .arg(id.as_str())
             .arg(self.route(&partition.route)?.settings.keep_millis())
-            .run(&self.connection)
+            .run(&self.listings)
             .await?;
         let Some(reply) = reply else { return Ok(None) };
         let mut reply = Reply::from(reply);
@@ -89,7 +89,7 @@ impl RedisStore {
         if let Some((score, id)) = after {
             call = call.arg(*score).arg(id.as_str());
         }
-        let reply: Vec<Value> = call.run(&self.connection).await?;
+        let reply: Vec<Value> = call.run(&self.listings).await?;
         let mut reply = Reply::from(reply);
         let more = reply.flag()?;
         let mut listed = Vec::new();

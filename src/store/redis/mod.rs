@@ -58,6 +58,8 @@ pub const MAX_BATCH: usize = 1000;
 /// claim does not hold up a call.
 pub struct RedisStore {
     connection: Arc<Connection>,
+    /// What shows messages goes over this one: its replies are large.
+    listings: Arc<Connection>,
     prefix: String,
     routes: BTreeMap<Arc<str>, Route>,
 }
@@ -77,7 +79,13 @@ impl RedisStore {
                 (settings.name.clone(), Route { settings, keys })
             })
             .collect();
-        Self { connection, prefix: prefix.to_owned(), routes }
+        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes }
+    }
+
+    /// The same, with a connection of their own for `get` and `list`.
+    #[must_use]
+    pub fn listing_over(self, listings: Arc<Connection>) -> Self {
+        Self { listings, ..self }
     }
 
     /// The routes that this serves, by name.

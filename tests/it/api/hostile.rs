@@ -148,6 +148,43 @@ async fn hostile_raw_requests_are_refused() {
 }
 
 #[tokio::test]
+async fn a_query_that_is_no_utf8_is_refused() {
+    let server = ApiServer::start().await;
+    for query in ["key=%ff", "key=a%C3", "id=x&key=%ED%A0%80", "%ff=1"] {
+        let refused = server.call("POST", &format!("/v1/routes/a/raw?{query}"), "x").await;
+        assert_eq!(refused.problem(400), "bad-request", "{query}");
+        assert!(refused.json["detail"].as_str().unwrap().contains("UTF-8"), "{query}: {}", refused.text);
+    }
+    assert_eq!(server.call("GET", "/v1/routes/a/messages?cursor=%ff", "").await.problem(400), "bad-request");
+    assert!(server.ids_in("a", "pending").await.is_empty());
+    assert_eq!(server.call("POST", "/v1/routes/a/raw?key=%C3%A9+%25&delay=1h", "x").await.status, 201);
+}
+
+#[tokio::test]
+async fn framing_and_hosts_that_can_be_read_in_two_ways_are_refused() {
+    let server = ApiServer::start().await;
+    let post = |lines: &str| {
+        format!("POST /v1/routes/a/raw HTTP/1.1\r\n{lines}\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n")
+    };
+    for (lines, status) in [
+        ("Host: localhost\r\nTransfer-Encoding: gzip, chunked", 501),
+        ("Host: localhost\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked", 501),
+        ("Host: localhost\r\nTransfer-Encoding: identity, chunked", 501),
+        ("Host: localhost\r\nHost: localhost\r\nTransfer-Encoding: chunked", 400),
+        ("Host: localhost\r\nHost: evil.example\r\nTransfer-Encoding: chunked", 400),
+    ] {
+        let reply = talk(&server, post(lines).as_bytes()).await;
+        assert_eq!(status_of(&reply), status, "{lines}: {reply}");
+        assert!(reply.contains("application/problem+json"), "{lines}: {reply}");
+    }
+    assert!(server.ids_in("a", "pending").await.is_empty());
+    let twice = "GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n";
+    assert_eq!(status_of(&talk(&server, twice.as_bytes()).await), 400, "for every path");
+    let plain = talk(&server, post("Host: localhost\r\nTransfer-Encoding: Chunked").as_bytes()).await;
+    assert_eq!(status_of(&plain), 201, "{plain}");
+}
+
+#[tokio::test]
 async fn an_endless_chunked_body_is_cut() {
     let server = ApiServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();

@@ -152,6 +152,18 @@ async fn a_raw_body_is_the_payload_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_raw_body_keeps_its_content_encoding() {
+    let server = ApiServer::start().await;
+    let post = |id: &str| server.request("POST", &format!("/v1/routes/a/raw?delay=1h&id={id}")).body("x");
+    assert_eq!(answer(post("packed").header("Content-Encoding", "gzip")).await.status, 201);
+    let shown = server.call("GET", "/v1/routes/a/messages/packed", "").await.json;
+    assert_eq!(shown["headers"], json!({"Content-Encoding": "gzip"}));
+    let twice = post("twice").header("Content-Encoding", "gzip").header("Punctual-Forward-Content-Encoding", "br");
+    assert_eq!(answer(twice).await.problem(400), "bad-request");
+    assert_eq!(server.call("GET", "/v1/routes/a/messages/twice", "").await.status, 404);
+}
+
+#[tokio::test]
 async fn a_raw_body_takes_its_id_from_query_or_header_and_repeats_safely() {
     let server = ApiServer::start().await;
     let post = |query: &str| server.request("POST", &format!("/v1/routes/a/raw?delay=1h{query}")).body("x");

@@ -142,6 +142,22 @@ fn message() -> NewMessage {
 }
 
 #[tokio::test]
+async fn errors_of_sinks_and_sources_are_shown_to_tokens_for_all_routes_only() {
+    let server = guarded(false).await;
+    for (path, list, error) in
+        [("/v1/sinks", "sinks", "HTTP 500"), ("/v1/sources", "sources", "header `X-Tenant: other`")]
+    {
+        let shown = async |token: &str| {
+            let called = answer(server.request("GET", path).bearer_auth(token)).await;
+            assert_eq!(called.status, 200, "{}", called.text);
+            called.json[list][0]["last_error"].clone()
+        };
+        assert_eq!(shown("t-read").await, error, "{path}");
+        assert_eq!(shown("t-only-b").await, serde_json::Value::Null, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn metrics_can_be_opened_and_never_show_a_token() {
     let server = guarded(true).await;
     let with_token = server.request("POST", "/v1/routes/a/messages").bearer_auth("t-schedule").body(r#"{"payload":1}"#);
@@ -162,6 +178,23 @@ async fn without_tokens_a_page_of_another_origin_changes_nothing() {
     assert!(server.ids_in("a", "pending").await.is_empty());
     let own = answer(post(format!("http://{}", server.address))).await;
     assert_eq!((own.status, &own.json["status"]), (201, &json!("scheduled")));
+}
+
+#[tokio::test]
+async fn without_tokens_what_a_browser_calls_cross_site_is_refused() {
+    let server = ApiServer::start().await;
+    let get =
+        async |site: &'static str, path: &str| answer(server.request("GET", path).header("Sec-Fetch-Site", site)).await;
+    for path in ["/v1/routes", "/metrics", "/v1/routes/a/messages"] {
+        assert_eq!(get("cross-site", path).await.problem(403), "cross-origin", "{path}");
+        for own in ["none", "same-origin", "same-site"] {
+            assert_eq!(get(own, path).await.status, 200, "{path} {own}");
+        }
+    }
+    assert_eq!(get("cross-site", "/livez").await.status, 200);
+    let guarded = guarded(false).await;
+    let with_token = guarded.request("GET", "/v1/routes").header("Sec-Fetch-Site", "cross-site").bearer_auth("t-read");
+    assert_eq!(answer(with_token).await.status, 200, "whoever has the token is no web page");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::Value;
+use tokio::time::sleep;
 
 use super::{eventually, metrics_page::MetricsPage};
 use crate::support::{Answer, answer, http, punctual::Punctual};
@@ -23,6 +24,12 @@ impl Client {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         let request = self.http.request(method, format!("{}{path}", self.base));
         answer(if body.is_empty() { request } else { request.body(body.to_owned()) }).await
+    }
+
+    /// What `/readyz` answers once no earlier answer counts: each counts for a second.
+    pub async fn readiness(&self) -> Answer {
+        sleep(Duration::from_millis(1100)).await;
+        self.call("GET", "/readyz", "").await
     }
 
     /// `None`: no answer came.

@@ -9,14 +9,17 @@ mod payload;
 
 mod commands;
 mod crash;
+mod crowds;
 mod deadline;
 mod demotion;
 mod economy;
 mod flow;
 mod idle;
 mod lifecycle;
+mod listening;
 mod outage;
 mod poison;
+mod readers;
 mod redis_outage;
 mod refusals;
 mod rights;

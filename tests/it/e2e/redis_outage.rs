@@ -163,7 +163,7 @@ async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices
     assert_eq!(requests[0].id(), "after");
 
     flush().await;
-    assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
+    assert_eq!(client.readiness().await.status, 200);
     assert_eq!(emptied().await, 2, "the probe noticed");
     let known: Vec<String> =
         redis::cmd("HKEYS").arg("punctual:routes").query_async(&mut redis.connection().await).await.expect("a hash");

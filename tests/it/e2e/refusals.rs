@@ -155,7 +155,7 @@ async fn a_redis_that_evicts_is_refused_and_one_that_begins_to_is_not_ready() {
     for (policy, status) in [("allkeys-random", 503), ("noeviction", 200), ("volatile-ttl", 200)] {
         let mut set = redis::cmd("CONFIG");
         let () = set.arg("SET").arg("maxmemory-policy").arg(policy).query_async(&mut connection).await.unwrap();
-        let answer = client.call("GET", "/readyz", "").await;
+        let answer = client.readiness().await;
         assert_eq!(answer.status, status, "{policy}: {}", answer.text);
         assert!(status == 200 || answer.problem(503) == "not-ready" && answer.text.contains(policy), "{}", answer.text);
     }

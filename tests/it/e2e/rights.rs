@@ -83,7 +83,7 @@ async fn without_hello_too_a_replica_is_found_out_by_a_write() {
         assert!(warnings[0].contains(unchecked), "{unchecked}: {warnings:#?}");
     }
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut redis.connection().await).await.expect("demoted");
-    let answer = Client::of(&punctual).call("GET", "/readyz", "").await;
+    let answer = Client::of(&punctual).readiness().await;
     assert!(answer.status == 503 && answer.text.contains("readonly"), "{answer:?}");
 }
 
@@ -94,7 +94,7 @@ async fn without_script_load_scripts_are_sent_when_they_are_called() {
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
     let client = Client::of(&punctual);
     // The call that finds the link cut may fail.
-    let ready = async || (client.call("GET", "/readyz", "").await.status == 200).then_some(());
+    let ready = async || (client.readiness().await.status == 200).then_some(());
     eventually("it is prepared again", Duration::from_secs(5), ready).await;
     let told = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
     assert_eq!(told, 1, "{}", punctual.log());

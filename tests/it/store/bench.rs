@@ -139,7 +139,7 @@ impl Bench {
             let mut listed = Vec::new();
             let mut cursor = None;
             loop {
-                let page = self.queue.list(route, state, limit, cursor.as_deref()).await.expect("a page");
+                let page = self.queue.list(route, state, limit, u64::MAX, cursor.as_deref()).await.expect("a page");
                 assert!(page.messages.len() <= limit);
                 listed.extend(page.messages.into_iter().map(Seen::from));
                 match page.cursor {

@@ -5,13 +5,14 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
-    config::{AuthConfig, ServerConfig},
+    api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
+    config::{AuthConfig, Listen, ServerConfig},
     connection::Connection,
     message::Remember,
     outcome::DeadReason,
     port::{ClaimRequest, Claimed, End, Lease, Partition, Store},
     queue::Queue,
+    source::{SourceState, SourceStatus},
     store::redis::{RedisStore, RouteSettings},
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
@@ -79,21 +80,25 @@ impl ApiServer {
     pub async fn start_with(setup: Setup) -> Self {
         let redis = RedisServer::start_with(&setup.redis_arguments).await;
         let client = redis::Client::open(redis.url()).unwrap();
-        let connection = Arc::new(Connection::new(client, REQUEST_TIMEOUT / 2));
+        let connection = || Arc::new(Connection::new(client.clone(), REQUEST_TIMEOUT / 2));
         let settings = |(name, partitions): &(&str, u16)| RouteSettings {
             name: (*name).into(),
             partitions: *partitions,
             max_payload: MAX_PAYLOAD,
             remember: setup.remember,
         };
-        let store = Arc::new(RedisStore::new(connection, "punctual", setup.routes.iter().map(settings)));
+        let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
+        let store = Arc::new(store.listing_over(connection()));
         let sinks = setup.routes.iter().map(|(name, _)| ((*name).into(), "out".into())).collect();
         let queue = Arc::new(Queue::new(store.clone(), &sinks, false));
 
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = ServerConfig {
-            listen: address,
+            listen: Listen::Tcp(address),
+            tls: None,
+            health_listen: None,
+            max_connections_per_address: None,
             auth: setup.auth,
             max_payload: MAX_PAYLOAD,
             request_timeout: REQUEST_TIMEOUT,
@@ -107,14 +112,23 @@ impl ApiServer {
             in_flight: 3,
             down_domains: vec!["orders/3".into()],
         };
-        let sources: SourceStatuses = Arc::new(|| Box::pin(async { Vec::new() }));
+        let source = SourceStatus {
+            name: "in".into(),
+            r#type: "sorted_set",
+            route: "a".into(),
+            state: SourceState::Running,
+            last_error: Some("header `X-Tenant: other`".into()),
+            depth: None,
+        };
+        let sources: SourceStatuses = Arc::new(move || Box::pin(std::future::ready(vec![source.clone()])));
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
         let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
         let api = Api::new(queue, &config, Statuses { sinks, sources }, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(api::serve(listener, api::router(api), async move {
+        let shutdown = async move {
             let _ = stopped.await;
-        }));
+        };
+        let serving = tokio::spawn(api::serve(listener, api::router(api), Limits::of_process(None), shutdown));
         // The client wants it, although it speaks plain HTTP here. Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();

@@ -1,0 +1,121 @@
+//! Where connections come from: TCP, with or without TLS, or a Unix socket.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::watch,
+};
+use tokio_rustls::TlsAcceptor;
+
+/// Time for a peer to take what was sent to it: a reader that stands still does not hold its answer for ever.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Who may connect to a Unix socket: user and group of the process.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Accepts connections.
+pub struct Listener(Kind);
+
+enum Kind {
+    Tcp(TcpListener),
+    /// New connections have the present settings.
+    Tls(TcpListener, watch::Receiver<Arc<rustls::ServerConfig>>),
+    Unix {
+        listener: UnixListener,
+        _file: Removed,
+    },
+}
+
+/// The file of a socket, removed when this is dropped.
+struct Removed(PathBuf);
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self(Kind::Tcp(listener))
+    }
+}
+
+impl Listener {
+    pub fn tls(listener: TcpListener, settings: watch::Receiver<Arc<rustls::ServerConfig>>) -> Self {
+        Self(Kind::Tls(listener, settings))
+    }
+
+    /// Binds a Unix socket, in place of one at `path` to which nothing listens. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Also when a process listens there, or something else is there.
+    pub fn unix(path: &Path) -> io::Result<Self> {
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "is there, and no socket"));
+            }
+            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            Ok(_) => std::fs::remove_file(path)?,
+            Err(_) => {}
+        }
+        // Until its mode is set, what the umask leaves lets at most the same ones write, hence connect.
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+        Ok(Self(Kind::Unix { listener, _file: Removed(path.to_owned()) }))
+    }
+
+    /// The next connection, and its peer's address where it has one. Cancel-safe.
+    pub async fn accept(&self) -> io::Result<(Accepted, Option<IpAddr>)> {
+        let (listener, settings) = match &self.0 {
+            Kind::Unix { listener, .. } => return Ok((Accepted::Unix(listener.accept().await?.0), None)),
+            Kind::Tcp(listener) => (listener, None),
+            Kind::Tls(listener, settings) => (listener, Some(settings)),
+        };
+        let (stream, peer) = listener.accept().await?;
+        // A connection that is reset already refuses both; whoever reads from it learns that.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
+        let accepted = match settings {
+            None => Accepted::Tcp(stream),
+            Some(settings) => Accepted::Tls(stream, settings.borrow().clone()),
+        };
+        Ok((accepted, Some(peer.ip())))
+    }
+}
+
+/// A connection whose peer has not said anything yet.
+pub enum Accepted {
+    Tcp(TcpStream),
+    Tls(TcpStream, Arc<rustls::ServerConfig>),
+    Unix(UnixStream),
+}
+
+/// What HTTP is spoken over.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Accepted {
+    /// The handshake, where there is one. The caller bounds its time.
+    pub async fn open(self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Accepted::Tcp(stream) => Box::new(stream),
+            Accepted::Unix(stream) => Box::new(stream),
+            Accepted::Tls(stream, settings) => Box::new(TlsAcceptor::from(settings).accept(stream).await?),
+        })
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // It may have been removed by someone else.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

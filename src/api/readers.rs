@@ -1,0 +1,206 @@
+//! Answers that show messages: how many at once, what they hold in memory, and how long a reader may take.
+//!
+//! A page is fetched part by part, as its reader takes it, over the store's connection for this. So what a page holds
+//! is a part of it and a few pieces of JSON, however much larger than its payloads that JSON is.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use futures::stream;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{Instant, timeout_at},
+};
+
+use super::problem::Problem;
+use crate::queue::QueueError;
+
+/// Memory of all parts that readers hold, in KiB: 64 MiB, some 50 readers of routes with the default `max_payload`.
+/// Beside it each has three pieces of at most 100 KiB, and the connection its buffers.
+const MEMORY_KIB: u64 = 64 * 1024;
+
+/// Parts that Redis is asked for at once: it stands still for one, and the others wait in its output buffers.
+const FETCHES: usize = 4;
+
+/// For how long a reader may take an answer: a page of 8 MiB over 1.2 Mbit/s.
+const READ_TIME: Duration = Duration::from_mins(1);
+
+/// JSON is sent in pieces of at least so many bytes, but for the last.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// The reader is gone or too slow, or the rest cannot be had: the answer breaks off.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer broke off")]
+pub struct Broken;
+
+/// What bounds all readers together.
+pub struct Readers {
+    memory: Arc<Semaphore>,
+    fetches: Semaphore,
+}
+
+impl Default for Readers {
+    fn default() -> Self {
+        Self::of(MEMORY_KIB)
+    }
+}
+
+impl Readers {
+    fn of(kib: u64) -> Self {
+        let kib = usize::try_from(kib).expect("64 MiB");
+        Self { memory: Arc::new(Semaphore::new(kib)), fetches: Semaphore::new(FETCHES) }
+    }
+
+    /// The right to hold `bytes` of messages, until it is dropped.
+    ///
+    /// # Errors
+    /// 503 when other readers hold too much until `deadline`.
+    pub async fn enter(&self, bytes: u64, deadline: Instant) -> Result<OwnedSemaphorePermit, Problem> {
+        let kib = u32::try_from(bytes.div_ceil(1024).min(MEMORY_KIB)).expect("at most 64 Ki");
+        match timeout_at(deadline, Arc::clone(&self.memory).acquire_many_owned(kib)).await {
+            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+            Err(_) => Err(Problem::unavailable("too many messages are being read at once; come back in a moment")),
+        }
+    }
+
+    /// Makes a call that has Redis send messages, when it is its turn.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub async fn fetch<T>(&self, call: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+        let _turn = self.fetches.acquire().await.expect("the semaphore is never closed");
+        call.await
+    }
+}
+
+enum Piece {
+    Some(Bytes),
+    /// The answer is whole.
+    End,
+}
+
+/// Takes the JSON of one answer.
+pub struct Writer {
+    pieces: mpsc::Sender<Piece>,
+    deadline: Instant,
+    gathered: Vec<u8>,
+    written: u64,
+}
+
+impl Writer {
+    /// Waits while the reader has not taken what was written before.
+    pub async fn write(&mut self, json: &[u8]) -> Result<(), Broken> {
+        self.written += json.len() as u64;
+        self.gathered.extend_from_slice(json);
+        if self.gathered.len() < PIECE_BYTES {
+            return Ok(());
+        }
+        self.flush().await
+    }
+
+    /// Bytes so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    async fn flush(&mut self) -> Result<(), Broken> {
+        let piece = std::mem::take(&mut self.gathered);
+        self.send(Piece::Some(piece.into())).await
+    }
+
+    async fn send(&mut self, piece: Piece) -> Result<(), Broken> {
+        timeout_at(self.deadline, self.pieces.send(piece)).await.map_err(|_| Broken)?.map_err(|_| Broken)
+    }
+}
+
+/// 200 with the JSON that `produce` writes, in a task of its own: what it holds goes when it is done, when the reader
+/// leaves, and when the reader's time is over. Must be called within a tokio runtime.
+pub fn json<F>(produce: impl FnOnce(Writer) -> F) -> Response
+where
+    F: Future<Output = Result<Writer, Broken>> + Send + 'static,
+{
+    let (pieces, taken) = mpsc::channel(1);
+    let deadline = Instant::now() + READ_TIME;
+    let produced = produce(Writer { pieces, deadline, gathered: Vec::new(), written: 0 });
+    tokio::spawn(async move {
+        // Whatever it waits for: a reader that has left is noticed by the next piece only.
+        if let Ok(Ok(mut writer)) = timeout_at(deadline, produced).await
+            && writer.flush().await.is_ok()
+        {
+            // A reader that is gone misses nothing.
+            let _ = writer.send(Piece::End).await;
+        }
+    });
+    let pieces = stream::unfold(Some(taken), async |taken| {
+        let mut taken: mpsc::Receiver<Piece> = taken?;
+        match taken.recv().await {
+            Some(Piece::Some(bytes)) => Some((Ok(bytes), Some(taken))),
+            Some(Piece::End) => None,
+            None => Some((Err(Broken), None)),
+        }
+    });
+    ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response()
+}
+
+/// 200 with JSON that is at hand.
+pub fn whole(pieces: impl Iterator<Item = Vec<u8>>) -> Response {
+    let json: Vec<u8> = pieces.flatten().collect();
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use tokio::{sync::oneshot, time::advance};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_beyond_the_memory_wait_and_are_refused_in_the_end() {
+        let readers = Readers::of(4);
+        let first = readers.enter(3 * 1024, Instant::now()).await.expect("there is room");
+        let began = Instant::now();
+        let refused = readers.enter(1025, began + Duration::from_secs(1)).await.expect_err("there is none");
+        assert_eq!(began.elapsed().as_secs(), 1);
+        assert_eq!(refused.into_response().headers()[header::RETRY_AFTER], "1");
+        drop(first);
+        assert!(readers.enter(4 * 1024, Instant::now()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_holds_nothing_when_its_time_is_over() {
+        let (held, dropped) = oneshot::channel::<()>();
+        let answer = json(|mut writer| async move {
+            let _held = held;
+            loop {
+                writer.write(&[b' '; PIECE_BYTES]).await?;
+            }
+        });
+        let began = Instant::now();
+        assert!(dropped.await.is_err(), "it was ended");
+        assert_eq!(began.elapsed(), READ_TIME);
+        advance(Duration::from_secs(1)).await;
+        assert!(to_bytes(answer.into_body(), usize::MAX).await.is_err(), "what is left does not pass for the whole");
+    }
+
+    #[tokio::test]
+    async fn what_was_written_arrives_and_an_answer_that_failed_breaks_off() {
+        let text = "x".repeat(3 * PIECE_BYTES + 1);
+        let sent = text.clone();
+        let answer = json(|mut writer| async move {
+            writer.write(sent.as_bytes()).await?;
+            writer.write(b"y").await?;
+            Ok(writer)
+        });
+        assert_eq!(to_bytes(answer.into_body(), usize::MAX).await.unwrap(), format!("{text}y"));
+        let failed = json(|mut writer| async move {
+            writer.write(b"[").await?;
+            Err(Broken)
+        });
+        assert!(to_bytes(failed.into_body(), usize::MAX).await.is_err());
+    }
+}

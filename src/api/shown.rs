@@ -1,0 +1,194 @@
+//! A message as JSON.
+
+use std::{collections::BTreeMap, iter};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::Serialize;
+
+use crate::{
+    message::{Origin, Properties, State},
+    queue::Snapshot,
+};
+
+/// Payloads become JSON in slices of so many bytes, each up to six times as long there. A multiple of three: base64 of
+/// the slices is that of the whole.
+const SLICE_BYTES: usize = 3 * 4096;
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'a str,
+    route: &'a str,
+    state: State,
+    deliver_at: String,
+    attempts: u32,
+    last_error: Option<&'a str>,
+    content_type: Option<&'a str>,
+    headers: BTreeMap<&'a str, &'a str>,
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    properties: Option<&'a Properties>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<ShownOrigin<'a>>,
+    /// Why there is no payload: the stored body cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<&'a str>,
+}
+
+/// Of a message that a source took: by what its producer knows it.
+#[derive(Default, PartialEq, Eq, Serialize)]
+struct ShownOrigin<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exchange: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<u64>,
+}
+
+impl<'a> ShownOrigin<'a> {
+    /// `None` when there is nothing to show.
+    fn new(origin: &'a Origin) -> Option<Self> {
+        let shown = Self {
+            id: origin.id.as_deref(),
+            message_id: origin.message_id.as_deref(),
+            exchange: origin.exchange.as_deref(),
+            timestamp: origin.timestamp,
+        };
+        (shown != Self::default()).then_some(shown)
+    }
+}
+
+impl<'a> Shown<'a> {
+    fn new(route: &'a str, snapshot: &'a Snapshot) -> Self {
+        let metadata = snapshot.message.as_ref().ok().map(|message| &message.metadata);
+        Self {
+            id: snapshot.id.as_str(),
+            route,
+            state: snapshot.state,
+            deliver_at: snapshot.deliver_at.to_rfc3339(),
+            attempts: snapshot.attempts,
+            last_error: snapshot.last_error.as_deref(),
+            content_type: metadata.and_then(|metadata| metadata.content_type.as_deref()),
+            headers: metadata
+                .map(|metadata| metadata.headers.iter().map(|(name, value)| (&**name, &**value)).collect())
+                .unwrap_or_default(),
+            key: metadata.and_then(|metadata| metadata.key.as_deref()),
+            properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
+            max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
+            expires_at: metadata.and_then(|metadata| metadata.expires_at),
+            origin: metadata.and_then(|metadata| ShownOrigin::new(metadata.origin.as_deref()?)),
+            unreadable: snapshot.message.as_ref().err().map(String::as_str),
+        }
+    }
+}
+
+/// The JSON object of a message, piece by piece, so that a large payload is never there as a whole. The payload is
+/// `payload`, text, when it is UTF-8: what was sent as a JSON string comes back as one. Else it is `payload_base64`.
+pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
+    let mut head = serde_json::to_vec(&Shown::new(route, snapshot)).expect("strings and integers always serialize");
+    let payload = snapshot.message.as_ref().ok().map(|message| &message.payload[..]);
+    let text = payload.and_then(|payload| std::str::from_utf8(payload).ok());
+    let bytes = payload.filter(|_| text.is_none());
+    let name = match (text, bytes) {
+        (Some(_), _) => Some(",\"payload\":\""),
+        (None, Some(_)) => Some(",\"payload_base64\":\""),
+        (None, None) => None,
+    };
+    let end = if let Some(name) = name {
+        head.pop();
+        head.extend_from_slice(name.as_bytes());
+        Some(b"\"}".to_vec())
+    } else {
+        None
+    };
+    let encoded = bytes.into_iter().flat_map(|bytes| bytes.chunks(SLICE_BYTES));
+    iter::once(head)
+        .chain(slices(text.unwrap_or_default()).map(escaped))
+        .chain(encoded.map(|slice| BASE64_STANDARD.encode(slice).into_bytes()))
+        .chain(end)
+}
+
+/// What goes between the quotes.
+fn escaped(text: &str) -> Vec<u8> {
+    let quoted = serde_json::to_vec(text).expect("a string always serializes");
+    quoted[1..quoted.len() - 1].to_vec()
+}
+
+fn slices(mut rest: &str) -> impl Iterator<Item = &str> + Send {
+    iter::from_fn(move || {
+        let (slice, behind) = rest.split_at(rest.floor_char_boundary(SLICE_BYTES));
+        rest = behind;
+        (!slice.is_empty()).then_some(slice)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata, StoredMessage},
+        time::UnixMillis,
+    };
+
+    fn shown(message: Result<StoredMessage, String>) -> Value {
+        let snapshot = Snapshot {
+            id: MessageId::parse("a").unwrap(),
+            state: State::Dead,
+            deliver_at: UnixMillis::new(1000).unwrap(),
+            attempts: 2,
+            last_error: Some("rejected: HTTP 400".into()),
+            message,
+        };
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot).collect();
+        assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
+        serde_json::from_slice(&pieces.concat()).expect("JSON")
+    }
+
+    fn stored(payload: impl Into<Bytes>) -> StoredMessage {
+        StoredMessage {
+            due: UnixMillis::default(),
+            accepted: UnixMillis::default(),
+            metadata: Metadata { headers: [("X".to_owned(), "1".to_owned())].into(), ..Metadata::default() },
+            payload: payload.into(),
+        }
+    }
+
+    #[test]
+    fn a_message_is_shown_with_the_fields_of_the_contract() {
+        let expected = json!({
+            "id": "a", "route": "r", "state": "dead", "deliver_at": "1970-01-01T00:00:01.000Z", "attempts": 2,
+            "last_error": "rejected: HTTP 400", "content_type": null, "headers": {"X": "1"}, "key": null,
+            "payload": "{\"b\":1}",
+        });
+        assert_eq!(shown(Ok(stored("{\"b\":1}"))), expected);
+        assert_eq!(shown(Ok(stored("")))["payload"], "");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_as_base64_and_a_lost_body_by_its_cause() {
+        let bytes = shown(Ok(stored(&b"\0\xff"[..])));
+        assert_eq!((bytes.get("payload"), &bytes["payload_base64"]), (None, &json!("AP8=")));
+        let lost = shown(Err("the body was lost".into()));
+        assert_eq!(lost["unreadable"], "the body was lost");
+        assert!(lost.get("payload").is_none() && lost.get("payload_base64").is_none());
+    }
+
+    #[test]
+    fn a_payload_of_many_slices_is_shown_as_it_is() {
+        for character in ["\u{1}", "é", "\u{2028}😀\"\\", "x"] {
+            let text = format!("{}{}", "y", character.repeat(2 * SLICE_BYTES));
+            assert_eq!(shown(Ok(stored(text.clone())))["payload"], text, "{}", character.escape_debug());
+        }
+        let bytes = vec![0xff; 3 * SLICE_BYTES + 1];
+        assert_eq!(shown(Ok(stored(bytes.clone())))["payload_base64"], BASE64_STANDARD.encode(bytes));
+    }
+}

@@ -1,0 +1,36 @@
+//! Requests that can be read in two ways are refused, whatever they ask for.
+
+use axum::{
+    extract::Request,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use percent_encoding::percent_decode_str;
+
+use super::problem::Problem;
+
+/// 501 for another coding of the transfer than `chunked`; 400 for two `Host` headers, and for a query that is no UTF-8
+/// once it is decoded.
+pub async fn check(request: Request, next: Next) -> Response {
+    if !is_known_transfer(request.headers()) {
+        let text = "of transfer codings only `chunked` is known";
+        let mut refused = Problem::new(StatusCode::NOT_IMPLEMENTED, "not-implemented", text).into_response();
+        // Where the body ends is not known for sure.
+        refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        return refused;
+    }
+    if request.headers().get_all(header::HOST).iter().nth(1).is_some() {
+        return Problem::bad_request("`Host` comes twice").into_response();
+    }
+    if percent_decode_str(request.uri().query().unwrap_or_default()).decode_utf8().is_err() {
+        return Problem::bad_request("the query is not UTF-8").into_response();
+    }
+    next.run(request).await
+}
+
+fn is_known_transfer(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_none_or(is_chunked) && codings.next().is_none()
+}

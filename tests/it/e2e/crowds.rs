@@ -1,0 +1,101 @@
+//! Connections that nobody needs a token for: they do not keep probes and others out.
+
+use std::{net::SocketAddr, time::Duration};
+
+use redis::InfoDict;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{alone, client::Client};
+use crate::support::{RedisServer, http, port::Port, punctual::Punctual};
+
+/// More than an instance has places.
+const CROWD: usize = 4400;
+/// What an orchestrator waits for a probe, by default.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// On each listener, within four seconds.
+const PROBES: usize = 20;
+
+async fn probe(address: SocketAddr) -> Result<Duration, String> {
+    let began = Instant::now();
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await.map(|_| reply)
+    };
+    match timeout(PROBE, ask).await {
+        Ok(Ok(reply)) if reply.starts_with("HTTP/1.1 200") => Ok(began.elapsed()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// Connections that ask something every second, so that none is ever silent, and come again when they are closed.
+async fn press(address: SocketAddr, mut crowd: Vec<TcpStream>) {
+    let mut unread = [0; 4096];
+    loop {
+        for stream in &mut crowd {
+            let is_closed = matches!(stream.try_read(&mut unread), Ok(0));
+            if (is_closed || stream.try_write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").is_err())
+                && let Ok(Ok(new)) = timeout(PROBE, TcpStream::connect(address)).await
+            {
+                *stream = new;
+            }
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_connections_from_one_address_keeps_no_probe_out() {
+    let _alone = alone().await;
+    let health = Port::reserve();
+    let listen = health.address().to_string();
+    let punctual =
+        Punctual::start_with("redis: { url: embedded }", &[("PUNCTUAL__SERVER__HEALTH_LISTEN", &listen)]).await;
+    let address: SocketAddr = punctual.url("").trim_start_matches("http://").parse().expect("an address");
+    let mut crowd = Vec::with_capacity(CROWD);
+    for _ in 0..CROWD {
+        crowd.push(TcpStream::connect(address).await.expect("the kernel accepts it"));
+    }
+    let pressing = tokio::spawn(press(address, crowd));
+    let (mut late, mut slowest) = (Vec::new(), Duration::ZERO);
+    for _ in 0..PROBES {
+        for address in [address, health.address()] {
+            match probe(address).await {
+                Ok(took) => slowest = slowest.max(took),
+                Err(error) => late.push(error),
+            }
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    println!("{} of {} probes failed, slowest {slowest:?}", late.len(), 2 * PROBES);
+    assert!(late.is_empty(), "{}: {}", late.len(), late[0]);
+    assert!(!pressing.is_finished());
+    pressing.abort();
+    let other = http::client().get(format!("http://{listen}/v1/routes")).send().await.expect("an answer");
+    assert_eq!(other.status(), 404, "there is nothing but probes");
+}
+
+#[tokio::test]
+async fn probes_of_readiness_ask_redis_once_a_second() {
+    let _alone = alone().await;
+    let redis = RedisServer::start().await;
+    let punctual = Punctual::start(&format!("redis: {{ url: '{}' }}", redis.url())).await;
+    let commands = async || {
+        let info: InfoDict =
+            redis::cmd("INFO").arg("stats").query_async(&mut redis.connection().await).await.expect("an answer");
+        info.get::<u64>("total_commands_processed").expect("a number")
+    };
+    let (before, began, client) = (commands().await, Instant::now(), Client::of(&punctual));
+    for _ in 0..200 {
+        assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
+    }
+    let (asked, seconds) = (commands().await - before, began.elapsed().as_secs() + 2);
+    println!("{asked} commands of Redis for 200 probes in {:?}", began.elapsed());
+    assert!(asked <= 10 * seconds, "{asked} commands in {seconds} s");
+}
