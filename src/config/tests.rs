@@ -224,7 +224,8 @@ fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     setup.sources.redis_url = Some(RedisUrlOption::File(file.clone()));
     assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Url("redis://:hunter2@three".into()));
     std::fs::write(&file, "redis://:hunter2@three/x\n").unwrap();
-    let wrong = "--redis-url-file: redis.url: has no number for its database; a `/` in a password is to be written `%2F`";
+    let wrong =
+        "--redis-url-file: redis.url: has no number for its database; a `/` in a password is to be written `%2F`";
     assert_eq!(setup.problems(), [wrong]);
     std::fs::remove_file(&file).unwrap();
     assert!(setup.problems()[0].starts_with("--redis-url-file: redis.url: the file `"), "{:?}", setup.problems());
