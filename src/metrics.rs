@@ -35,6 +35,7 @@ const IN_FLIGHT: &str = "punctual_in_flight_messages";
 const NEXT_DUE: &str = "punctual_next_due_timestamp_seconds";
 const OLDEST_OVERDUE: &str = "punctual_oldest_overdue_seconds";
 const BREAKER: &str = "punctual_sink_breaker_state";
+const DOMAINS_DOWN: &str = "punctual_sink_domains_down";
 const BUILD_INFO: &str = "punctual_build_info";
 const WAKEUPS: &str = "punctual_wakeups_total";
 const WAKEUPS_DENIED: &str = "punctual_wakeups_denied_total";
@@ -102,6 +103,7 @@ pub fn describe() {
     describe_gauge!(NEXT_DUE, "Due time of the head of the queue, seconds since the epoch");
     describe_gauge!(OLDEST_OVERDUE, "How long the head of the queue is overdue");
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
+    describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
     describe_gauge!(BUILD_INFO, "1, with the version as label");
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
@@ -192,6 +194,7 @@ pub struct SinkMetrics {
     pub send: Histogram,
     /// 0 closed, 1 half-open, 2 open.
     pub breaker: metrics::Gauge,
+    pub domains_down: metrics::Gauge,
 }
 
 impl SinkMetrics {
@@ -199,6 +202,7 @@ impl SinkMetrics {
         Self {
             send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
             breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
+            domains_down: gauge!(DOMAINS_DOWN, "sink" => sink.to_owned()),
         }
     }
 }

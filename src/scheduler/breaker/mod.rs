@@ -81,6 +81,7 @@ impl Breaker {
     pub fn new(sink: &str) -> Arc<Self> {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
+        metrics.domains_down.set(0.0);
         let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::default(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
@@ -236,7 +237,11 @@ impl Breaker {
         let mut inner = lock(&self.inner);
         let before = inner.machine.state();
         let result = change(&mut inner, Instant::now());
-        self.down.store(inner.evidence.count_down(), Ordering::Relaxed);
+        let down = inner.evidence.count_down();
+        if self.down.swap(down, Ordering::Relaxed) != down {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+            self.metrics.domains_down.set(down as f64);
+        }
         let after = inner.machine.state();
         if before != after {
             self.metrics.breaker.set(match after {
