@@ -15,7 +15,7 @@ const PRIORITY: &str = "x-priority";
 
 const STREAM: &str = "of queue type rabbit_stream_queue";
 
-/// The arguments of a consumer that a stream refuses: it would skip what was published while nobody consumed.
+/// The arguments of a consumer that a stream refuses: it would skip what was published while it had no consumer.
 pub fn no_stream() -> FieldTable {
     with_priority(AMQPValue::LongInt(0))
 }
@@ -24,7 +24,7 @@ pub fn no_stream() -> FieldTable {
 /// looked at all of that. No message is taken. The refusal closes `channel`.
 ///
 /// # Errors
-/// What is wrong, or that there is no answer.
+/// What is wrong; a missing answer too.
 pub async fn check_readable(channel: &Channel, queue: &str) -> lapin::Result<()> {
     let arguments = with_priority(AMQPValue::LongString("none".into()));
     match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
@@ -54,7 +54,7 @@ pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
 /// refuses after it has looked at both. Nothing is routed. The refusal closes `channel`.
 ///
 /// # Errors
-/// What is wrong, or that there is no answer.
+/// What is wrong; a missing answer too.
 pub async fn check_writable(channel: &Channel, exchange: &str) -> lapin::Result<()> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let properties = BasicProperties::default().with_expiration("none".into());

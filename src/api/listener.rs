@@ -79,7 +79,7 @@ impl Listener {
             Kind::Tls(listener, settings) => (listener, Some(settings)),
         };
         let (stream, peer) = listener.accept().await?;
-        // A connection that is reset already refuses both; whoever reads from it learns that.
+        // A connection that is reset already refuses both; the next read reports it.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
         let accepted = match settings {

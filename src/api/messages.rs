@@ -124,7 +124,7 @@ pub async fn list(
     }))
 }
 
-/// One page on its way.
+/// One page that is being sent.
 struct Listing {
     api: Arc<Api>,
     route: String,

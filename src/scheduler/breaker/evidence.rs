@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     down::{Down, Key},
+    losses::{Loss, Losses},
     streak::Streak,
 };
 use crate::{
@@ -17,9 +18,6 @@ use crate::{
 
 /// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.
 const MAX_DOMAINS: usize = 1000;
-
-/// Messages whose losses are kept, the latest: as many as may be in flight when a destination goes down, 2 MB at most.
-const MAX_LOST: usize = 10_000;
 
 /// So many domains down, and nothing got through since the first of them: the sink is down.
 const MANY_DOMAINS: u32 = 10;
@@ -62,7 +60,7 @@ pub struct Evidence {
     /// The message that was lost last without a domain, with nothing confirmed since.
     lost_alone: Option<Key>,
     /// Of messages without an answer.
-    lost: HashMap<Key, Loss>,
+    lost: Losses,
 }
 
 #[derive(Debug, Default)]
@@ -73,13 +71,6 @@ struct Record {
     touched: Option<Instant>,
     streak: Streak,
     down: Option<Down>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Loss {
-    /// So often while others of its domain got through.
-    times: u32,
-    at: Instant,
 }
 
 impl Evidence {
@@ -140,7 +131,7 @@ impl Evidence {
     fn lost(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
         let Attempted { sent, domain, .. } = *attempted;
         let key = attempted.key();
-        let known = self.lost.get(&key).copied();
+        let known = self.lost.get(&key);
         let since = known.map_or(sent, |loss| loss.at);
         let passed = match domain {
             Some(name) => self.domains.get(name).and_then(|record| record.passed),
@@ -148,7 +139,7 @@ impl Evidence {
         };
         let others_passed = passed > Some(since);
         let times = known.map_or(0, |loss| loss.times) + u32::from(others_passed);
-        self.keep_loss(key.clone(), Loss { times, at: now });
+        self.lost.keep(key.clone(), Loss { times, at: now });
         if others_passed && times >= LOST_BY_ITSELF {
             Cause::Message(Verdict::Counts)
         } else if others_passed {
@@ -166,7 +157,7 @@ impl Evidence {
 
     /// Whether the message was lost lately.
     pub fn was_lost(&self, (route, id): (&Arc<str>, &MessageId)) -> bool {
-        !self.lost.is_empty() && self.lost.contains_key(&(Arc::clone(route), id.clone()))
+        !self.lost.is_empty() && self.lost.contains(&(Arc::clone(route), id.clone()))
     }
 
     /// The message is dead.
@@ -223,16 +214,6 @@ impl Evidence {
         record
     }
 
-    fn keep_loss(&mut self, key: Key, loss: Loss) {
-        if !self.lost.contains_key(&key) && self.lost.len() >= MAX_LOST {
-            let mut times: Vec<_> = self.lost.values().map(|loss| loss.at).collect();
-            let (_, median, _) = times.select_nth_unstable(MAX_LOST / 2);
-            let median = *median;
-            self.lost.retain(|_, loss| loss.at > median);
-        }
-        self.lost.insert(key, loss);
-    }
-
     fn forget_loss(&mut self, attempted: &Attempted<'_>) {
         if !self.lost.is_empty() {
             self.lost.remove(&attempted.key());
@@ -249,7 +230,10 @@ impl Attempted<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
+        super::{
+            down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
+            losses::MAX_LOST,
+        },
         *,
     };
 

@@ -7,6 +7,7 @@
 
 mod down;
 mod evidence;
+mod losses;
 mod machine;
 mod streak;
 
