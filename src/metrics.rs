@@ -10,7 +10,7 @@ use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use crate::outcome::{DeadReason, FAILURE_KINDS};
+use crate::{message::DeadReason, sink::FAILURE_KINDS};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{
     message::{Ended, MAX_METADATA_BYTES, MessageId, State},
-    queue::{Cancelled, Found, Page, Rescheduled, Snapshot},
+    queue::Page,
+    store::{Cancelled, Found, Rescheduled, Snapshot},
 };
 
 /// Messages of a page when the caller does not say.

@@ -8,6 +8,7 @@
 
 mod auth;
 mod body;
+mod connections;
 mod dead;
 mod deadline;
 mod health;
@@ -18,7 +19,6 @@ mod messages;
 mod metrics_page;
 mod openapi;
 mod origin;
-mod places;
 mod post;
 mod problem;
 mod raw;
@@ -48,10 +48,10 @@ use self::{
     readers::Readers,
 };
 pub use self::{
+    connections::Limits,
     ids::{NewId, ulids},
     listener::Listener,
     metrics_page::MetricsPage,
-    places::Limits,
     post::VIA,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},

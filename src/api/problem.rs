@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Serialize;
 
-use crate::{port::StoreError, queue::QueueError};
+use crate::{queue::QueueError, store::StoreError};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::{Api, auth::Grant, problem::Problem};
 use crate::{
-    port::StoreError,
     queue::{QueueError, RouteStats},
+    store::StoreError,
 };
 
 /// A route of the list: one with a foreign value at its keys does not hide the others.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::problem::Problem;
 use crate::{
     message::{MessageId, State},
-    queue::{Scheduled, Status},
+    store::{ScheduleStatus, Scheduled},
     time::UnixMillis,
 };
 
@@ -32,16 +32,16 @@ pub struct Answer<'a> {
 impl<'a> Answer<'a> {
     pub fn scheduled(route: &'a str, scheduled: &'a Scheduled) -> Self {
         let (status, state) = match scheduled.status {
-            Status::Scheduled => ("scheduled", None),
-            Status::Exists(state) => ("exists", Some(state)),
-            Status::Replaced | Status::Revived => ("replaced", None),
-            Status::InFlight => ("in_flight", None),
-            Status::Known => ("known", None),
-            Status::Ended(ending) => (ending.as_str(), None),
+            ScheduleStatus::Scheduled => ("scheduled", None),
+            ScheduleStatus::Exists(state) => ("exists", Some(state)),
+            ScheduleStatus::Replaced | ScheduleStatus::Revived => ("replaced", None),
+            ScheduleStatus::InFlight => ("in_flight", None),
+            ScheduleStatus::Known => ("known", None),
+            ScheduleStatus::Ended(ending) => (ending.as_str(), None),
         };
         let time = Some(scheduled.due.to_rfc3339());
         let (deliver_at, ended_at) =
-            if matches!(scheduled.status, Status::Ended(_)) { (None, time) } else { (time, None) };
+            if matches!(scheduled.status, ScheduleStatus::Ended(_)) { (None, time) } else { (time, None) };
         Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status, state }
     }
 
@@ -54,9 +54,13 @@ impl<'a> Answer<'a> {
 /// 201 for a new message, 200 for a kept, replaced or remembered one, 409 for one in flight that should be replaced.
 pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     let status = match scheduled.status {
-        Status::Scheduled => StatusCode::CREATED,
-        Status::Exists(_) | Status::Replaced | Status::Revived | Status::Known | Status::Ended(_) => StatusCode::OK,
-        Status::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
+        ScheduleStatus::Scheduled => StatusCode::CREATED,
+        ScheduleStatus::Exists(_)
+        | ScheduleStatus::Replaced
+        | ScheduleStatus::Revived
+        | ScheduleStatus::Known
+        | ScheduleStatus::Ended(_) => StatusCode::OK,
+        ScheduleStatus::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
     };
     (status, Json(Answer::scheduled(route, scheduled))).into_response()
 }

@@ -31,8 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::is_probe,
+    connections::{Busy, Limits, Place, Places},
     listener::{Accepted, Listener},
-    places::{Busy, Limits, Place, Places},
     problem::Problem,
 };
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     message::{Origin, Properties, State},
-    queue::Snapshot,
+    store::Snapshot,
 };
 
 /// Payloads become JSON in slices of so many bytes, each up to six times as long there. A multiple of three: base64 of

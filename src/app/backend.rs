@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use redis::Client;
 
 use crate::{
-    config::{RedisConfig, RedisUrl, RemoteRedis},
-    connection::{Connection, Mastership, client},
-    store::redis::WakeListener,
+    config::{RedisConfig, RedisUrl},
+    store::redis::{
+        WakeListener,
+        connection::{Connection, Mastership, RedisEndpoint, client},
+    },
 };
 
 /// A way to the queues' Redis.
@@ -28,7 +30,7 @@ impl Backend {
             (RedisUrl::Embedded, Some(url)) => url.into(),
             (RedisUrl::Embedded, None) => return Err("the embedded redis is not running".into()),
         };
-        let server = RemoteRedis {
+        let server = RedisEndpoint {
             url,
             username: config.username.clone(),
             password: config.password.clone(),

@@ -4,16 +4,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 
-use super::{backend::Backend, checkup::Checkup, destination::Destination, inlet::Inlet};
+use super::{backend::Backend, reachability::Checkup, sinks::Destination, sources::Inlet};
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
     message::MAX_METADATA_BYTES,
     metrics,
-    port::Partition,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
-    store::redis::{RedisStore, RouteSettings, WakeListener},
+    store::{
+        Partition,
+        redis::{RedisStore, RouteSettings, WakeListener},
+    },
 };
 
 /// Bytes of a stored message beside payload and metadata.

@@ -107,8 +107,7 @@ mod tests {
     use super::*;
     use crate::{
         app::embedded::Embedded,
-        connection::Connection,
-        store::redis::{RedisStore, RouteSettings, SafetyError},
+        store::redis::{RedisStore, RouteSettings, SafetyError, connection::Connection},
     };
 
     /// For what takes a moment.

@@ -1,13 +1,13 @@
 //! Turns a configuration into live objects, and runs them.
 
 pub mod backend;
-pub mod checkup;
-pub mod destination;
 pub mod embedded;
-pub mod inlet;
 pub mod instance;
 mod keeper;
 mod listening;
 pub mod logging;
 mod open_files;
+pub mod reachability;
 pub mod serve;
+pub mod sinks;
+pub mod sources;

@@ -18,13 +18,11 @@ use tokio::{
 
 use super::{
     backend::Backend,
-    destination,
     embedded::{self, Embedded, Home},
-    inlet,
     instance::Instance,
     keeper,
     listening::{listen, listen_for_probes},
-    open_files,
+    open_files, sinks, sources,
 };
 use crate::{
     api::{self, Api, Limits, MetricsPage},
@@ -64,7 +62,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
-    let destinations = destination::all(&config).map_err(ServeError::Configuration)?;
+    let destinations = sinks::all(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
@@ -72,7 +70,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         RedisUrl::Url(_) => None,
     };
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
-    let inlets = inlet::all(&config, &backend).map_err(ServeError::Configuration)?;
+    let inlets = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
     let instance = Instance::new(&config, &backend, destinations, inlets, rand::random());
 
     let (stopping, stopped) = watch::channel(false);
@@ -102,7 +100,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let generations = instance.store.connection().generations();
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
-    let sources = inlet::run(instance.inlets, queue.clone(), stopped.clone());
+    let sources = sources::run(instance.inlets, queue.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}

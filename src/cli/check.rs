@@ -10,13 +10,13 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
-    amqp::{self, Broker},
     app::{
-        destination::{self, Destination},
         embedded,
-        inlet::{self, Inlet},
+        sinks::{self, Destination},
+        sources::{self, Inlet},
     },
     config::{Config, RedisUrl, SinkConfig},
+    connector::rabbitmq::{self, Broker},
     store::redis::RedisStore,
 };
 
@@ -37,8 +37,8 @@ pub struct Arguments {
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = global.load()?;
-    let destinations = destination::all(&config).map_err(Failure::Configuration)?;
-    inlet::check_settings(&config).map_err(Failure::Configuration)?;
+    let destinations = sinks::all(&config).map_err(Failure::Configuration)?;
+    sources::check_settings(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
         close_all(&destinations).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
@@ -90,7 +90,7 @@ async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), 
     let SinkConfig::RabbitMq(rabbitmq) = config else { return Ok(()) };
     let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
     // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
-    let look = async |channel| amqp::check_writable(&channel, exchange).await;
+    let look = async |channel| rabbitmq::check_writable(&channel, exchange).await;
     Broker::new(&rabbitmq.server)?.visit(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
 }
 

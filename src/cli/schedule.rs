@@ -9,7 +9,7 @@ use super::{Global, failure::Failure, open, output};
 use crate::{
     api::ulids,
     message::{MessageId, Metadata, NewMessage, OnConflict},
-    queue::Status,
+    store::ScheduleStatus,
     time::{Due, parse_instant},
 };
 
@@ -55,18 +55,18 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let answers = queue.schedule(&route, "cli", vec![message]).await?;
     let answer = &answers[0];
     let status = match answer.status {
-        Status::Scheduled => "scheduled",
-        Status::Exists(_) => "exists",
-        Status::Replaced | Status::Revived => "replaced",
-        Status::Known => "known",
-        Status::Ended(ending) => ending.as_str(),
-        Status::InFlight => {
+        ScheduleStatus::Scheduled => "scheduled",
+        ScheduleStatus::Exists(_) => "exists",
+        ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
+        ScheduleStatus::Known => "known",
+        ScheduleStatus::Ended(ending) => ending.as_str(),
+        ScheduleStatus::InFlight => {
             return Err(Failure::Failed(format!("`{}` is in flight and cannot be replaced", answer.id)));
         }
     };
     let time = answer.due.to_rfc3339();
     let (field, word) = match answer.status {
-        Status::Ended(_) => ("ended_at", "at"),
+        ScheduleStatus::Ended(_) => ("ended_at", "at"),
         _ => ("deliver_at", "for"),
     };
     if global.json {

@@ -11,7 +11,7 @@ use std::{
 use url::Url;
 
 use super::{
-    Config, Listen, LogConfig, RedisConfig, RedisUrl, Secret, SecretUrl, ServerConfig, ServerTls,
+    Config, Listen, LogConfig, RedisConfig, RedisUrl, ServerConfig, ServerTls,
     entries::{Names, is_name},
     problem::{Path, Problems},
     raw::{RawConfig, RawLevel, RawLog, RawRedis},
@@ -20,6 +20,7 @@ use super::{
     routes, sinks, sources, tokens,
     value::{Period, Size, Whole},
 };
+use crate::secret::{Secret, SecretUrl};
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.

@@ -17,15 +17,16 @@ use base64::{
 use ring::signature::Ed25519KeyPair;
 
 use super::{
-    HttpSinkConfig, Secret, SecretUrl,
+    HttpSinkConfig,
     check::check_tls,
     problem::{Path, Problems},
     raw::RawHttp,
     sinks::{check_allow, check_timeout},
 };
+use crate::secret::{Secret, SecretUrl};
 use crate::{
     message::{folded_header, is_reserved_header},
-    template::UrlTemplate,
+    sink::template::UrlTemplate,
 };
 
 /// Headers that a message may not set, but the configuration of its sink may.

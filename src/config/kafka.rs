@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use rdkafka::{ClientConfig, error::KafkaError, types::RDKafkaConfRes};
 
 use super::{
-    KafkaServer, KafkaSinkConfig, Secret,
+    KafkaServer, KafkaSinkConfig,
     check::check_tls,
     problem::{Path, Problems},
     raw::RawKafka,
     sinks::check_allow,
     value::{List, Property},
 };
-use crate::template::{Place, Template};
+use crate::secret::Secret;
+use crate::sink::template::{Place, Template};
 
 /// Properties that the promises rest on, under all their names, and what to do instead.
 const REFUSED: [(&str, &str); 10] = [

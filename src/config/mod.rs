@@ -16,14 +16,18 @@ pub use self::{
     listen::Listen,
     load::{RedisUrlOption, Sources, load, schema},
     problem::{ConfigErrors, Origin, Path, Problem},
-    secret::{Secret, SecretUrl},
     tokens::TokenDigest,
 };
+
 use crate::{
-    backoff::Backoff,
     message::Remember,
-    outcome::RetryPolicy,
-    template::{Address, Allow, Template},
+    retry::{Backoff, RetryPolicy},
+    secret::{Secret, SecretUrl},
+    sink::{
+        envelope::ListFormat,
+        template::{Address, Allow, Template},
+    },
+    store::redis::connection::RedisEndpoint,
 };
 
 mod check;
@@ -40,7 +44,6 @@ mod raw_server;
 mod raw_source;
 mod read;
 mod routes;
-mod secret;
 mod sinks;
 mod source;
 mod sources;
@@ -216,26 +219,8 @@ pub struct RedisListConfig {
     pub allow: Allow,
     pub format: ListFormat,
     /// `None`: the Redis of the queue itself, exactly once.
-    pub server: Option<RemoteRedis>,
+    pub server: Option<RedisEndpoint>,
     pub timeout: Duration,
-}
-
-/// Another Redis than that of the queue.
-#[derive(Clone, Debug)]
-pub struct RemoteRedis {
-    pub url: SecretUrl,
-    pub username: Option<String>,
-    pub password: Option<Secret>,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ListFormat {
-    Payload,
-    Envelope,
 }
 
 #[derive(Clone, Debug)]

@@ -8,11 +8,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    ListFormat, LogFormat, Secret,
+    LogFormat,
     raw_server::RawServer,
     raw_source::{RawSource, RawSourceDefaults},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
+use crate::secret::Secret;
+use crate::sink::envelope::ListFormat;
 
 /// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -9,9 +9,10 @@ use serde::{
 };
 
 use super::{
-    Right, Secret,
+    Right,
     value::{Flag, List},
 };
+use crate::secret::Secret;
 
 /// Who may call the API.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

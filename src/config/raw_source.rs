@@ -6,10 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    DelayFrom, IdFrom, MemberPayload, ScoreUnit, Secret, Start,
+    DelayFrom, IdFrom, MemberPayload, ScoreUnit, Start,
     raw::RawBackoff,
     value::{Flag, List, Period, Property, Whole},
 };
+use crate::secret::Secret;
 
 /// What every source of a type starts from.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

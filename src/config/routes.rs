@@ -14,9 +14,8 @@ use super::{
     value::{Period, Size, Whole},
 };
 use crate::{
-    backoff::Backoff,
     message::{MAX_PARTITIONS, Remember},
-    outcome::RetryPolicy,
+    retry::{Backoff, RetryPolicy},
 };
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.

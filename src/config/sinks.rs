@@ -3,14 +3,16 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::{
-    RabbitMqConfig, RabbitMqServer, RedisListConfig, RemoteRedis, Secret, SecretUrl, SinkConfig,
+    RabbitMqConfig, RabbitMqServer, RedisListConfig, SinkConfig,
     check::{check_tls, millis, redis_server},
     http, kafka,
     problem::{Path, Problems},
     raw::{RawHttp, RawKafka, RawRabbitMq, RawRedisList, RawSink},
     value::{List, Period},
 };
-use crate::template::{Address, Allow, Pattern, Place, Template};
+use crate::secret::{Secret, SecretUrl};
+use crate::sink::template::{Address, Allow, Pattern, Place, Template};
+use crate::store::redis::connection::RedisEndpoint;
 use url::Url;
 
 pub fn sink(raw: RawSink, at: &Path, key_prefix: &str, problems: &mut Problems) -> Option<SinkConfig> {
@@ -94,7 +96,7 @@ fn redis_list(raw: RawRedisList, at: &Path, key_prefix: &str, problems: &mut Pro
     let timeout = check_timeout(at, raw.timeout, problems);
     let [ca_file, cert_file, key_file] = tls;
     let server = match remote {
-        Some(url) => Some(RemoteRedis { url: url?, username, password, ca_file, cert_file, key_file }),
+        Some(url) => Some(RedisEndpoint { url: url?, username, password, ca_file, cert_file, key_file }),
         None => None,
     };
     Some(RedisListConfig { key: key?, allow: allow?, format: format?, server, timeout: timeout? })

@@ -6,8 +6,7 @@ use std::{
 };
 
 use super::{
-    DelayFrom, DelayQueueConfig, KafkaSourceConfig, MemberPayload, RabbitMqSourceConfig, Secret, SortedSetConfig,
-    SourceConfig,
+    DelayFrom, DelayQueueConfig, KafkaSourceConfig, MemberPayload, RabbitMqSourceConfig, SortedSetConfig, SourceConfig,
     check::millis,
     kafka,
     problem::{Path, Problems},
@@ -16,7 +15,8 @@ use super::{
     routes, sinks,
     value::{Period, Whole},
 };
-use crate::template::Place;
+use crate::secret::Secret;
+use crate::sink::template::Place;
 
 const POLL_INTERVAL: &str = "max.poll.interval.ms";
 /// Milliseconds. What is on its way to Redis has 5 s to land, brokers 5 s to say where partitions begin and 10 s for

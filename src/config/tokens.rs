@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, fmt};
 use sha2::{Digest, Sha256};
 
 use super::{
-    AuthConfig, Right, Secret, TokenConfig,
+    AuthConfig, Right, TokenConfig,
     entries::Names,
     problem::{Path, Problems},
     raw_auth::{RawAuth, RawToken},
     read::unknown,
 };
+use crate::secret::Secret;
 
 /// Begins a token of which only the digest is written.
 const DIGEST_PREFIX: &str = "sha256:";

@@ -8,7 +8,7 @@ use serde::{
     de::{self, IntoDeserializer, SeqAccess, Visitor, value::StrDeserializer},
 };
 
-use super::Secret;
+use crate::secret::Secret;
 
 /// A duration: humantime text.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

@@ -15,11 +15,14 @@ use tokio::{
     time::{Duration, Instant, timeout_at},
 };
 
-use super::{Scheduled, registry::Registry};
+use super::registry::Registry;
+use crate::store::Scheduled;
 use crate::{
     message::{MAX_ID_BYTES, NewMessage},
-    port::{Partition, StoreError},
-    store::redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore},
+    store::{
+        Partition, StoreError,
+        redis::{MAX_BATCH, MAX_CALL_BYTES, RedisStore},
+    },
 };
 
 /// Longest wait for company: at 5,000 messages/s it gathers 25.

@@ -5,17 +5,20 @@ use std::{
 };
 
 use super::{
-    Cancelled, Found, Page, QueueError, Rescheduled, RouteStats, Scheduled, Status,
+    Page, QueueError, RouteStats,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
     registry::{Registry, StartError},
 };
+use crate::store::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled};
 use crate::{
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
-    port::{Partition, StoreError},
-    store::redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
+    store::{
+        Partition, StoreError,
+        redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
+    },
     time::{Due, MAX_DELAY_MILLIS},
 };
 use futures::future::try_join_all;
@@ -109,7 +112,10 @@ impl Queue {
             ordered[place] = Some(answer);
         }
         let scheduled: Vec<Scheduled> = ordered.into_iter().flatten().collect();
-        let new = scheduled.iter().filter(|one| matches!(one.status, Status::Scheduled | Status::Revived)).count();
+        let new = scheduled
+            .iter()
+            .filter(|one| matches!(one.status, ScheduleStatus::Scheduled | ScheduleStatus::Revived))
+            .count();
         metrics::scheduled(route, via, new as u64);
         Ok(scheduled)
     }

@@ -62,7 +62,7 @@ fn place(one: &Listed) -> (u64, MessageId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{message::State, queue::Snapshot, time::UnixMillis};
+    use crate::{message::State, store::Snapshot, time::UnixMillis};
 
     const MAX_BYTES: u64 = 1000;
 

@@ -6,8 +6,10 @@ use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     metrics,
-    port::StoreError,
-    store::redis::{RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED},
+    store::{
+        StoreError,
+        redis::{RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED},
+    },
 };
 
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.

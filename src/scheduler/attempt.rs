@@ -7,11 +7,13 @@ use tokio::time::Instant;
 
 use super::{breaker::Attempted, held::Held, route::Route, settler::Settler};
 use crate::{
-    codec::{self, DecodeError},
-    message::Metadata,
-    outcome::{DeadReason, Decision, Outcome, Verdict, decide},
-    port::{Claimed, End},
-    sink::{Delivery, Domain},
+    message::{
+        DeadReason, Metadata,
+        codec::{self, DecodeError},
+    },
+    scheduler::decide::{Decision, Verdict, decide},
+    sink::{Delivery, Domain, Outcome},
+    store::{Claimed, End},
     time::ServerClock,
 };
 

@@ -16,9 +16,8 @@ use super::{
     transfer::Transfers,
 };
 use crate::{
-    outcome::Outcome,
-    port::{Claimed, End, Partition},
-    sink::{Delivery, Report, Reported, Sink},
+    sink::{Delivery, Outcome, Report, Reported, Sink},
+    store::{Claimed, End, Partition},
     time::ServerClock,
 };
 

@@ -20,17 +20,17 @@ use super::{
     batch::Batch,
     breaker::Admission,
     budget::Room,
-    courtesy::{Courtesy, OVERDUE},
     held::Held,
     pace::{Catch, Pace},
-    patience::{Patience, is_outage},
     route::Route,
     settler::Settler,
+    sharing::{Courtesy, OVERDUE},
+    store_backoff::{Patience, is_outage},
     view::{View, Wake, overdue},
 };
 use crate::{
-    outcome::DeadReason,
-    port::{Bell, Claim, ClaimRequest, Lease, Partition, Ring, Suspects},
+    message::DeadReason,
+    store::{Bell, Claim, ClaimRequest, Lease, Partition, Ring, Suspects},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.

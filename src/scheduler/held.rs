@@ -1,7 +1,7 @@
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::Seat, budget::Permit};
-use crate::{port::Lease, time::UnixMillis};
+use crate::{store::Lease, time::UnixMillis};
 
 /// A claimed message and what it holds until its settlement was answered.
 pub struct Held {

@@ -16,20 +16,19 @@ mod batch;
 mod breaker;
 mod budget;
 mod claimer;
-mod courtesy;
+mod decide;
 mod held;
 mod pace;
-mod patience;
 mod route;
 mod settler;
+mod sharing;
+mod store_backoff;
 mod transfer;
 mod unanswered;
 mod view;
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod twin;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
@@ -47,7 +46,7 @@ pub use self::{
     route::{Element, Policy, Render, RouteSetup, Target},
 };
 use self::{budget::Budget, claimer::Claimer, route::Route, settler::Settler};
-use crate::{metrics::RouteMetrics, port::Store};
+use crate::{metrics::RouteMetrics, store::Store};
 
 /// All routes of one instance.
 pub struct Scheduler {

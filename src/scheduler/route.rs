@@ -11,9 +11,9 @@ use tokio::sync::Semaphore;
 use super::{breaker::Breaker, budget::Budget};
 use crate::{
     metrics::RouteMetrics,
-    outcome::RetryPolicy,
-    port::{Bell, Partition, Store},
+    retry::RetryPolicy,
     sink::{Delivery, Sink},
+    store::{Bell, Partition, Store},
 };
 
 /// A route as the scheduler is told of it.

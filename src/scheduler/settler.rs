@@ -13,11 +13,11 @@ use tokio::{
 
 use super::{
     held::Held,
-    patience::{Patience, is_outage},
     route::Route,
+    store_backoff::{Patience, is_outage},
     unanswered::{Mark, Unanswered},
 };
-use crate::port::{End, Partition, Settled, Settlement, StoreError};
+use crate::store::{End, Partition, Settled, Settlement, StoreError};
 
 /// Between the starts of two calls of a lane, unless `FLUSH_AT` messages wait: at most 100 calls a second.
 /// A lone message is settled at once.

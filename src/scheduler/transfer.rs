@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
-    patience::{Patience, is_outage},
     route::{Element, Route},
     settler::{Settler, took_effect},
+    store_backoff::{Patience, is_outage},
 };
 use crate::{
-    outcome::Outcome,
-    port::{Partition, Settled, Transfer, Transferred},
+    sink::Outcome,
+    store::{Partition, Settled, Transfer, Transferred},
     time::ServerClock,
 };
 

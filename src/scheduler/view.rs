@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::port::Claim;
+use crate::store::Claim;
 
 /// A lease has expired a millisecond after its deadline at the latest, whichever way Redis compares.
 const LEASE_SLACK: Duration = Duration::from_millis(1);

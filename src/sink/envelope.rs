@@ -4,10 +4,19 @@ use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Delivery;
-use crate::{config::ListFormat, message::Properties};
+use crate::message::Properties;
+
+/// What a list element holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ListFormat {
+    Payload,
+    Envelope,
+}
 
 /// The list element for one attempt.
 pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {

@@ -4,10 +4,10 @@
 //! A new sink is one file here, one line in `app` where configuration becomes objects, and one row in the README.
 
 pub mod envelope;
-pub mod http;
-pub mod kafka;
-pub mod rabbitmq;
-pub mod redis_list;
+mod outcome;
+pub mod template;
+
+pub use self::outcome::{FAILURE_KINDS, Outcome};
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 
 use crate::{
     message::{MessageId, Metadata},
-    outcome::Outcome,
     time::UnixMillis,
 };
 

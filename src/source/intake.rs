@@ -18,8 +18,8 @@ use super::{
 use crate::{
     message::{Cancellation, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
-    port::StoreError,
-    queue::{self, Cancelled, Queue, QueueError},
+    queue::{self, Queue, QueueError},
+    store::{Cancelled, Found, ScheduleStatus, StoreError},
     time::{Due, UnixMillis},
 };
 
@@ -188,13 +188,13 @@ impl Intake {
             let (mut again, mut taken, mut known, mut in_flight) = (Vec::new(), 0, 0, None);
             for (message, answer) in messages.into_iter().zip(answers) {
                 match answer.status {
-                    queue::Status::Scheduled | queue::Status::Replaced | queue::Status::Revived => taken += 1,
-                    queue::Status::Exists(_) => match self.other_content(message).await? {
+                    ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived => taken += 1,
+                    ScheduleStatus::Exists(_) => match self.other_content(message).await? {
                         Some(other) => again.push(other),
                         None => known += 1,
                     },
-                    queue::Status::Known | queue::Status::Ended(_) => known += 1,
-                    queue::Status::InFlight => {
+                    ScheduleStatus::Known | ScheduleStatus::Ended(_) => known += 1,
+                    ScheduleStatus::InFlight => {
                         in_flight = Some(message.id.clone());
                         again.push(message);
                     }
@@ -244,9 +244,9 @@ impl Intake {
     async fn other_content(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let live = match live {
-            Some(queue::Found::Live(live)) => live,
+            Some(Found::Live(live)) => live,
             // Delivered or cancelled meanwhile: remembered or not, scheduling it again will tell.
-            Some(queue::Found::Ended(_)) | None => return Ok(Some(message)),
+            Some(Found::Ended(_)) | None => return Ok(Some(message)),
         };
         match live.message {
             Ok(stored) if is_same(&stored, &message) => Ok(None),
@@ -333,7 +333,7 @@ mod tests {
     use std::{cell::Cell, collections::BTreeMap};
 
     use super::{super::SourceState, *};
-    use crate::{connection::Connection, store::redis::RedisStore};
+    use crate::store::redis::{RedisStore, connection::Connection};
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_given_up_only_when_punctual_stops() {

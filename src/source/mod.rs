@@ -4,9 +4,6 @@
 
 mod entry;
 mod intake;
-pub mod kafka;
-pub mod rabbitmq;
-mod redis_sets;
 mod status;
 
 use std::sync::Arc;
@@ -14,12 +11,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::port::Bell;
+use crate::store::Bell;
 
 pub use self::{
     entry::Entry,
     intake::{Intake, Stopped},
-    redis_sets::RedisSets,
     status::{SourceState, SourceStatus, Status},
 };
 

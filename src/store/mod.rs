@@ -1,3 +1,64 @@
-//! Where messages wait.
+//! Where messages wait. `redis` keeps them in Redis; `memory` serves the tests of the scheduler.
 
+mod answer;
+mod claim;
+#[cfg(test)]
+pub mod memory;
 pub mod redis;
+mod settlement;
+mod wake;
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+
+pub use self::{
+    answer::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
+    claim::{Claim, ClaimRequest, Claimed, Lease, Recovered, Suspects, Token},
+    settlement::{End, Settled, Settlement, Transfer, Transferred},
+    wake::{Bell, Ring},
+};
+
+/// One partition of a route's queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition {
+    pub route: Arc<str>,
+    pub number: u16,
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.route, self.number)
+    }
+}
+
+/// Why the store did not do it.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StoreError {
+    /// Redis cannot be reached, or cannot do it now; whether it did is unknown. `kind` is the label of
+    /// `punctual_redis_errors_total`.
+    #[error("redis {kind}: {text}")]
+    Unavailable { kind: &'static str, text: String },
+    /// A foreign value at one of the route's keys: somebody must look.
+    #[error("redis wrong_type: {text}")]
+    WrongType { text: String },
+    /// A script refused the request; nothing was written.
+    #[error("refused: {slug}: {text}")]
+    Refused { slug: String, text: String },
+}
+
+/// Every method answers within the store's own timeout, and is safe to repeat.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError>;
+    /// Moves expired leases back to pending, due now, or to dead after the last crash (`DeadReason::Crash`).
+    async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError>;
+
+    /// One verdict per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
+    /// of the claim lives: the crashes of its message are forgotten.
+    async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
+    /// Into any lists; what is wrong with one does not hold up another. The caller bounds the bytes of all values.
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
+    /// Makes every instance poll now, however long it would have waited: messages are overdue and this one is full.
+    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError>;
+}

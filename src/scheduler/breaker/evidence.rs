@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     message::MessageId,
-    outcome::{Outcome, Verdict},
-    sink::Domain,
+    scheduler::decide::Verdict,
+    sink::{Domain, Outcome},
 };
 
 /// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.

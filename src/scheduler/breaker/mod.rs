@@ -34,8 +34,8 @@ use super::lock;
 use crate::{
     message::MessageId,
     metrics::SinkMetrics,
-    outcome::{Outcome, Verdict},
-    sink::Domain,
+    scheduler::decide::Verdict,
+    sink::{Domain, Outcome},
 };
 
 pub struct Breaker {

@@ -3,7 +3,11 @@
 use tokio::time::Instant;
 
 use super::{sink::Act, *};
-use crate::{codec, message::StoredMessage, outcome::DeadReason, scheduler::twin::Faults, time::UnixMillis};
+use crate::{
+    message::{DeadReason, StoredMessage, codec},
+    store::memory::Faults,
+    time::UnixMillis,
+};
 
 /// Messages of several calls.
 const MANY: usize = 2500;

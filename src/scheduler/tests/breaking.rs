@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{sink::Act, *};
-use crate::scheduler::{BreakerState, twin::Faults};
+use crate::{scheduler::BreakerState, store::memory::Faults};
 
 /// A sink that is unreachable while the flag is set.
 fn flapping(twin: &Arc<Twin>, delay: Duration) -> (Arc<FakeSink>, Arc<AtomicBool>) {

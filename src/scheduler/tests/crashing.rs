@@ -3,7 +3,7 @@
 use tokio::sync::Notify;
 
 use super::{sink::Act, *};
-use crate::outcome::DeadReason;
+use crate::message::DeadReason;
 
 /// Shorter than the timeout of the sink.
 const HANG: Duration = Duration::from_millis(1900);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{sink::Act, *};
-use crate::{outcome::DeadReason, scheduler::twin::Faults};
+use crate::{message::DeadReason, store::memory::Faults};
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_stream_is_claimed_and_settled_in_batches() {

@@ -17,13 +17,13 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use self::sink::FakeSink;
-use super::{Breaker, Element, Policy, RouteSetup, Scheduler, Target, twin::Twin};
+use super::{Breaker, Element, Policy, RouteSetup, Scheduler, Target};
+use crate::store::memory::Twin;
 use crate::{
-    backoff::Backoff,
     message::Metadata,
-    outcome::{Outcome, RetryPolicy},
-    port::Partition,
-    sink::Delivery,
+    retry::{Backoff, RetryPolicy},
+    sink::{Delivery, Outcome},
+    store::Partition,
 };
 
 const MILLI: Duration = Duration::from_millis(1);

@@ -4,7 +4,7 @@ use super::{
     sink::{Act, End},
     *,
 };
-use crate::{outcome::DeadReason, scheduler::twin::Faults};
+use crate::{message::DeadReason, store::memory::Faults};
 
 #[tokio::test(start_paused = true)]
 async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {

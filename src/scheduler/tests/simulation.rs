@@ -9,7 +9,7 @@ use super::{
     sink::{Act, End},
     *,
 };
-use crate::scheduler::twin::Faults;
+use crate::store::memory::Faults;
 
 /// After so long everything works.
 const CALM: Duration = Duration::from_secs(20);

@@ -11,11 +11,9 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::super::{lock, twin::Twin};
-use crate::{
-    outcome::Outcome,
-    sink::{Delivery, Domain, Report, Sink},
-};
+use super::super::lock;
+use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
+use crate::store::memory::Twin;
 
 /// What a sink does with one message.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! When the scheduler looks, and when it does not.
 
 use super::*;
-use crate::scheduler::twin::Faults;
+use crate::store::memory::Faults;
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_message_leaves_when_it_is_due_and_not_before() {

@@ -4,11 +4,9 @@ use redis::Value;
 
 use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, engine::shortened, reply::Reply, script, unless_closed};
 use crate::{
-    codec,
-    message::{MessageId, NewMessage},
+    message::{DeadReason, MessageId, NewMessage, codec},
     metrics,
-    outcome::DeadReason,
-    port::{Partition, StoreError},
+    store::{Partition, StoreError},
 };
 
 impl RedisStore {
@@ -16,7 +14,7 @@ impl RedisStore {
     /// order: one whose id is live is not. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
     pub async fn inter(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
-        let mut call = script::INTER
+        let mut call = script::BURY
             .keys(&[
                 &keys.messages,
                 &keys.dead,

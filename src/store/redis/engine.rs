@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, Route, reply::Reply, script};
 use crate::{
-    outcome::DeadReason,
-    port::{
+    message::DeadReason,
+    store::{
         Claim, ClaimRequest, Claimed, End, Partition, Recovered, Settled, Settlement, Store, StoreError, Suspects,
         Token, Transfer, Transferred,
     },

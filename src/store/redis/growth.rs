@@ -1,7 +1,7 @@
 //! Whether this Redis takes what needs memory.
 
 use super::RedisStore;
-use crate::port::{Partition, StoreError};
+use crate::store::{Partition, StoreError};
 
 impl RedisStore {
     /// Whether a message could be scheduled now; changes nothing. `XX` adds no member, but the command is one of those

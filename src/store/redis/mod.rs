@@ -6,12 +6,13 @@
 //! `engine`, taking what other programs keep on this Redis in `foreign`.
 //! Wake-ups arrive on a connection of their own (`wake`).
 
+pub mod connection;
 mod dead;
 mod engine;
-mod foreign;
+mod external;
 mod growth;
 mod keys;
-mod look;
+mod read;
 mod reply;
 mod route;
 mod safety;
@@ -20,9 +21,9 @@ mod script;
 mod wake;
 
 pub use engine::MAX_ERROR_BYTES;
-pub use foreign::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
+pub use external::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
 pub use keys::DelayQueueKeys;
-pub use look::{Listed, PartitionStats};
+pub use read::{Listed, PartitionStats};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;
@@ -31,10 +32,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keys::PartitionKeys;
 
-use crate::{
-    connection::Connection,
-    port::{Partition, StoreError},
-};
+use crate::store::{Partition, StoreError, redis::connection::Connection};
 
 /// Version of the keys and of what they hold, as `P:routes` tells it.
 pub const DATA_VERSION: u32 = 1;

@@ -5,7 +5,7 @@ use redis::Value;
 
 use crate::{
     message::MessageId,
-    port::{StoreError, Transferred},
+    store::{StoreError, Transferred},
     time::UnixMillis,
 };
 

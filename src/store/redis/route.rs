@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     message::{MAX_PARTITIONS, Remember},
-    port::{Partition, StoreError},
+    store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
 

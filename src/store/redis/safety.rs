@@ -10,7 +10,7 @@ use super::{
     RedisStore,
     keys::{PartitionKeys, routes_key},
 };
-use crate::{connection::is_of_cluster, port::StoreError};
+use crate::store::{StoreError, redis::connection::is_of_cluster};
 
 /// ZMSCORE came with 6.2.
 const MIN_VERSION: (u32, u32) = (6, 2);

@@ -8,10 +8,8 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    codec,
-    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State},
-    port::{Partition, StoreError},
-    queue::{Cancelled, Rescheduled, Scheduled, Status},
+    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
+    store::{Cancelled, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
     time::Due,
 };
 
@@ -131,17 +129,17 @@ impl RedisStore {
 }
 
 /// As lua/schedule.lua names it. Of another release's script, say, nothing may be concluded: it is no success.
-fn status(text: &str) -> Result<Status, StoreError> {
+fn status(text: &str) -> Result<ScheduleStatus, StoreError> {
     Ok(match text {
-        "scheduled" => Status::Scheduled,
-        "replaced" => Status::Replaced,
-        "revived" => Status::Revived,
-        "in_flight" => Status::InFlight,
-        "known" => Status::Known,
-        "pending" => Status::Exists(State::Pending),
-        "unack" => Status::Exists(State::Unack),
-        "dead" => Status::Exists(State::Dead),
-        other => Status::Ended(Ending::parse(other).ok_or_else(|| unexpected("a status that is known", None))?),
+        "scheduled" => ScheduleStatus::Scheduled,
+        "replaced" => ScheduleStatus::Replaced,
+        "revived" => ScheduleStatus::Revived,
+        "in_flight" => ScheduleStatus::InFlight,
+        "known" => ScheduleStatus::Known,
+        "pending" => ScheduleStatus::Exists(State::Pending),
+        "unack" => ScheduleStatus::Exists(State::Unack),
+        "dead" => ScheduleStatus::Exists(State::Dead),
+        other => ScheduleStatus::Ended(Ending::parse(other).ok_or_else(|| unexpected("a status that is known", None))?),
     })
 }
 
@@ -162,8 +160,8 @@ mod tests {
 
     #[test]
     fn a_status_that_is_not_known_is_no_success() {
-        assert_eq!(status("pending"), Ok(Status::Exists(State::Pending)));
-        assert_eq!(status("delivered"), Ok(Status::Ended(Ending::Delivered)));
+        assert_eq!(status("pending"), Ok(ScheduleStatus::Exists(State::Pending)));
+        assert_eq!(status("delivered"), Ok(ScheduleStatus::Ended(Ending::Delivered)));
         for unknown in ["", "Scheduled", "postponed"] {
             let error = status(unknown).expect_err("not known");
             assert!(matches!(error, StoreError::Unavailable { kind: "reply", .. }), "{error}");

@@ -5,7 +5,10 @@ use std::sync::LazyLock;
 use redis::{Cmd, FromRedisValue, ToRedisArgs};
 use tokio::time::Instant;
 
-use crate::{connection::Connection, metrics, port::StoreError};
+use crate::{
+    metrics,
+    store::{StoreError, redis::connection::Connection},
+};
 
 /// A script, loaded by its first call on a server.
 pub struct Script {
@@ -32,7 +35,7 @@ scripts! {
     CLAIM "claim"
     DUE "due"
     GET "get"
-    INTER "inter"
+    BURY "bury"
     LIST "list"
     PAUSE "pause"
     PERSIST "persist"
@@ -54,8 +57,8 @@ scripts! {
 
 impl Script {
     fn new(name: &'static str, body: &str) -> Self {
-        let taking = if name.starts_with("take_") { include_str!("../../../lua/taking.lua") } else { "" };
-        let code = format!("{}\n{taking}{body}", include_str!("../../../lua/commit.lua"));
+        let taking = if name.starts_with("take_") { include_str!("../../../lua/include/taking.lua") } else { "" };
+        let code = format!("{}\n{taking}{body}", include_str!("../../../lua/include/commit.lua"));
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
     }

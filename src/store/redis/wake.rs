@@ -20,10 +20,7 @@ use tokio::{
 };
 
 use super::{engine::CALL, keys::PartitionKeys};
-use crate::{
-    connection::Mastership,
-    port::{Bell, Partition},
-};
+use crate::store::{Bell, Partition, redis::connection::Mastership};
 
 /// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
 /// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::{
     message::Remember,
-    port::{End, Partition, Store},
+    store::{End, Partition, Store},
 };
 use serde_json::json;
 

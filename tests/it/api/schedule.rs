@@ -120,7 +120,7 @@ async fn a_message_carries_everything_that_was_sent_with_it() {
                    "content_type":"application/cloudevents+json","max_attempts":3,"expires_at":4102444800000}"#;
     server.schedule("a", body).await;
     let claimed = server.claim("a").await.remove(0).1;
-    let message = punctual::codec::decode(&claimed.body).unwrap();
+    let message = punctual::message::codec::decode(&claimed.body).unwrap();
     assert_eq!(message.payload, r#"{"b": 1,  "a":1.50}"#);
     let metadata = message.metadata;
     assert_eq!(metadata.headers["traceparent"], "00-1");
@@ -148,7 +148,7 @@ async fn a_raw_body_is_the_payload_byte_for_byte() {
     let stored = server.call("PATCH", "/v1/routes/a/messages/r", r#"{"delay":0}"#).await;
     assert_eq!(stored.status, 200);
     let claimed = server.claim("a").await.remove(0).1;
-    assert_eq!(punctual::codec::decode(&claimed.body).unwrap().payload, bytes);
+    assert_eq!(punctual::message::codec::decode(&claimed.body).unwrap().payload, bytes);
 }
 
 #[tokio::test]

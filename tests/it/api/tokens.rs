@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
-    connection::Connection,
     message::{MessageId, Metadata, NewMessage, OnConflict},
-    port::Partition,
-    store::redis::{RedisStore, RouteSettings},
+    store::{
+        Partition,
+        redis::{RedisStore, RouteSettings, connection::Connection},
+    },
     time::Due,
 };
 use serde_json::json;

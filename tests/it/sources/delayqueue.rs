@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::program::Program;
 use crate::{
-    e2e::{alone, client::Client, eventually},
+    program::{alone, client::Client, eventually},
     support::{
         RedisServer,
         punctual::Punctual,

@@ -4,14 +4,16 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use punctual::{
-    config::RemoteRedis,
-    connection::{Connection, client},
-    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
-    outcome::DeadReason,
-    port::{ClaimRequest, End, Lease, Partition, Store},
-    queue::{Found, Queue},
+    message::{Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    queue::Queue,
     source::{Entry, Intake, SourceState, Status},
-    store::redis::{RedisStore, RouteSettings},
+    store::{
+        ClaimRequest, End, Found, Lease, Partition, Store,
+        redis::{
+            RedisStore, RouteSettings,
+            connection::{Connection, RedisEndpoint, client},
+        },
+    },
     time::{Due, UnixMillis},
 };
 use tokio::{
@@ -107,7 +109,7 @@ impl Bench {
 
 fn store(url: &str, remember: Option<Remember>) -> Arc<RedisStore> {
     let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-    let server = RemoteRedis { url: url.into(), username, password, ca_file, cert_file, key_file };
+    let server = RedisEndpoint { url: url.into(), username, password, ca_file, cert_file, key_file };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::program::Program;
 use crate::{
-    e2e::{alone, client::Client, eventually, p99},
+    program::{alone, client::Client, eventually, p99},
     support::{
         RedisServer,
         punctual::Punctual,

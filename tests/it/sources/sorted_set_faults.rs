@@ -10,7 +10,7 @@ use tokio::{
 
 use super::sorted_set::{World, configuration};
 use crate::{
-    e2e::{alone, eventually},
+    program::{alone, eventually},
     support::{RedisServer, punctual::Punctual, receiver::wall_clock},
 };
 
@@ -179,7 +179,7 @@ async fn a_key_of_another_type_is_told_and_nothing_is_lost() {
     let mut raw = redis.connection().await;
     let () = redis::cmd("SET").arg("delayed").arg("text").query_async(&mut raw).await.unwrap();
     let punctual = Punctual::start(&configuration(&redis, &receiver, json!({ "poll": "50ms" }))).await;
-    let client = crate::e2e::client::Client::of(&punctual);
+    let client = crate::program::client::Client::of(&punctual);
     eventually("the source fails", PATIENCE, async || {
         let sources = client.call("GET", "/v1/sources", "").await.json;
         (sources["sources"][0]["state"] == "failing").then_some(())

@@ -4,13 +4,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use punctual::{
-    codec,
-    config::RemoteRedis,
-    connection::{Connection, client},
-    message::{MessageId, NewMessage, OnConflict, State, StoredMessage},
-    port::Partition,
-    queue::{Found, Queue, Snapshot},
-    store::redis::{RedisStore, RouteSettings},
+    message::{MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
+    queue::Queue,
+    store::{
+        Found, Partition, Snapshot,
+        redis::{
+            RedisStore, RouteSettings,
+            connection::{Connection, RedisEndpoint, client},
+        },
+    },
     time::{Due, UnixMillis},
 };
 use redis::aio::MultiplexedConnection;
@@ -165,8 +167,14 @@ pub fn store(url: &str, max_payload: usize) -> RedisStore {
 }
 
 pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload: usize) -> RedisStore {
-    let server =
-        RemoteRedis { url: url.into(), username: None, password: None, ca_file: None, cert_file: None, key_file: None };
+    let server = RedisEndpoint {
+        url: url.into(),
+        username: None,
+        password: None,
+        ca_file: None,
+        cert_file: None,
+        key_file: None,
+    };
     let client = client(&server).expect("a valid URL");
     let settings = |(name, partitions): (&str, u16)| RouteSettings {
         name: name.into(),

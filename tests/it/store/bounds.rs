@@ -4,15 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    connection::classify,
-    message::{Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
-    outcome::DeadReason,
-    port::{
-        Claim, ClaimRequest, End, Lease, Partition, Settled, Settlement, Store, StoreError, Token, Transfer,
-        Transferred,
+    message::{DeadReason, Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    queue::Queue,
+    store::{
+        Claim, ClaimRequest, End, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement, Store,
+        StoreError, Token, Transfer, Transferred,
+        redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
-    queue::{Found, Queue, Rescheduled, Status},
-    store::redis::{MAX_BATCH, RedisStore, RouteSettings},
     time::{Due, UnixMillis},
 };
 use redis::Value;
@@ -61,9 +59,9 @@ async fn every_script_takes_a_thousand_ids() {
         let answers = store.schedule(&partition, &batch(MAX_BATCH, 10, conflict)).await.expect("scheduled");
         assert!(answers.len() == MAX_BATCH && answers.iter().all(|one| one.status == status));
     };
-    schedule(OnConflict::Keep, Status::Scheduled).await;
-    schedule(OnConflict::Replace, Status::Replaced).await;
-    schedule(OnConflict::Keep, Status::Exists(State::Pending)).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
+    schedule(OnConflict::Replace, ScheduleStatus::Replaced).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Exists(State::Pending)).await;
 
     let error = "x".repeat(1000);
     let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
@@ -85,20 +83,20 @@ async fn every_script_takes_a_thousand_ids() {
     bury().await;
     assert_eq!(store.redrive(&partition, None).await, Ok(1000));
     bury().await;
-    schedule(OnConflict::Replace, Status::Revived).await;
+    schedule(OnConflict::Replace, ScheduleStatus::Revived).await;
     bury().await;
     assert_eq!(store.purge(&partition, Some(&ids)).await, Ok(1000));
-    schedule(OnConflict::Keep, Status::Scheduled).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     bury().await;
     assert_eq!(store.purge(&partition, None).await, Ok(1000));
 
-    schedule(OnConflict::Keep, Status::Scheduled).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     forget(&mut bench).await;
     let claimed = leases(&claim_all(&bench).await);
     all_done(store.settle(&partition, &all(claimed, &End::Ack)).await.unwrap());
-    schedule(OnConflict::Keep, Status::Ended(Ending::Delivered)).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Ended(Ending::Delivered)).await;
     forget(&mut bench).await;
-    schedule(OnConflict::Keep, Status::Scheduled).await;
+    schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     let ends = [End::Ack, retried, buried.clone(), released, deferred];
     let settlement = |(lease, end): (Lease, &End)| Settlement { lease, end: end.clone() };
     let claimed = leases(&claim_all(&bench).await);
@@ -121,7 +119,7 @@ async fn every_script_takes_a_thousand_ids() {
         let done = store.transfer(&partition, &transfers).await.unwrap();
         assert!(done.len() == MAX_BATCH && done.iter().all(|one| *one == Transferred::Done));
         forget(&mut bench).await;
-        schedule(OnConflict::Keep, Status::Scheduled).await;
+        schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     }
     bench.rows(&partition).await.check_invariants();
 }
@@ -259,8 +257,11 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
         answers.into_iter().map(|answer| answer.status).collect::<Vec<_>>()
     };
     let expected = |first, rest| [vec![first; LARGE], vec![rest; 100 - LARGE]].concat();
-    assert_eq!(answers(OnConflict::Replace, &bench).await, expected(Status::Replaced, Status::Scheduled));
-    assert_eq!(answers(OnConflict::Keep, &bench).await, vec![Status::Exists(State::Pending); 100]);
+    assert_eq!(
+        answers(OnConflict::Replace, &bench).await,
+        expected(ScheduleStatus::Replaced, ScheduleStatus::Scheduled)
+    );
+    assert_eq!(answers(OnConflict::Keep, &bench).await, vec![ScheduleStatus::Exists(State::Pending); 100]);
     bench.rows(&partition()).await.check_invariants();
 
     // As the script itself sees it: refused as long as there are several, done with a single one.

@@ -3,10 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
-use punctual::{
-    port::{Claim, ClaimRequest, End, Settled, Settlement, Transfer, Transferred},
-    queue::Status,
-};
+use punctual::store::{Claim, ClaimRequest, End, ScheduleStatus, Settled, Settlement, Transfer, Transferred};
 
 use super::{
     operation::{Memory, Operation},
@@ -107,13 +104,13 @@ pub fn expect(
 }
 
 /// lua/produce.lua's word for it.
-fn produced(status: Status) -> &'static str {
+fn produced(status: ScheduleStatus) -> &'static str {
     match status {
-        Status::Scheduled => "scheduled",
-        Status::Exists(_) => "exists",
-        Status::Replaced | Status::Revived => "replaced",
-        Status::InFlight => "in_flight",
-        Status::Known => panic!("it cannot name a record"),
-        Status::Ended(ending) => ending.as_str(),
+        ScheduleStatus::Scheduled => "scheduled",
+        ScheduleStatus::Exists(_) => "exists",
+        ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
+        ScheduleStatus::InFlight => "in_flight",
+        ScheduleStatus::Known => panic!("it cannot name a record"),
+        ScheduleStatus::Ended(ending) => ending.as_str(),
     }
 }

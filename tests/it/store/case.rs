@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use punctual::{
     message::{MessageId, NewMessage, OnConflict},
-    port::{Claim, ClaimRequest, Claimed, End, Lease, Partition, Settlement, Store, Token, Transfer},
+    store::{Claim, ClaimRequest, Claimed, End, Lease, Partition, Settlement, Store, Token, Transfer},
     time::UnixMillis,
 };
 use tokio::time::{Duration, sleep};
@@ -302,7 +302,7 @@ fn end(ending: Ending, not_before: UnixMillis) -> End {
     }
 }
 
-fn shown<T: Debug>(result: Result<T, punctual::port::StoreError>) -> String {
+fn shown<T: Debug>(result: Result<T, punctual::store::StoreError>) -> String {
     format!("{:?}", result.expect("the store answers"))
 }
 

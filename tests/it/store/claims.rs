@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    port::{Claim, ClaimRequest, End, Lease, Settled, Store, StoreError, Suspects, Token},
-    store::redis::RedisStore,
+    store::{Claim, ClaimRequest, End, Lease, Settled, Store, StoreError, Suspects, Token, redis::RedisStore},
     time::{Due, UnixMillis},
 };
 

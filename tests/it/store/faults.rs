@@ -5,8 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    port::{Partition, Store, StoreError},
-    store::redis::{RedisStore, RegistrationError},
+    store::{
+        Partition, Store, StoreError,
+        redis::{RedisStore, RegistrationError},
+    },
     time::Due,
 };
 use tokio::time::Instant;
@@ -20,7 +22,7 @@ use super::{
 
 /// What needs memory, and may wait until there is some.
 const GROWING: [&str; 13] = [
-    "inter",
+    "bury new",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict},
-    port::{Partition, StoreError},
-    store::redis::{
-        Foreign, ForeignEntry, RedisStore,
-        Verdict::{self, Invalid, Left, Taken},
+    store::{
+        Partition, StoreError,
+        redis::{
+            Foreign, ForeignEntry, RedisStore,
+            Verdict::{self, Invalid, Left, Taken},
+        },
     },
     time::Due,
 };

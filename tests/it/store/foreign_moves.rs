@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use punctual::{
-    codec,
-    message::StoredMessage,
+    message::{StoredMessage, codec},
     store::redis::{
         Foreign, ForeignEntry,
         Verdict::{self, Conflict, Gone, Invalid, Left, Taken},

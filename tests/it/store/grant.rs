@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use punctual::{
     message::State,
-    port::{ClaimRequest, Suspects},
+    store::{ClaimRequest, Suspects},
 };
 
 use super::rows::Rows;

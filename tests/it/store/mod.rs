@@ -5,6 +5,7 @@ mod bounds;
 mod call;
 mod case;
 mod claims;
+mod connection;
 mod faults;
 mod foreign;
 mod foreign_limits;

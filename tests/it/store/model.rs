@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use punctual::{
-    codec,
-    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, StoredMessage},
-    outcome::DeadReason,
-    port::{End, Lease, Recovered, Settled, Settlement},
-    queue::{Cancelled, Rescheduled, Status},
+    message::{
+        Cancellation, DeadReason, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, StoredMessage, codec,
+    },
+    store::{Cancelled, End, Lease, Recovered, Rescheduled, ScheduleStatus, Settled, Settlement},
     time::{Due, UnixMillis},
 };
 
@@ -52,7 +51,7 @@ impl Rows {
         codec::decode(&self.bodies[id]).map_or(0, |message| message.due.get())
     }
 
-    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, keep: u64) -> Vec<(Status, u64)> {
+    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, keep: u64) -> Vec<(ScheduleStatus, u64)> {
         batch.iter().map(|message| self.schedule_one(message, now, keep)).collect()
     }
 
@@ -96,25 +95,27 @@ impl Rows {
         }
     }
 
-    fn schedule_one(&mut self, message: &NewMessage, now: u64, keep: u64) -> (Status, u64) {
+    fn schedule_one(&mut self, message: &NewMessage, now: u64, keep: u64) -> (ScheduleStatus, u64) {
         let id = message.id.as_str();
         let record = message.record.as_ref().map(|record| self.newer(id, record));
         if record == Some(None) {
-            return (Status::Known, 0);
+            return (ScheduleStatus::Known, 0);
         }
         if let Some((ending, at)) = self.ended(id, now, keep)
             && record.is_none()
         {
-            return (Status::Ended(ending), at);
+            return (ScheduleStatus::Ended(ending), at);
         }
         let state = self.state(id);
         let status = match (state, message.on_conflict) {
-            (None, _) => Status::Scheduled,
-            (Some(State::Pending), OnConflict::Keep) => return (Status::Exists(State::Pending), self.pending[id]),
-            (Some(state), OnConflict::Keep) => return (Status::Exists(state), self.original_due(id)),
-            (Some(State::Unack), OnConflict::Replace) => return (Status::InFlight, self.original_due(id)),
-            (Some(State::Dead), OnConflict::Replace) => Status::Revived,
-            (Some(State::Pending), OnConflict::Replace) => Status::Replaced,
+            (None, _) => ScheduleStatus::Scheduled,
+            (Some(State::Pending), OnConflict::Keep) => {
+                return (ScheduleStatus::Exists(State::Pending), self.pending[id]);
+            }
+            (Some(state), OnConflict::Keep) => return (ScheduleStatus::Exists(state), self.original_due(id)),
+            (Some(State::Unack), OnConflict::Replace) => return (ScheduleStatus::InFlight, self.original_due(id)),
+            (Some(State::Dead), OnConflict::Replace) => ScheduleStatus::Revived,
+            (Some(State::Pending), OnConflict::Replace) => ScheduleStatus::Replaced,
         };
         self.forget(id);
         self.remembered.remove(id);

@@ -4,9 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
-    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember},
-    outcome::DeadReason,
-    port::{ClaimRequest, Partition, Suspects},
+    message::{Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember},
+    store::{ClaimRequest, Partition, Suspects},
     time::{Due, UnixMillis},
 };
 

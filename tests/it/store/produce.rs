@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 
 use punctual::{
-    codec,
-    connection::classify,
-    message::{Metadata, NewMessage, OnConflict, State, StoredMessage},
-    port::{Partition, StoreError},
-    queue::Status,
+    message::{Metadata, NewMessage, OnConflict, State, StoredMessage, codec},
+    store::{Partition, ScheduleStatus, StoreError, redis::connection::classify},
     time::{Due, UnixMillis},
 };
 use redis::RedisResult;
@@ -59,7 +56,7 @@ async fn the_same_message_is_stored_the_same_through_the_script_and_through_the_
                 assert_eq!(metadata.validate(), Ok(()));
                 let (status, produced_due) = bench.try_produce(&partition, &message("produced")).await.expect("taken");
                 let posted = bench.store.schedule(&partition, &[message("posted")]).await.expect("taken").remove(0);
-                assert_eq!((status.as_str(), posted.status), ("scheduled", Status::Scheduled));
+                assert_eq!((status.as_str(), posted.status), ("scheduled", ScheduleStatus::Scheduled));
 
                 let rows = bench.rows(&partition).await;
                 rows.check_invariants();

@@ -19,12 +19,11 @@ pub fn scripts() -> HashMap<String, String> {
     directory
         .map(|file| file.expect("readable").file_name().into_string().expect("a plain name"))
         .filter_map(|file| file.strip_suffix(".lua").map(str::to_owned))
-        .filter(|name| name != "commit" && name != "taking")
         .map(|name| {
-            let (text, commit) = (super::lua(&name), super::lua("commit"));
+            let (text, commit) = (super::lua(&name), super::lua("include/commit"));
             let code = match &*name {
                 "produce" => text,
-                _ if name.starts_with("take_") => format!("{commit}\n{}{text}", super::lua("taking")),
+                _ if name.starts_with("take_") => format!("{commit}\n{}{text}", super::lua("include/taking")),
                 _ => format!("{commit}\n{text}"),
             };
             (name, code)

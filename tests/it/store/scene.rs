@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    codec,
-    message::{Cancellation, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State, StoredMessage},
-    outcome::DeadReason,
-    port::{ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer},
-    store::redis::RegistrationError,
+    message::{
+        Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State,
+        StoredMessage, codec,
+    },
+    store::{
+        ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        redis::RegistrationError,
+    },
     time::{Due, UnixMillis},
 };
 
@@ -58,7 +61,7 @@ pub const SCENES: [(&str, &str); 44] = [
     ("defer", "settle"),
     ("due", "due"),
     ("get", "get"),
-    ("inter", "inter"),
+    ("bury new", "bury"),
     ("list", "list"),
     ("pause", "pause"),
     ("resume", "pause"),
@@ -228,7 +231,7 @@ impl Bench {
             "cancel pending by a record" => drop(store.cancel(&partition, &cancelled("failed")).await?),
             "cancel dead by a record" => drop(store.cancel(&partition, &cancelled("dead")).await?),
             "cancel unseen" => drop(store.cancel(&partition, &cancelled("ended")).await?),
-            "inter" => {
+            "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
                 store.inter(&partition, &batch).await?;
@@ -267,7 +270,9 @@ impl Bench {
     }
 
     async fn produced(&mut self, message: NewMessage) -> Result<(), StoreError> {
-        self.try_produce(&partition(), &message).await.map_err(|error| punctual::connection::classify(&error))?;
+        self.try_produce(&partition(), &message)
+            .await
+            .map_err(|error| punctual::store::redis::connection::classify(&error))?;
         Ok(())
     }
 

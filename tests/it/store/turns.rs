@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use punctual::{
-    connection::Connection,
     message::{MessageId, Metadata, NewMessage, OnConflict},
-    port::StoreError,
     queue::{Queue, QueueError},
-    store::redis::{RedisStore, RouteSettings},
+    store::{
+        StoreError,
+        redis::{RedisStore, RouteSettings, connection::Connection},
+    },
     time::Due,
 };
 

@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use punctual::{
-    port::{Bell, Partition, Ring},
-    store::redis::WakeListener,
-};
+use punctual::store::{Bell, Partition, Ring, redis::WakeListener};
 use tokio::time::{Instant, timeout};
 
 use super::{

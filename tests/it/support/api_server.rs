@@ -7,13 +7,13 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
     api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, Listen, ServerConfig},
-    connection::Connection,
-    message::Remember,
-    outcome::DeadReason,
-    port::{ClaimRequest, Claimed, End, Lease, Partition, Store},
+    message::{DeadReason, Remember},
     queue::Queue,
     source::{SourceState, SourceStatus},
-    store::redis::{RedisStore, RouteSettings},
+    store::{
+        ClaimRequest, Claimed, End, Lease, Partition, Store,
+        redis::{RedisStore, RouteSettings, connection::Connection},
+    },
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;

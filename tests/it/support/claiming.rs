@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use punctual::port::{ClaimRequest, End, Lease, Settlement, Suspects};
+use punctual::store::{ClaimRequest, End, Lease, Settlement, Suspects};
 
 /// A claim of at most so many messages. No two of these repeat each other.
 pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {

@@ -21,7 +21,7 @@ pub use self::{
 };
 use punctual::{
     config::{KafkaServer, KafkaSinkConfig},
-    template::{Allow, Place, Template},
+    sink::template::{Allow, Place, Template},
 };
 
 /// `host:port` of the broker that all tests share: that of `PUNCTUAL_TEST_KAFKA`, or one that ends with this process.

@@ -16,6 +16,7 @@ pub mod receiver;
 pub mod redis_server;
 mod sending;
 mod servers;
+mod tests;
 
 pub use self::{
     api_server::{Answer, ApiServer, MAX_PAYLOAD, REQUEST_TIMEOUT, Setup, answer},

@@ -15,7 +15,7 @@ use lapin::{
 };
 use punctual::{
     config::{RabbitMqConfig, RabbitMqServer},
-    template::{Address, Allow, Place, Template},
+    sink::template::{Address, Allow, Place, Template},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{

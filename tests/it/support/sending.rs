@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use punctual::{
     message::{MessageId, Metadata},
-    outcome::Outcome,
-    sink::{Delivery, Domain, Report, Reported, Sink},
+    sink::{Delivery, Domain, Outcome, Report, Reported, Sink},
     time::UnixMillis,
 };
 use tokio::time::{Instant, timeout};

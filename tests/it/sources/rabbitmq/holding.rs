@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use lapin::options::QueueDeleteOptions;
 use punctual::{
     api,
-    config::{IdFrom, RabbitMqSourceConfig, RemoteRedis},
-    connection::{Connection, client},
+    config::{IdFrom, RabbitMqSourceConfig},
+    connector::rabbitmq::source::RabbitMqSource,
     queue::Queue,
-    source::{Intake, Source, SourceState, Status, rabbitmq::RabbitMqSource},
-    store::redis::{RedisStore, RouteSettings},
+    source::{Intake, Source, SourceState, Status},
+    store::redis::{
+        RedisStore, RouteSettings,
+        connection::{Connection, RedisEndpoint, client},
+    },
 };
 use tokio::{
     sync::watch,
@@ -29,7 +32,7 @@ const HOLD_LIMIT: Duration = Duration::from_secs(1);
 
 async fn queue(redis: &RedisServer) -> Arc<Queue> {
     let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-    let server = RemoteRedis { url: redis.url().as_str().into(), username, password, ca_file, cert_file, key_file };
+    let server = RedisEndpoint { url: redis.url().as_str().into(), username, password, ca_file, cert_file, key_file };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));

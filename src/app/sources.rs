@@ -1,0 +1,138 @@
+//! A configured source, live. A new kind of source is one line in `Inlet::new`.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+
+use super::backend::Backend;
+use crate::{
+    api,
+    config::{Config, SourceConfig},
+    connector::{kafka::source::KafkaSource, rabbitmq::source::RabbitMqSource, redis_sets::RedisSets},
+    metrics,
+    queue::Queue,
+    source::{Bells, Intake, Source, SourceState, SourceStatus, Status},
+};
+
+/// Where the messages of some route come from.
+#[derive(Clone)]
+pub struct Inlet {
+    name: Arc<str>,
+    kind: &'static str,
+    route: Arc<str>,
+    source: Arc<dyn Source>,
+    status: Arc<Status>,
+}
+
+/// Every configured source.
+///
+/// # Errors
+/// All that cannot be used, a line each.
+pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
+    together(config.sources.iter().map(|(name, source)| Inlet::new(name, source, || Ok(backend), config.max_sleep)))
+}
+
+/// Makes, and drops, what can be made without Redis.
+///
+/// # Errors
+/// All that cannot be used, a line each.
+pub fn check_settings(config: &Config) -> Result<(), String> {
+    let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
+    together(elsewhere.map(|(name, source)| Inlet::new(name, source, || Err("needs Redis".into()), config.max_sleep)))
+        .map(drop)
+}
+
+fn together(made: impl Iterator<Item = Result<Inlet, String>>) -> Result<Vec<Inlet>, String> {
+    let (mut inlets, mut errors) = (Vec::new(), Vec::new());
+    for made in made {
+        match made {
+            Ok(inlet) => inlets.push(inlet),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(inlets) } else { Err(errors.join("\n")) }
+}
+
+impl Inlet {
+    /// `backend` is asked for only by what lives on its Redis; `max_sleep`: how long that may sleep while it would be woken.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used, with the source's name.
+    pub fn new<'a>(
+        name: &str,
+        config: &SourceConfig,
+        backend: impl FnOnce() -> Result<&'a Backend, String>,
+        max_sleep: Duration,
+    ) -> Result<Self, String> {
+        let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
+            SourceConfig::Kafka(config) => KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as _)),
+            SourceConfig::SortedSet(config) => backend().map(|backend| {
+                let source = RedisSets::sorted_set(config, &backend.client(), backend.connection(), max_sleep);
+                ("sorted_set", Arc::new(source) as _)
+            }),
+            SourceConfig::DelayQueue(config) => backend().map(|backend| {
+                let source = RedisSets::delay_queue(config, &backend.client(), backend.connection(), max_sleep);
+                ("delayqueue", Arc::new(source) as _)
+            }),
+            SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
+                .map(|source| ("rabbitmq", Arc::new(source) as _)),
+        };
+        let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
+        Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })
+    }
+
+    pub fn route(&self) -> &Arc<str> {
+        &self.route
+    }
+
+    /// What is to ring for it while it runs.
+    pub fn bells(&self) -> Option<&Bells> {
+        self.source.bells()
+    }
+
+    /// # Errors
+    /// What is wrong, for a person.
+    pub async fn check(&self) -> Result<(), String> {
+        self.source.check().await
+    }
+
+    /// What would make it safer, for a person, where `check` found nothing wrong.
+    pub async fn advice(&self) -> Option<String> {
+        self.source.advice().await
+    }
+
+    /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
+    pub async fn status(&self, patience: Duration) -> SourceStatus {
+        let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
+        let (state, last_error) = self.status.get();
+        metrics::source(&self.name, state == SourceState::Running, depth);
+        SourceStatus {
+            name: self.name.to_string(),
+            r#type: self.kind,
+            route: self.route.to_string(),
+            state,
+            last_error,
+            depth,
+        }
+    }
+}
+
+/// Runs all of them until `stop` says so.
+///
+/// # Panics
+/// When one of them does.
+pub async fn run(inlets: Vec<Inlet>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
+    let mut tasks = JoinSet::new();
+    for inlet in inlets {
+        let intake = Intake::new(queue.clone(), &inlet.name, inlet.route, inlet.status, stop.clone());
+        let stop = stop.clone();
+        tasks.spawn(async move { inlet.source.run(intake, stop).await });
+    }
+    while let Some(end) = tasks.join_next().await {
+        if let Err(error) = end
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Whole configurations: what they come to.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use tempfile::TempDir;
+
+use super::*;
+
+mod mistakes;
+mod secrets;
+
+/// Files in a directory of their own, and an environment.
+pub struct Setup {
+    directory: TempDir,
+    sources: Sources,
+}
+
+impl Setup {
+    pub fn new(files: &[&str], env: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |(number, text): (usize, &&str)| {
+            let path = directory.path().join(format!("{}.yaml", number + 1));
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let files = files.iter().enumerate().map(file).collect();
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Self { directory, sources: Sources { files, env, redis_url: None } }
+    }
+
+    pub fn load(&self) -> Result<Config, ConfigErrors> {
+        load(&self.sources)
+    }
+
+    /// The reports, with the directory taken out of file names.
+    pub fn problems(&self) -> Vec<String> {
+        let directory = format!("{}/", self.directory.path().display());
+        let errors = self.load().expect_err("the configuration is wrong");
+        errors.0.iter().map(|problem| problem.to_string().replace(&directory, "")).collect()
+    }
+}
+
+#[test]
+fn without_files_the_defaults_hold_and_redis_is_embedded() {
+    let config = load(&Sources::default()).unwrap();
+    assert_eq!(config.redis.url, RedisUrl::Embedded);
+    assert_eq!(config.redis.username, None);
+    assert!(config.redis.password.is_none());
+    assert_eq!(config.redis.key_prefix, "punctual");
+    assert_eq!(config.redis.data_dir, PathBuf::from("./punctual-data"));
+    assert_eq!(config.redis.timeout, Duration::from_secs(5));
+    assert!(!config.redis.allow_eviction);
+    assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
+    assert!(config.server.auth.is_none());
+    assert_eq!(config.server.max_payload, 1 << 20);
+    assert_eq!(config.server.request_timeout, Duration::from_secs(5));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, tracing::Level::INFO));
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
+    assert_eq!(config.max_sleep, Duration::from_secs(30));
+    assert!(config.sinks.is_empty() && config.routes.is_empty() && config.sources.is_empty());
+}
+
+#[test]
+fn a_file_changes_what_it_names_and_entries_start_from_their_defaults() {
+    let setup = Setup::new(
+        &["
+redis: { password: }
+server: { auth: { tokens: [plain, { token: t, rights: [read], routes: [a] }], open_metrics: true } }
+route_defaults: { retry: { max: 1m }, remember: { max: 90000 } }
+sinks:
+  web: { type: http, url: 'https://example.org/due', signing_secrets: [whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw], headers: { X-A: '1' } }
+  jobs: { type: redis_list, key: jobs, format: envelope, url: 'redis://10.0.0.1', timeout: 2s }
+  orders: { type: kafka, brokers: ['a:1', '[::1]:2'], topic: orders.due, options: { compression.type: zstd, linger.ms: 5 } }
+  mq: { type: rabbitmq, url: 'amqp://mq/shop?heartbeat=5', exchange: '', password: s }
+sources:
+  set: { type: sorted_set, key: delayed, unit: milliseconds, payload: hash, hash_prefix: task, route: a }
+  go: { type: delayqueue, name: order-close, hash_tag: true, route: a, poll: 100ms }
+  rabbit: { type: rabbitmq, url: 'amqp://mq', queue: in, id_from: message_id, delay_from: x_death, backoff: { max: 1m }, route: b.c }
+  records: { type: kafka, brokers: 'a:1', topics: [t, u], group_id: g, start: earliest, max_overdue: 1h, route: r.k }
+routes:
+  a: { sink: web }
+  r.k: { sink: web, remember: { max: 7 } }
+  b.c: { sink: jobs, partitions: 4, lease: 10s, max_in_flight_bytes: 2MiB, retry: { factor: 1.5 }, remember: { for: 10m } }
+  off: { sink: jobs, remember: { for: 0s } }
+  few: { sink: jobs, remember: { for: 1s, max: 5 } }
+"],
+        &[],
+    );
+    let config = setup.load().unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.redis.url, RedisUrl::Url("redis://127.0.0.1:6379/0".into()));
+    let auth = config.server.auth.as_ref().unwrap();
+    assert!(auth.open_metrics);
+    assert_eq!(auth.tokens[0].rights, [Right::Schedule, Right::Read, Right::Admin]);
+    assert_eq!((auth.tokens[0].digest, auth.tokens[0].routes[0].as_str()), (TokenDigest::of("plain"), "*"));
+    assert_eq!((auth.tokens[1].rights[0], auth.tokens[1].routes[0].as_str()), (Right::Read, "a"));
+    let SinkConfig::Http(web) = &config.sinks["web"] else { panic!("web is an HTTP sink") };
+    assert_eq!(web.timeout, Duration::from_secs(10));
+    assert_eq!((web.signing_secrets.len(), web.headers["X-A"].to_str().unwrap()), (1, "1"));
+    let SinkConfig::RedisList(jobs) = &config.sinks["jobs"] else { panic!("jobs is a list") };
+    assert_eq!((jobs.format, jobs.timeout), (ListFormat::Envelope, Duration::from_secs(2)));
+    assert_eq!(jobs.server.as_ref().unwrap().url.expose(), "redis://10.0.0.1");
+    let SinkConfig::Kafka(orders) = &config.sinks["orders"] else { panic!("orders is a topic") };
+    assert_eq!((orders.topic.as_constant(), orders.timeout), (Some("orders.due"), Duration::from_secs(10)));
+    assert_eq!(orders.server.brokers, ["a:1", "[::1]:2"]);
+    let options = ["compression.type", "linger.ms"].map(|name| orders.server.options[name].expose());
+    assert_eq!(options, ["zstd", "5"]);
+    let SinkConfig::RabbitMq(mq) = &config.sinks["mq"] else { panic!("mq is an exchange") };
+    assert_eq!((mq.address.constant_exchange(), mq.timeout), (Some(""), 10 * SECOND));
+    assert!(mq.address.shape().is_none());
+    assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
+    let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
+    assert_eq!(
+        (set.key.as_str(), set.unit, set.hash_prefix.as_deref()),
+        ("delayed", ScoreUnit::Milliseconds, Some("task"))
+    );
+    assert_eq!((&*set.route, set.poll), ("a", SECOND));
+    let SourceConfig::DelayQueue(go) = &config.sources["go"] else { panic!("go is a delayqueue") };
+    assert_eq!((go.name.as_str(), go.prefix.as_str(), go.hash_tag, go.poll), ("order-close", "dp", true, SECOND / 10));
+    let SourceConfig::RabbitMq(rabbit) = &config.sources["rabbit"] else { panic!("rabbit is a queue") };
+    assert_eq!((rabbit.queue.as_str(), rabbit.prefetch, rabbit.id_from), ("in", 1000, IdFrom::MessageId));
+    assert_eq!(rabbit.backoff, Some(crate::retry::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap()));
+    let SourceConfig::Kafka(records) = &config.sources["records"] else { panic!("records is a topic") };
+    assert_eq!((&records.topics[..], records.group_id.as_str()), (&["t".to_owned(), "u".to_owned()][..], "g"));
+    assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(3600 * SECOND)));
+    let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
+    assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
+    let memory = |seconds, max| Some(Remember { period: Duration::from_secs(seconds), max });
+    assert_eq!((a.remember, b.remember), (None, memory(600, 90_000)));
+    assert_eq!(config.routes["r.k"].remember, memory(600, 7), "as it has a Kafka source");
+    assert_eq!((config.routes["off"].remember, config.routes["few"].remember), (memory(0, 90_000), memory(1, 5)));
+    assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
+    assert_eq!(a.retry.backoff, crate::retry::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap());
+    assert_eq!((b.partitions, b.lease, b.max_in_flight_bytes), (4, Duration::from_secs(10), 2 << 20));
+    assert_eq!(b.retry.backoff, crate::retry::Backoff::new(SECOND, 1.5, 60 * SECOND, 0.2).unwrap());
+}
+
+#[test]
+fn all_that_is_wrong_with_kafka_sources_is_told_at_once() {
+    let setup = Setup::new(
+        &["
+sinks: { jobs: { type: redis_list, key: jobs } }
+routes: { a: { sink: jobs }, b: { sink: jobs } }
+source_defaults: { kafka: { brokers: ['k:1', 'k:2'], group_id: g } }
+sources:
+  one: { type: kafka, topics: [t, u], route: a }
+  other-brokers: { type: kafka, brokers: ['l:1'], topics: t, route: b }
+  other-group: { type: kafka, group_id: h, topics: t, route: b }
+  other-cluster: { type: kafka, brokers: ['m:1'], topics: t, route: a }
+  other-topic: { type: kafka, topics: v, route: b }
+  same-route: { type: kafka, topics: t, route: a }
+  two: { type: kafka, brokers: 'k:2', topics: [v, u], route: b }
+  wrong: { type: kafka, brokers: k, topics: w, route: a, max_overdue: 1ms,
+           options: { group.instance.id: i, max.poll.interval.ms: 29999 } }
+"],
+        &[],
+    );
+    let errors = setup.load().unwrap_err().to_string();
+    for (path, text) in [
+        ("sources.other-cluster.topics", "t of other brokers leads to this route too (sources.one), with the same ids"),
+        ("sources.other-group.topics", "t of other brokers leads to this route too (sources.other-brokers)"),
+        ("sources.same-route.topics", "t of other brokers leads to this route too (sources.other-cluster)"),
+        ("sources.two.group_id", "`g` reads topic u for another route too: sources.one"),
+        ("sources.wrong.brokers.0", "`k` is not a host"),
+        ("sources.wrong.max_overdue", "`1ms` is not within"),
+        ("sources.wrong.options.group.instance.id", "cannot be set"),
+        ("sources.wrong.options.max.poll.interval.ms", "`29999` is below 30000"),
+    ] {
+        assert!(errors.contains(&format!("{path}: {text}")), "{path}: {text}\n{errors}");
+    }
+    assert_eq!(errors.lines().count(), 8, "{errors}");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn what_two_sources_would_take_from_each_other_is_refused() {
+    let setup = Setup::new(
+        &["
+sinks: { jobs: { type: redis_list, key: jobs } }
+routes: { a: { sink: jobs }, b: { sink: jobs } }
+sources:
+  one: { type: sorted_set, key: s, route: a }
+  other: { type: sorted_set, key: t, route: a }
+  queue: { type: delayqueue, name: s, route: a }
+  same-queue: { type: delayqueue, name: s, route: b }
+  tagged: { type: delayqueue, name: s, hash_tag: true, route: b }
+  two: { type: sorted_set, key: s, unit: milliseconds, route: b }
+"],
+        &[("PUNCTUAL__SERVER__AUTH__TOKENS", "[]")],
+    );
+    assert_eq!(
+        setup.problems(),
+        [
+            "1.yaml:8:35: sources.same-queue.name: is that of sources.queue too",
+            "1.yaml:10:28: sources.two.key: is that of sources.one too",
+            "$PUNCTUAL__SERVER__AUTH__TOKENS: server.auth.tokens: is to be one text with commas between, without brackets",
+        ]
+    );
+}
+
+#[test]
+fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
+    let mut setup = Setup::new(
+        &[
+            "max_sleep: 1s\nshutdown_timeout: 1s\nlog: { level: warn, format: json }\nredis: { url: 'redis://one' }\n\
+             server: { auth: { tokens: [a, b] } }",
+            "shutdown_timeout: 2s\nlog: { level: error }\nredis:\n  url:\nserver: { auth: { tokens: [c] } }",
+        ],
+        &[("PUNCTUAL__LOG__LEVEL", "debug"), ("PUNCTUAL__REDIS__TIMEOUT", "7s"), ("PUNCTUAL_PORT", "tcp://1.2.3.4")],
+    );
+    let config = setup.load().unwrap();
+    assert_eq!((config.max_sleep, config.shutdown_timeout), (SECOND, 2 * SECOND));
+    assert_eq!((config.log.level, config.log.format), (tracing::Level::DEBUG, LogFormat::Json));
+    assert_eq!(config.redis.url, RedisUrl::Url("redis://one".into()));
+    assert_eq!(config.redis.timeout, 7 * SECOND);
+    assert_eq!(config.server.auth.unwrap().tokens.len(), 1);
+
+    setup.sources.env.insert("PUNCTUAL__REDIS__URL".into(), "redis://two".into());
+    assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Url("redis://two".into()));
+    setup.sources.redis_url = Some(RedisUrlOption::Text("embedded".into()));
+    assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Embedded);
+    let file = setup.directory.path().join("url");
+    std::fs::write(&file, "redis://:hunter2@three\n").unwrap();
+    setup.sources.redis_url = Some(RedisUrlOption::File(file.clone()));
+    assert_eq!(setup.load().unwrap().redis.url, RedisUrl::Url("redis://:hunter2@three".into()));
+    std::fs::write(&file, "redis://:hunter2@three/x\n").unwrap();
+    let wrong =
+        "--redis-url-file: redis.url: has no number for its database; a `/` in a password is to be written `%2F`";
+    assert_eq!(setup.problems(), [wrong]);
+    std::fs::remove_file(&file).unwrap();
+    assert!(setup.problems()[0].starts_with("--redis-url-file: redis.url: the file `"), "{:?}", setup.problems());
+}
+
+#[test]
+fn text_from_variables_and_the_environment_is_never_typed_anew() {
+    let yaml = "
+redis: { password: '${PASSWORD}', allow_eviction: '${YES}' }
+server: { max_payload: '${NUMBER}', auth: { tokens: '${TOKENS}' } }
+route_defaults: { retry: { jitter: '${NUMBER:-1}', max_attempts: '${PASSWORD}' } }
+sinks: { s: { type: http, url: 'http://${HOST}/', headers: { X: '$${HOST}' } } }
+routes: { r: { sink: s, retry: { jitter: '0.5' } } }
+";
+    let env = [
+        ("PASSWORD", "0123"),
+        ("YES", "true"),
+        ("NUMBER", "1000"),
+        ("TOKENS", "one,two"),
+        ("HOST", "a: [b"),
+        ("PUNCTUAL__REDIS__USERNAME", "8080"),
+        ("PUNCTUAL__ROUTES__R__PARTITIONS", "8"),
+        ("PUNCTUAL__SINKS__S__HEADERS__AUTHORIZATION", "Basic ${NOT_A_VARIABLE}"),
+    ];
+    let yaml = yaml.replace("'http://${HOST}/'", "'http://h/${HOST}'");
+    let config = Setup::new(&[&yaml], &env).load().unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.redis.password.unwrap().expose(), "0123");
+    assert_eq!(config.redis.username.as_deref(), Some("8080"));
+    assert!(config.redis.allow_eviction);
+    assert_eq!(config.server.max_payload, 1000);
+    assert_eq!(config.server.auth.unwrap().tokens.len(), 2);
+    assert_eq!((config.routes["r"].partitions, config.routes["r"].retry.max_attempts), (8, 123));
+    let SinkConfig::Http(sink) = &config.sinks["s"] else { panic!("an HTTP sink") };
+    assert_eq!(sink.url.expose(), "http://h/a: [b");
+    assert_eq!(sink.headers["X"], "${HOST}");
+    assert_eq!(sink.headers["authorization"], "Basic ${NOT_A_VARIABLE}");
+}
+
+#[test]
+fn json_is_a_configuration_too() {
+    let config =
+        Setup::new(&[r#"{"max_sleep": "2s", "sinks": {"s": {"type": "redis_list", "key": "k"}}}"#], &[]).load();
+    assert_eq!(config.unwrap().max_sleep, 2 * SECOND);
+}
+
+#[test]
+fn the_schema_describes_the_defaults_and_refuses_what_is_wrong() {
+    let schema = schema();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let json = |yaml: &str| {
+        let values: BTreeMap<String, serde_json::Value> = serde_saphyr::from_str(yaml).unwrap();
+        serde_json::to_value(values).unwrap()
+    };
+    let example = "
+server: { auth: { tokens: [plain, { token: t, rights: [read], routes: ['*'] }] }, max_payload: 1MiB }
+sinks: { web: { type: http, url: 'https://example.org' }, jobs: { type: redis_list, key: jobs, format: payload },
+  orders: { type: kafka, brokers: ['b:1'], topic: t, options: { linger.ms: 5, compression.type: zstd } },
+  mq: { type: rabbitmq, url: 'amqp://mq', exchange: e } }
+routes: { a: { sink: web, retry: { factor: 1.5 } } }
+";
+    for right in [include_str!("../../../config/defaults.yaml"), example, "server: { auth: none }"] {
+        let errors: Vec<String> = validator.iter_errors(&json(right)).map(|error| error.to_string()).collect();
+        assert_eq!(errors, Vec::<String>::new());
+    }
+    for wrong in [
+        "rdis: {}",
+        "redis: { user: a }",
+        "max_sleep: 5",
+        "server: { auth: { tokens: [{ token: t, rights: [all] }] } }",
+        "sinks: { a: { type: pigeon } }",
+        "sinks: { a: { type: http, key: k } }",
+        "sinks: { a: { url: 'http://b' } }",
+        "routes: { a: { retry: { tries: 1 } } }",
+    ] {
+        assert!(!validator.is_valid(&json(wrong)), "{wrong}");
+    }
+}

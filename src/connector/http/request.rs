@@ -1,0 +1,330 @@
+//! One message as one request. Where two name the same header, the stronger wins, from weak to strong:
+//! our `User-Agent` and the message's headers, then the sink's own, then what punctual says about the
+//! message (`Punctual-*`, `webhook-*`). `Content-Type`: the sink's, else the message's, else octet-stream.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method,
+    header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
+};
+use percent_encoding::percent_decode_str;
+use reqwest::{Request, Url};
+
+use super::webhook::Signer;
+use crate::{
+    config::HttpSinkConfig,
+    message::{check_header_name, folded_header},
+    sink::{
+        Delivery, Domain,
+        template::{Allow, UrlTemplate},
+    },
+};
+
+const ID: HeaderName = HeaderName::from_static("punctual-id");
+const ROUTE: HeaderName = HeaderName::from_static("punctual-route");
+const ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt");
+const DUE: HeaderName = HeaderName::from_static("punctual-due");
+
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
+const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// What all requests of one sink have in common.
+pub struct RequestFactory {
+    /// Without the user.
+    url: UrlTemplate,
+    allow: Allow,
+    /// `Authorization` of the URL's user and the configured headers.
+    headers: HeaderMap,
+    /// Their names as receivers compare them: a message cannot set these in another spelling.
+    names: HashSet<String>,
+    signer: Signer,
+}
+
+impl RequestFactory {
+    /// # Errors
+    /// Which setting cannot be used; the text shows neither secrets nor header values.
+    pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
+        let url = UrlTemplate::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
+        if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
+            return Err("url: not an http:// or https:// address".into());
+        }
+        let url = if config.allow_slashes { url.with_slashes() } else { url };
+        let mut headers = HeaderMap::new();
+        if let Some(value) = basic_authorization(url.base()) {
+            headers.insert(AUTHORIZATION, value);
+        }
+        for (name, value) in &config.headers {
+            headers.insert(name, value.clone());
+        }
+        let names = headers.keys().map(|name| folded_header(name.as_str())).collect();
+        let signer = Signer::new(&config.signing_secrets);
+        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer })
+    }
+
+    /// Where every request of this sink goes to, as far as connecting is concerned.
+    pub fn base(&self) -> &Url {
+        self.url.base()
+    }
+
+    /// The failure domain of a request to `url`: scheme, host, port and path; `None` where all go to the same address.
+    pub fn domain(&self, url: &Url) -> Option<Domain> {
+        let (scheme, host, path) = (url.scheme(), url.host_str().unwrap_or_default(), url.path());
+        let port = url.port_or_known_default().unwrap_or_default();
+        (!self.url.is_constant()).then(|| format!("{scheme}://{host}:{port}{path}").into())
+    }
+
+    /// The same before there is a request.
+    pub fn domain_of(&self, delivery: &Delivery) -> Option<Domain> {
+        if self.url.is_constant() {
+            return None;
+        }
+        let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata).ok()?;
+        self.domain(&url)
+    }
+
+    /// `now` goes into the signature.
+    ///
+    /// # Errors
+    /// What of the message cannot be sent over HTTP, or why its address is not allowed.
+    pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<Request, String> {
+        let headers = self.headers(delivery, now)?;
+        let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
+        let mut request = Request::new(Method::POST, url);
+        *request.headers_mut() = headers;
+        *request.body_mut() = Some(delivery.payload.clone().into());
+        Ok(request)
+    }
+
+    fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::with_capacity(16);
+        let mut seen = HashSet::new();
+        for (name, text) in &delivery.metadata.headers {
+            // Again here: whatever way the message took in, it must not touch the framing of the request, nor get
+            // another value through than the one that `allow` was compared with.
+            check_header_name(name)?;
+            let folded = folded_header(name);
+            if !self.names.contains(&folded) {
+                headers.insert(header_name(name)?, header_value(name, text)?);
+            }
+            if !seen.insert(folded) {
+                return Err(format!("header `{name}` comes twice, in another spelling"));
+            }
+        }
+        headers.entry(USER_AGENT).or_insert(AGENT);
+        let content_type = match &delivery.metadata.content_type {
+            Some(text) => header_value("content_type", text)?,
+            None => OCTET_STREAM,
+        };
+        headers.insert(CONTENT_TYPE, content_type);
+        if let Some(encoding) = delivery.metadata.properties.as_ref().and_then(|all| all.content_encoding.as_ref()) {
+            headers.insert(CONTENT_ENCODING, header_value("content_encoding", encoding)?);
+        }
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        // The digest, where the id that consumers know does not fit in a header.
+        let shown = Some(delivery.shown_id()).filter(|id| id.bytes().all(|b| b.is_ascii_graphic()));
+        headers.insert(ID, header_value("id", shown.unwrap_or(delivery.id.as_str()))?);
+        headers.insert(ROUTE, header_value("route", &delivery.route)?);
+        headers.insert(ATTEMPT, delivery.attempt.into());
+        headers.insert(DUE, delivery.due.get().into());
+        let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        self.signer.sign(&mut headers, &delivery.id, since_epoch.as_secs(), &delivery.payload);
+        Ok(headers)
+    }
+}
+
+/// From the user and password of an address, if it has them.
+fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let mut pair = percent_decode_str(url.username()).collect::<Vec<u8>>();
+    pair.push(b':');
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
+    let mut value: HeaderValue = format!("Basic {}", STANDARD.encode(pair)).parse().expect("base64 is plain ASCII");
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn header_name(name: &str) -> Result<HeaderName, String> {
+    name.parse().map_err(|_| format!("`{}` is not a header name", name.escape_debug()))
+}
+
+fn header_value(name: &str, text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("the value of `{name}` cannot be sent as a header"))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        config::SigningSecret,
+        message::{MessageId, Metadata, Properties},
+        time::UnixMillis,
+    };
+
+    fn config(headers: &[(&str, &str)]) -> HttpSinkConfig {
+        HttpSinkConfig {
+            url: "http://example.org/due?a=b".into(),
+            allow: Allow::default(),
+            allow_slashes: false,
+            timeout: Duration::from_secs(1),
+            signing_secrets: vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()],
+            headers: headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+        }
+    }
+
+    fn delivery(headers: &[(&str, &str)], content_type: Option<&str>) -> Delivery {
+        let metadata = Metadata {
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            content_type: content_type.map(ToOwned::to_owned),
+            ..Metadata::default()
+        };
+        Delivery {
+            id: MessageId::parse("m1").unwrap(),
+            route: "r".into(),
+            attempt: 3,
+            due: UnixMillis::new(1_700_000_000_123).unwrap(),
+            metadata,
+            payload: Bytes::from_static(b"payload"),
+        }
+    }
+
+    fn request(configured: &[(&str, &str)], message: &[(&str, &str)]) -> Result<Request, String> {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_614_265_330);
+        RequestFactory::new(&config(configured))?.request(&delivery(message, None), now)
+    }
+
+    #[test]
+    fn a_request_says_what_the_message_is() {
+        let request = request(&[], &[("X-Trace", "é")]).unwrap();
+        let headers = request.headers();
+        assert_eq!(request.url().as_str(), "http://example.org/due?a=b");
+        assert_eq!(headers["punctual-id"], "m1");
+        assert_eq!(headers["punctual-route"], "r");
+        assert_eq!(headers["punctual-attempt"], "3");
+        assert_eq!(headers["punctual-due"], "1700000000123");
+        assert_eq!(headers["content-type"], "application/octet-stream");
+        assert_eq!(headers["x-trace"].as_bytes(), "é".as_bytes());
+        assert_eq!(headers["webhook-id"], "m1");
+        assert_eq!(headers["webhook-timestamp"], "1614265330");
+        assert!(headers["user-agent"].to_str().unwrap().starts_with("punctual/"));
+    }
+
+    #[test]
+    fn the_sink_s_headers_are_stronger_than_the_message_s() {
+        let request =
+            request(&[("X-Tenant", "ours"), ("Authorization", "Bearer x")], &[("x-tenant", "theirs")]).unwrap();
+        assert_eq!(request.headers()["x-tenant"], "ours");
+        assert_eq!(request.headers()["authorization"], "Bearer x");
+        let request = self::request(&[("X-Tenant", "ours")], &[("X_Tenant", "theirs")]).unwrap();
+        assert_eq!(request.headers()["x-tenant"], "ours");
+        assert!(!request.headers().contains_key("x_tenant"), "CGI makes the same of both");
+    }
+
+    #[test]
+    fn the_content_type_is_the_sink_s_else_the_message_s() {
+        let content_type = |configured: &[(&str, &str)]| {
+            let factory = RequestFactory::new(&config(configured)).unwrap();
+            let request = factory.request(&delivery(&[], Some("text/plain")), SystemTime::UNIX_EPOCH).unwrap();
+            request.headers()["content-type"].to_str().unwrap().to_owned()
+        };
+        assert_eq!(content_type(&[]), "text/plain");
+        assert_eq!(content_type(&[("content-type", "application/json")]), "application/json");
+    }
+
+    #[test]
+    fn of_the_properties_http_has_the_content_encoding() {
+        let mut delivery = delivery(&[("content-encoding", "weaker")], None);
+        let properties =
+            Properties { content_encoding: Some("gzip".into()), priority: Some(1), ..Properties::default() };
+        delivery.metadata.properties = Some(Box::new(properties));
+        let request = RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(request.headers()["content-encoding"], "gzip");
+        assert!(!request.headers().contains_key("priority"));
+    }
+
+    #[test]
+    fn what_would_touch_the_framing_or_our_own_headers_is_refused() {
+        for (name, value) in [
+            ("host", "x"),
+            ("Transfer-Encoding", "chunked"),
+            ("content-length", "1"),
+            ("punctual-id", "x"),
+            ("webhook-signature", "x"),
+            ("Punctual_Id", "x"),
+            ("webhook_signature", "x"),
+            ("Transfer_Encoding", "chunked"),
+            ("Content_Length", "1"),
+            ("a b", "x"),
+            ("x", "a\r\nb: c"),
+            ("x", "\0"),
+        ] {
+            assert!(request(&[], &[(name, value)]).is_err(), "{name:?}");
+        }
+        let error = request(&[], &[("X-Tenant", "a"), ("x-tenant", "b")]).unwrap_err();
+        assert_eq!(error, "header `x-tenant` comes twice, in another spelling");
+    }
+
+    #[test]
+    fn user_and_password_of_the_address_become_a_header_and_leave_the_address() {
+        let config = HttpSinkConfig { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
+        let factory = RequestFactory::new(&config).unwrap();
+        let request = factory.request(&delivery(&[], None), SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(request.url().as_str(), "http://example.org/x");
+        // base64 of `us@er:p:ss`
+        assert_eq!(request.headers()["authorization"], "Basic dXNAZXI6cDpzcw==");
+    }
+
+    #[test]
+    fn the_address_follows_the_message_within_what_is_allowed() {
+        let url = "http://u@example.org/{header:X-Tenant}".into();
+        let factory = RequestFactory::new(&HttpSinkConfig { url, allow: Allow::new(["/a*"]).unwrap(), ..config(&[]) });
+        let request = |tenant: &str| {
+            factory.as_ref().unwrap().request(&delivery(&[("x-tenant", tenant)], None), SystemTime::UNIX_EPOCH)
+        };
+        assert_eq!(
+            request("a/../b").unwrap_err(),
+            "its header `X-Tenant` has a segment `.` or `..`, and stands in a path"
+        );
+        assert!(request("a/b").unwrap_err().contains("`allow_slashes: true`"));
+        assert_eq!(request("a b").unwrap().url().as_str(), "http://example.org/a%20b");
+        assert!(request("b").unwrap_err().contains("not allowed"));
+    }
+
+    #[test]
+    fn the_domain_shows_the_path_of_a_template_and_neither_query_nor_user() {
+        let domain = |url: &str| {
+            let allow = Allow::new(["/**"]).unwrap();
+            let factory = RequestFactory::new(&HttpSinkConfig { url: url.into(), allow, ..config(&[]) }).unwrap();
+            let delivery = delivery(&[("x-tenant", "a b")], None);
+            let request = factory.request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
+            let domain = factory.domain(request.url());
+            assert_eq!(domain, factory.domain_of(&delivery));
+            domain
+        };
+        let url = "https://u:p@example.org/{header:X-Tenant}?token=secret";
+        assert_eq!(domain(url).as_deref(), Some("https://example.org:443/a%20b"));
+        assert_eq!(domain("http://[::1]:81/x?a={route}").as_deref(), Some("http://[::1]:81/x"));
+        assert_eq!(domain("http://example.org/x"), None);
+    }
+
+    #[test]
+    fn only_http_addresses_are_accepted() {
+        for url in ["", "/due", "ftp://example.org", "http://", "mailto:a@b.c"] {
+            let config = HttpSinkConfig { url: url.into(), ..config(&[]) };
+            assert!(RequestFactory::new(&config).is_err(), "{url}");
+        }
+    }
+}

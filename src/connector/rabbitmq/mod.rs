@@ -1,0 +1,23 @@
+//! What the RabbitMQ sink and source share: how to connect (`broker`, over `transport`, through
+//! `frames`, which notes `returns`), what its user may do there (`rights`), when to try again, and how header values are
+//! kept.
+
+mod broker;
+mod frames;
+mod pauses;
+mod returns;
+mod rights;
+pub mod sink;
+pub mod source;
+mod transport;
+mod value;
+
+pub use self::{
+    broker::{Broker, Connected, text},
+    frames::Notes,
+    pauses::Pauses,
+    returns::Returns,
+    rights::{check_readable, check_writable, explained, is_quorum, no_stream},
+    transport::Switch,
+    value::{from_typed, to_typed},
+};

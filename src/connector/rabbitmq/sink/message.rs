@@ -1,0 +1,285 @@
+//! A delivery as an AMQP message.
+//!
+//! | AMQP | from |
+//! |---|---|
+//! | body | payload |
+//! | `message_id` | the producer's, of a message that came from RabbitMQ with one; else the id |
+//! | `content_type`, other properties | content type, properties of the message, and those of its origin |
+//! | `timestamp`, `cluster_id` | the producer's; else not set: `punctual-due` tells more than the time of forwarding |
+//! | `delivery_mode` | 2, persistent |
+//! | headers | those from RabbitMQ that are no plain text, with their types; the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
+//!
+//! `punctual-id` is always the id of the queue, which alone is unique. `user_id` is never set: a broker closes the
+//! channel over another user's name.
+
+use bytes::Bytes;
+use lapin::{
+    BasicProperties,
+    protocol::basic::gen_properties,
+    types::{AMQPValue, FieldTable, LongString, ShortString},
+};
+
+use crate::{
+    connector::rabbitmq,
+    message::{Origin, Properties},
+    sink::{Delivery, Domain},
+};
+
+const ID: &str = "punctual-id";
+const ROUTE: &str = "punctual-route";
+const ATTEMPT: &str = "punctual-attempt";
+const DUE: &str = "punctual-due";
+
+/// `delivery_mode` of what survives a broker's restart.
+const PERSISTENT: u8 = 2;
+/// Bytes of a content header frame beside the properties: type, channel, size and end of the frame; class, weight and the
+/// body's size.
+const HEADER_FRAME: usize = 8 + 12;
+
+/// Headers of which RabbitMQ takes further routing keys. Over anything but a list it closes the channel.
+const COPIES: [&str; 2] = ["CC", "BCC"];
+/// As `reply_to` it asks for an answer over this channel, and RabbitMQ closes one that consumes no answers.
+const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to";
+
+/// One message, ready to be published any number of times.
+pub struct Prepared {
+    /// Its place in the batch.
+    pub index: usize,
+    /// `None` where the sink is one.
+    pub domain: Option<Domain>,
+    pub routing_key: ShortString,
+    pub properties: BasicProperties,
+    pub payload: Bytes,
+    pub tag: Tag,
+}
+
+/// What tells one message from all others of a batch, also when the broker sends it back: the id alone may be
+/// that of a message of another route too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    route: Vec<u8>,
+    id: Vec<u8>,
+    attempt: i64,
+}
+
+impl Prepared {
+    /// `frame_max`: bytes of the largest frame that the broker takes.
+    ///
+    /// # Errors
+    /// What of the message AMQP cannot carry, or RabbitMQ would close the channel over.
+    pub fn new(
+        (index, domain): (usize, Option<Domain>),
+        delivery: Delivery,
+        routing_key: &str,
+        frame_max: usize,
+    ) -> Result<Self, String> {
+        let routing_key = short("routing key", routing_key)?;
+        let attempt = i64::from(delivery.attempt);
+        let mut headers = FieldTable::default();
+        let origin = delivery.metadata.origin.as_deref();
+        for header in origin.map(|origin| &origin.headers).into_iter().flatten() {
+            let value =
+                rabbitmq::from_typed(&header.value).map_err(|error| format!("header `{}` {error}", header.name))?;
+            headers.insert(short("header name", &header.name)?, value);
+        }
+        for (name, value) in &delivery.metadata.headers {
+            headers.insert(short("header name", name)?, text(value));
+        }
+        for name in COPIES {
+            if !matches!(headers.inner().get(name), None | Some(AMQPValue::FieldArray(_))) {
+                return Err(format!("header `{name}` is no list: RabbitMQ closes the channel over it"));
+            }
+        }
+        headers.insert(ID.into(), text(delivery.id.as_str()));
+        headers.insert(ROUTE.into(), text(&delivery.route));
+        headers.insert(ATTEMPT.into(), AMQPValue::LongLongInt(attempt));
+        headers.insert(DUE.into(), AMQPValue::LongLongInt(delivery.due.get().cast_signed()));
+        let message_id = origin.and_then(|origin| origin.message_id.as_deref()).unwrap_or(delivery.shown_id());
+        let mut properties = BasicProperties::default()
+            .with_message_id(short("id", message_id)?)
+            .with_delivery_mode(PERSISTENT)
+            .with_headers(headers);
+        if let Some(content_type) = &delivery.metadata.content_type {
+            properties = properties.with_content_type(short("content_type", content_type)?);
+        }
+        if let Some(given) = &delivery.metadata.properties {
+            properties = with_given(properties, given)?;
+        }
+        if let Some(origin) = origin {
+            properties = with_original(properties, origin)?;
+        }
+        if properties.reply_to().as_ref().is_some_and(|name| name.as_str() == DIRECT_REPLY) {
+            return Err(format!("`reply_to` is `{DIRECT_REPLY}`: RabbitMQ closes the channel over it"));
+        }
+        let bytes = HEADER_FRAME + encoded_bytes(&properties);
+        if bytes > frame_max {
+            return Err(format!("headers and properties take a frame of {bytes} bytes, the broker takes {frame_max}"));
+        }
+        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
+        Ok(Self { index, domain, routing_key, properties, payload: delivery.payload, tag })
+    }
+}
+
+impl Tag {
+    /// Of a message that came back; `None` when it is not one of ours.
+    pub fn of(properties: &BasicProperties) -> Option<Self> {
+        let headers = properties.headers().as_ref()?.inner();
+        let text = |name| match headers.get(name)? {
+            AMQPValue::LongString(text) => Some(text.as_bytes().to_vec()),
+            _ => None,
+        };
+        let AMQPValue::LongLongInt(attempt) = headers.get(ATTEMPT)? else { return None };
+        Some(Self { route: text(ROUTE)?, id: text(ID)?, attempt: *attempt })
+    }
+}
+
+fn with_given(mut properties: BasicProperties, given: &Properties) -> Result<BasicProperties, String> {
+    if let Some(value) = &given.content_encoding {
+        properties = properties.with_content_encoding(short("content_encoding", value)?);
+    }
+    if let Some(value) = &given.correlation_id {
+        properties = properties.with_correlation_id(short("correlation_id", value)?);
+    }
+    if let Some(value) = &given.reply_to {
+        properties = properties.with_reply_to(short("reply_to", value)?);
+    }
+    if let Some(value) = &given.r#type {
+        properties = properties.with_type(short("type", value)?);
+    }
+    if let Some(value) = given.priority {
+        properties = properties.with_priority(value);
+    }
+    if let Some(value) = &given.app_id {
+        properties = properties.with_app_id(short("app_id", value)?);
+    }
+    Ok(properties)
+}
+
+fn with_original(mut properties: BasicProperties, origin: &Origin) -> Result<BasicProperties, String> {
+    if let Some(seconds) = origin.timestamp {
+        properties = properties.with_timestamp(seconds);
+    }
+    if let Some(value) = &origin.cluster_id {
+        properties = properties.with_cluster_id(short("cluster_id", value)?);
+    }
+    if let Some(value) = &origin.content_type {
+        properties = properties.with_content_type(short("content_type", value)?);
+    }
+    if let Some(given) = &origin.properties {
+        properties = with_given(properties, given)?;
+    }
+    Ok(properties)
+}
+
+fn encoded_bytes(properties: &BasicProperties) -> usize {
+    let written = gen_properties(properties)(Vec::new().into());
+    written.expect("a vector takes all").into_inner().0.len()
+}
+
+fn short(what: &str, value: &str) -> Result<ShortString, String> {
+    ShortString::try_new(value).map_err(|_| format!("{what}: {} bytes, AMQP takes at most 255", value.len()))
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(LongString::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata, TypedHeader},
+        time::UnixMillis,
+    };
+
+    fn delivery(id: &str, metadata: Metadata) -> Delivery {
+        Delivery {
+            id: MessageId::parse(id).unwrap(),
+            route: "r".into(),
+            attempt: 3,
+            due: UnixMillis::new(1_700_000_000_123).unwrap(),
+            metadata,
+            payload: Bytes::from_static(b"payload"),
+        }
+    }
+
+    #[test]
+    fn a_message_that_came_back_is_known_by_route_id_and_attempt() {
+        let prepared = |delivery| Prepared::new((0, None), delivery, "k", usize::MAX).unwrap();
+        let one = prepared(delivery("a", Metadata::default()));
+        assert_eq!(Tag::of(&one.properties), Some(one.tag.clone()));
+        let others = [
+            Delivery { route: "s".into(), ..delivery("a", Metadata::default()) },
+            Delivery { attempt: 4, ..delivery("a", Metadata::default()) },
+            delivery("b", Metadata::default()),
+        ];
+        for other in others {
+            assert_ne!(Tag::of(&prepared(other).properties), Some(one.tag.clone()));
+        }
+        assert_eq!(Tag::of(&BasicProperties::default()), None);
+    }
+
+    #[test]
+    fn a_message_from_rabbitmq_gets_back_what_its_producer_set_and_is_told_by_its_own_id() {
+        let header = |name: &str, value: &AMQPValue| TypedHeader {
+            name: name.into(),
+            value: rabbitmq::to_typed(value).unwrap(),
+        };
+        let origin = Origin {
+            id: Some("a b".into()),
+            message_id: Some("a b".into()),
+            cluster_id: Some("c".into()),
+            timestamp: Some(7),
+            headers: vec![
+                header("x", &AMQPValue::ShortInt(-1)),
+                // Set by a producer that may mislead: ours stands.
+                header("punctual-attempt", &AMQPValue::LongLongInt(99)),
+            ],
+            ..Origin::default()
+        };
+        let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
+        let one = Prepared::new((0, None), delivery("~1", metadata.clone()), "k", usize::MAX).unwrap();
+        let other = Prepared::new((0, None), delivery("~2", metadata), "k", usize::MAX).unwrap();
+        assert_ne!(one.tag, other.tag, "one producer's id may stand for two messages");
+        assert_eq!(Tag::of(&one.properties), Some(one.tag));
+        let headers = one.properties.headers().as_ref().unwrap().inner();
+        assert_eq!(headers["x"], AMQPValue::ShortInt(-1));
+        assert_eq!((&headers[ID], &headers[ATTEMPT]), (&text("~1"), &AMQPValue::LongLongInt(3)));
+        assert_eq!(one.properties.message_id().as_ref().unwrap().as_str(), "a b");
+        assert_eq!(one.properties.cluster_id().as_ref().unwrap().as_str(), "c");
+        assert_eq!(*one.properties.timestamp(), Some(7));
+    }
+
+    #[test]
+    fn what_rabbitmq_closes_the_channel_over_is_refused() {
+        let error = |metadata| Prepared::new((0, None), delivery("a", metadata), "k", usize::MAX).err();
+        let with = |name: &str| Metadata { headers: [(name.into(), "q".into())].into(), ..Metadata::default() };
+        assert_eq!(error(with("CC")).as_deref(), Some("header `CC` is no list: RabbitMQ closes the channel over it"));
+        assert!(error(with("BCC")).is_some());
+        assert_eq!(error(with("cc")), None, "to RabbitMQ another header");
+        let typed = |value| {
+            let header = TypedHeader { name: "CC".into(), value: rabbitmq::to_typed(&value).unwrap() };
+            Metadata { origin: Origin { headers: vec![header], ..Origin::default() }.or_none(), ..Metadata::default() }
+        };
+        assert!(error(typed(AMQPValue::LongInt(1))).is_some());
+        assert_eq!(error(typed(AMQPValue::FieldArray(vec![text("q")].into()))), None);
+        let reply_to = |name: &str| {
+            let properties = Properties { reply_to: Some(name.into()), ..Properties::default() };
+            Metadata { properties: Some(Box::new(properties)), ..Metadata::default() }
+        };
+        assert!(error(reply_to("amq.rabbitmq.reply-to")).unwrap().starts_with("`reply_to` is `amq.rabbitmq.reply-to`"));
+        assert_eq!(error(reply_to("answers")), None);
+    }
+
+    #[test]
+    fn what_amqp_cannot_carry_is_refused() {
+        let new = |delivery, key: &str| Prepared::new((0, None), delivery, key, usize::MAX);
+        let long = "x".repeat(256);
+        assert!(new(delivery("a", Metadata::default()), &long).is_err());
+        let named = Metadata { headers: [(long.clone(), String::new())].into(), ..Metadata::default() };
+        assert!(new(delivery("a", named), "").is_err());
+        let typed = Metadata { content_type: Some(long), ..Metadata::default() };
+        let error = new(delivery("a", typed), "").err();
+        assert_eq!(error.as_deref(), Some("content_type: 256 bytes, AMQP takes at most 255"));
+    }
+}

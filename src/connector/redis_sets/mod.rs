@@ -1,0 +1,123 @@
+//! Messages that wait in other programs' keys on the queue's Redis: a sorted set of any producer, or the keys of
+//! hdt3213/delayqueue.
+//!
+//! A message stays in those keys until it is due and its route can take it, so that its producer's counting and
+//! cancelling go on working; then one script moves it (`store::redis`, `lua/take_*.lua`), so that it is never in both
+//! nor in neither. Workers of others and other instances may compete for it. The rest is here: when to look
+//! (`follow`), what a member is called (`naming`), whether Redis tells of changes (`notice`), and that bodies do not
+//! expire while they wait (`persist`).
+
+mod follow;
+mod naming;
+mod notice;
+mod persist;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use redis::Client;
+use tokio::sync::watch;
+
+use crate::source::{Bells, Intake, Source};
+use crate::{
+    config::{DelayQueueConfig, ScoreUnit, SortedSetConfig},
+    store::redis::{DelayQueueKeys, Foreign, connection::Connection},
+};
+
+/// Somebody's keys.
+pub struct RedisSets {
+    place: Foreign,
+    /// Between two looks while Redis does not tell of changes.
+    poll: Duration,
+    /// The same while it does: a notification may be lost.
+    max_sleep: Duration,
+    bells: Bells,
+    connection: Arc<Connection>,
+}
+
+impl RedisSets {
+    /// Both of the queue's Redis: `client` tells which database it is, `connection` is for everything. `max_sleep`: between
+    /// two looks while Redis tells of changes.
+    pub fn sorted_set(
+        config: &SortedSetConfig,
+        client: &Client,
+        connection: Arc<Connection>,
+        max_sleep: Duration,
+    ) -> Self {
+        let unit = match config.unit {
+            ScoreUnit::Seconds => 1000,
+            ScoreUnit::Milliseconds => 1,
+        };
+        let key = config.key.clone();
+        let place = match config.hash_prefix.clone() {
+            None => Foreign::Members { key, unit },
+            Some(prefix) => Foreign::Hashes { key, unit, prefix },
+        };
+        Self::new(place, config.poll, client, connection, max_sleep)
+    }
+
+    /// As `sorted_set`.
+    pub fn delay_queue(
+        config: &DelayQueueConfig,
+        client: &Client,
+        connection: Arc<Connection>,
+        max_sleep: Duration,
+    ) -> Self {
+        let keys = DelayQueueKeys::new(&config.prefix, &config.name, config.hash_tag);
+        Self::new(Foreign::DelayQueue(keys), config.poll, client, connection, max_sleep)
+    }
+
+    fn new(place: Foreign, poll: Duration, client: &Client, connection: Arc<Connection>, max_sleep: Duration) -> Self {
+        let mut source = Self { place, poll, max_sleep, bells: Bells::default(), connection };
+        source.bells.channels = source.channels(client.get_connection_info().redis_settings().db());
+        source
+    }
+
+    /// Key, type, and the command that counts.
+    fn parts(&self) -> Vec<(&String, &'static str, &'static str)> {
+        match &self.place {
+            Foreign::Members { key, .. } | Foreign::Hashes { key, .. } => vec![(key, "zset", "ZCARD")],
+            Foreign::DelayQueue(keys) => vec![
+                (&keys.pending, "zset", "ZCARD"),
+                (&keys.ready, "list", "LLEN"),
+                (&keys.retry, "list", "LLEN"),
+                (&keys.unack, "zset", "ZCARD"),
+            ],
+        }
+    }
+}
+
+#[async_trait]
+impl Source for RedisSets {
+    async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
+        let work = async { tokio::join!(self.follow(&intake), self.keep_bodies(&intake)) };
+        tokio::select! {
+            // Every move is one script: there is nothing to finish.
+            _ = stop.wait_for(|stop| *stop) => {}
+            _ = work => {}
+        }
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        for (key, wanted, _) in self.parts() {
+            let kind: String =
+                self.connection.run(redis::cmd("TYPE").arg(key)).await.map_err(|error| error.to_string())?;
+            if kind != wanted && kind != "none" {
+                return Err(format!("`{}` holds a {kind}, not a {wanted}", key.escape_debug()));
+            }
+        }
+        Ok(())
+    }
+
+    fn bells(&self) -> Option<&Bells> {
+        Some(&self.bells)
+    }
+
+    async fn depth(&self) -> Option<u64> {
+        let mut depth = 0;
+        for (key, _, count) in self.parts() {
+            depth += self.connection.run::<u64>(redis::cmd(count).arg(key)).await.ok()?;
+        }
+        Some(depth)
+    }
+}

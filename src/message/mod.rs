@@ -1,0 +1,294 @@
+//! A message and its parts: the id that stays the same over attempts, the payload, and what goes with it.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    dead_reason::DeadReason,
+    digest::digest,
+    ended::{Ended, Ending, Remember},
+    origin::{Origin, TypedHeader, TypedValue},
+    properties::Properties,
+    record::{Cancellation, LogRecord},
+};
+use crate::time::{Due, UnixMillis};
+
+pub mod codec;
+mod dead_reason;
+mod digest;
+mod ended;
+mod origin;
+mod properties;
+mod record;
+
+/// Most partitions of a route: each is a task, and a look at Redis per `max_sleep`.
+pub const MAX_PARTITIONS: u16 = 256;
+
+/// Longest id, in bytes.
+pub const MAX_ID_BYTES: usize = 128;
+
+/// Most that headers, key, content type, properties and limits of one message take as JSON, in bytes: small beside
+/// the 4 MiB of a script call, large beside what brokers and HTTP servers accept as headers.
+pub const MAX_METADATA_BYTES: usize = 64 * 1024;
+
+/// 1 to 128 of `A-Za-z0-9._:~-`: the idempotency key of its consumer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(Arc<str>);
+
+impl MessageId {
+    /// # Errors
+    /// The text to show when `text` is empty, too long or has another character.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:~-".contains(&b);
+        if (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
+            Ok(Self(text.into()))
+        } else {
+            Err(format!("an id is 1 to {MAX_ID_BYTES} of A-Za-z0-9._:~-"))
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Where the id lives: CRC32 (IEEE) of the id, modulo the route's number of partitions.
+    pub fn partition(&self, partitions: u16) -> u16 {
+        let number = crc32fast::hash(self.0.as_bytes()) % u32::from(partitions);
+        u16::try_from(number).expect("below the number of partitions")
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What travels with a payload. Its JSON text is stored as it is (`codec`), also by `lua/produce.lua`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Metadata {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub properties: Option<Box<Properties>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Box<Origin>>,
+    /// In place of the route's `retry.max_attempts`; at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Epoch ms: a claim after it makes the message dead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<u64>,
+}
+
+impl Metadata {
+    /// The id that consumers know, for a message that is stored as `id`.
+    pub fn shown_id<'a>(&'a self, id: &'a MessageId) -> &'a str {
+        self.origin.as_ref().and_then(|origin| origin.id.as_deref()).unwrap_or(id.as_str())
+    }
+
+    /// The value of a header, also of one that only chooses the destination. Of two that differ in case only, the
+    /// one that is spelled like `name`.
+    pub fn selector(&self, name: &str) -> Option<&str> {
+        let selectors = self.origin.as_ref().map(|origin| &origin.selectors);
+        [Some(&self.headers), selectors].into_iter().flatten().find_map(|headers| {
+            let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+            headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
+        })
+    }
+
+    /// # Errors
+    /// The name of the offending field and the text to show.
+    pub fn validate(&self) -> Result<(), (&'static str, String)> {
+        let mut names = BTreeMap::new();
+        for (name, value) in &self.headers {
+            check_header_name(name).map_err(|text| ("headers", text))?;
+            if let Some(other) = names.insert(folded_header(name), name) {
+                return Err(("headers", format!("header `{other}` and `{name}` are one header to receivers")));
+            }
+            check_text(value).map_err(|text| ("headers", format!("header `{name}`: {text}")))?;
+        }
+        for (field, value) in [("key", &self.key), ("content_type", &self.content_type)] {
+            if let Some(value) = value {
+                check_text(value).map_err(|text| (field, text))?;
+            }
+        }
+        self.properties.as_deref().map_or(Ok(()), Properties::validate).map_err(|text| ("properties", text))?;
+        if self.max_attempts == Some(0) {
+            return Err(("max_attempts", "must be at least 1".into()));
+        }
+        if self.expires_at.is_some_and(|at| UnixMillis::new(at).is_none()) {
+            return Err(("expires_at", "lies outside 1970 .. 2^53 ms".into()));
+        }
+        let size = serde_json::to_vec(self).map_or(0, |json| json.len());
+        if size > MAX_METADATA_BYTES {
+            return Err(("headers", format!("headers and key take {size} bytes, at most {MAX_METADATA_BYTES}")));
+        }
+        Ok(())
+    }
+}
+
+/// Header names that the transport or punctual itself sets.
+const RESERVED_HEADERS: [&str; 13] = [
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Header name prefixes that belong to punctual and to Standard Webhooks.
+const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "webhook-"];
+
+/// # Errors
+/// The text to show when `name` is no header name, or one that the transport or punctual itself sets.
+pub fn check_header_name(name: &str) -> Result<(), String> {
+    // RFC 9110, section 5.6.2: token.
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || name.len() > 256 || !name.bytes().all(token) {
+        return Err(format!("`{}` is not a header name", name.escape_debug()));
+    }
+    if is_reserved_header(name) {
+        return Err(format!("header `{name}` is reserved"));
+    }
+    Ok(())
+}
+
+/// A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with `-` for `_`.
+pub fn folded_header(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}
+
+/// Whether the transport or punctual itself sets the header `name`, in any spelling.
+pub fn is_reserved_header(name: &str) -> bool {
+    let folded = folded_header(name);
+    RESERVED_HEADERS.contains(&folded.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix))
+}
+
+/// # Errors
+/// The text to show when `value` has a control character other than a tab.
+pub fn check_text(value: &str) -> Result<(), String> {
+    match value.chars().find(|c| c.is_ascii_control() && *c != '\t') {
+        Some(c) => Err(format!("control character {} is not allowed", c.escape_unicode())),
+        None => Ok(()),
+    }
+}
+
+/// What scheduling an id that is already live does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnConflict {
+    #[default]
+    Keep,
+    Replace,
+}
+
+/// A message to schedule.
+#[derive(Clone, Debug)]
+pub struct NewMessage {
+    pub id: MessageId,
+    pub due: Due,
+    pub payload: Bytes,
+    pub metadata: Metadata,
+    pub on_conflict: OnConflict,
+    /// Of a source's: what it was read from.
+    pub record: Option<LogRecord>,
+}
+
+/// A message as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// The original due time; a retry does not change it.
+    pub due: UnixMillis,
+    /// When Redis took it (or took its new due time).
+    pub accepted: UnixMillis,
+    pub metadata: Metadata,
+    pub payload: Bytes,
+}
+
+/// Where a live message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Pending,
+    Unack,
+    Dead,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_keep_to_their_alphabet_and_length() {
+        for good in ["a", "A-z0.9_:~-", &"x".repeat(128)] {
+            assert!(MessageId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "a{b}", "a*", "a\r\n", "\0", "é", &"x".repeat(129)] {
+            assert!(MessageId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_partition_is_the_ieee_crc32_of_the_id() {
+        // The check value of CRC-32/ISO-HDLC: crc32("123456789") = 0xCBF43926.
+        let id = MessageId::parse("123456789").unwrap();
+        assert_eq!(u32::from(id.partition(1000)), 0xCBF4_3926_u32 % 1000);
+        assert_eq!(id.partition(1), 0);
+    }
+
+    #[test]
+    fn reserved_and_malformed_headers_are_refused() {
+        let with = |name: &str, value: &str| Metadata {
+            headers: [(name.to_owned(), value.to_owned())].into(),
+            ..Metadata::default()
+        };
+        assert!(with("X-Trace", "a\tb é").validate().is_ok());
+        for bad in [
+            "Punctual-Id",
+            "webhook-id",
+            "Host",
+            "authorization",
+            "TE",
+            "Punctual_Id",
+            "webhook_signature",
+            "Transfer_Encoding",
+            "",
+            "a b",
+            "a:b",
+            "a\r\n",
+        ] {
+            assert!(with(bad, "v").validate().is_err(), "{bad:?}");
+        }
+        assert!(with("X", "a\r\nInjected: 1").validate().is_err());
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("x-tenant".into(), "b".into());
+        let text = "header `X-Tenant` and `x-tenant` are one header to receivers";
+        assert_eq!(two.validate(), Err(("headers", text.into())), "`allow` would see one, the receiver the other");
+        let mut two = with("X-Tenant", "a");
+        two.headers.insert("X_Tenant".into(), "b".into());
+        assert!(two.validate().is_err());
+        assert!(with("X", &"v".repeat(MAX_METADATA_BYTES)).validate().is_err());
+    }
+}

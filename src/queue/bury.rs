@@ -1,0 +1,87 @@
+//! Messages that are dead from the start.
+
+use std::collections::HashMap;
+
+use futures::future::try_join_all;
+
+use super::{Queue, QueueError, coalescer::size};
+use crate::{
+    message::{DeadReason, NewMessage},
+    metrics,
+    store::redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES},
+};
+
+/// Messages in one script call: they are rare, and may be larger than others.
+const BATCH: usize = 100;
+
+impl Queue {
+    /// Keeps what a source could not understand as dead letters, each with an error: nothing is dropped. Their
+    /// size is not limited here. Returns those that were not taken because their ids are live.
+    ///
+    /// # Errors
+    /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
+    pub async fn inter(
+        &self,
+        route: &str,
+        messages: Vec<(NewMessage, String)>,
+    ) -> Result<Vec<(NewMessage, String)>, QueueError> {
+        let found = self.route(route)?;
+        let mut parts: HashMap<u16, Vec<(NewMessage, String)>> = HashMap::new();
+        for one in messages {
+            parts.entry(one.0.id.partition(found.count())).or_default().push(one);
+        }
+        let left = try_join_all(parts.into_iter().map(async |(number, part)| {
+            let (partition, _) = &found.partitions[usize::from(number)];
+            let mut left = Vec::new();
+            for batch in batches(&part) {
+                let taken = self.registry.when_open(|| self.store.inter(partition, batch)).await?;
+                let of_batch = batch.iter().zip(taken).filter(|(_, taken)| !taken).map(|(one, _)| one.clone());
+                let before = left.len();
+                left.extend(of_batch);
+                metrics::dead(route, DeadReason::Invalid, (batch.len() - (left.len() - before)) as u64);
+            }
+            Ok::<_, QueueError>(left)
+        }))
+        .await?;
+        Ok(left.into_iter().flatten().collect())
+    }
+}
+
+/// Each fits into one script call, unless a single message does not.
+fn batches(messages: &[(NewMessage, String)]) -> Vec<&[(NewMessage, String)]> {
+    let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (place, (message, _)) in messages.iter().enumerate() {
+        let size = size(message) + MAX_ERROR_BYTES;
+        bytes += size;
+        if place > start && (place - start == BATCH || bytes > MAX_CALL_BYTES / 2) {
+            batches.push(&messages[start..place]);
+            (start, bytes) = (place, size);
+        }
+    }
+    if start < messages.len() {
+        batches.push(&messages[start..]);
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        message::{MessageId, Metadata, OnConflict},
+        time::Due,
+    };
+
+    #[test]
+    fn headers_count_as_payloads_do() {
+        let metadata = Metadata { key: Some("x".repeat(MAX_CALL_BYTES / 8)), ..Metadata::default() };
+        let (due, on_conflict) = (Due::NOW, OnConflict::Keep);
+        let message = |n: usize| {
+            let (id, metadata) = (MessageId::parse(&n.to_string()).unwrap(), metadata.clone());
+            NewMessage { id, due, payload: "".into(), metadata, on_conflict, record: None }
+        };
+        let messages: Vec<_> = (0..10).map(|n| (message(n), String::new())).collect();
+        let sizes: Vec<usize> = batches(&messages).into_iter().map(<[_]>::len).collect();
+        assert_eq!(sizes, [3, 3, 3, 1]);
+    }
+}

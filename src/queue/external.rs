@@ -1,0 +1,75 @@
+//! Messages that other programs keep on the queue's Redis, moved into a route.
+
+use std::collections::{BTreeSet, HashMap};
+
+use futures::future::try_join_all;
+
+use super::{Queue, QueueError};
+use crate::{
+    message::{DeadReason, MessageId},
+    metrics,
+    store::redis::{Foreign, ForeignDue, ForeignEntry, Room, Verdict},
+};
+
+impl Queue {
+    /// What is due in `place`, and when the next one will be.
+    pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, QueueError> {
+        Ok(self.store.foreign_due(place).await?)
+    }
+
+    /// Moves what a look found, if it is still there. `via` is the source's name. One verdict each, in order.
+    ///
+    /// # Errors
+    /// `Store(Unavailable)` leaves it unknown which were moved: repeated, they are `Gone`.
+    pub async fn take(
+        &self,
+        route: &str,
+        via: &str,
+        place: &Foreign,
+        entries: &[ForeignEntry],
+    ) -> Result<Vec<Verdict>, QueueError> {
+        let found = self.route(route)?;
+        let mut parts: HashMap<u16, (Vec<usize>, Vec<ForeignEntry>)> = HashMap::new();
+        for (at, entry) in entries.iter().enumerate() {
+            let (places, part) = parts.entry(entry.id.partition(found.count())).or_default();
+            places.push(at);
+            part.push(entry.clone());
+        }
+        let answers = try_join_all(parts.into_iter().map(async |(number, (places, part))| {
+            let (partition, _) = &found.partitions[usize::from(number)];
+            let verdicts =
+                self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
+            let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
+            metrics::scheduled(route, via, count(Verdict::Taken));
+            metrics::dead(route, DeadReason::Invalid, count(Verdict::Invalid));
+            Ok::<_, QueueError>(places.into_iter().zip(verdicts).collect::<Vec<_>>())
+        }))
+        .await?;
+        let mut verdicts = vec![Verdict::Left; entries.len()];
+        for (at, verdict) in answers.into_iter().flatten() {
+            verdicts[at] = verdict;
+        }
+        Ok(verdicts)
+    }
+
+    /// Whether some of these, which were left for want of room, would be taken now.
+    pub async fn room(&self, route: &str, ids: &[MessageId]) -> Result<Room, QueueError> {
+        let found = self.route(route)?;
+        let numbers: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
+        let asked = numbers.into_iter().map(|number| self.store.room(&found.partitions[usize::from(number)].0));
+        let rooms = try_join_all(asked).await?;
+        let has = |room| rooms.contains(&room);
+        Ok(if has(Room::Free) || rooms.is_empty() {
+            Room::Free
+        } else if has(Room::Full) {
+            Room::Full
+        } else {
+            Room::Paused
+        })
+    }
+
+    /// Takes the expiry off values of other programs that are waited for; how many had one.
+    pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, QueueError> {
+        Ok(self.store.persist(keys).await?)
+    }
+}

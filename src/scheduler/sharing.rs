@@ -1,0 +1,131 @@
+//! How several instances share a partition without a leader: an instance that finds that another took what was due waits
+//! a little longer next time, one that waited in vain does not wait any more. So one instance serves a partition that it
+//! can keep up with, and the others look at it once a second.
+
+use std::time::Duration;
+
+use crate::store::Claim;
+
+/// The first wait, doubled each time that another instance was faster.
+const FIRST: Duration = Duration::from_millis(10);
+
+/// The longest wait: what a message is late when the instance that served its partition has died.
+const LONGEST: Duration = Duration::from_millis(900);
+
+/// So long may a message be overdue: then no other instance serves the partition, or it cannot keep up and calls the
+/// others.
+pub const OVERDUE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Default)]
+pub struct Courtesy {
+    base: Duration,
+    /// `base` less up to a quarter, drawn for each poll: instances and messages must not fall into step.
+    wait: Duration,
+    /// The clock of the last poll, in microseconds.
+    polled: u64,
+}
+
+impl Courtesy {
+    /// Before the next poll for what is due.
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// `share`: in `0..1`, at random.
+    pub fn polled(&mut self, claim: &Claim, share: f64) {
+        let beaten = claim.taken_elsewhere.is_some_and(|at| at > self.polled);
+        self.polled = claim.clock.micros;
+        let now = claim.clock.micros / 1000;
+        let overdue = |due: u64| Duration::from_millis(now.saturating_sub(due));
+        let waited_for = match (claim.messages.first(), claim.next_due) {
+            (Some(first), _) => Some(overdue(first.not_before.get())),
+            (None, Some(head)) if head.get() <= now => Some(overdue(head.get())),
+            _ => None,
+        };
+        // A millisecond less than the wait: due times are cut to milliseconds. Several that wait poll at different times,
+        // so that none of them may ever find a message that is overdue by its whole wait.
+        if waited_for.is_some_and(|late| late + Duration::from_millis(1) >= self.wait.min(OVERDUE)) {
+            self.base = Duration::ZERO;
+        } else if waited_for.is_none() && beaten {
+            self.base = (self.base * 2).clamp(FIRST, LONGEST);
+        }
+        self.wait = self.base.mul_f64(1.0 - share / 4.0);
+    }
+
+    /// Another instance cannot keep up.
+    pub fn called(&mut self) {
+        (self.base, self.wait) = Default::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        store::{Claimed, Token},
+        time::{ServerClock, UnixMillis},
+    };
+
+    fn millis(value: u64) -> UnixMillis {
+        UnixMillis::new(value).unwrap()
+    }
+
+    /// At 10 s on the clock of the store, with messages that were due so many ms before.
+    fn claim(taken: Option<u64>, head: Option<u64>, elsewhere: Option<u64>) -> Claim {
+        let claimed = |late| Claimed {
+            id: crate::message::MessageId::parse("m").unwrap(),
+            body: bytes::Bytes::new(),
+            failures: 0,
+            not_before: millis(10_000 - late),
+            suspect: false,
+        };
+        Claim {
+            clock: ServerClock { micros: 10_000_000, taken: Instant::now() },
+            token: Token(1),
+            messages: taken.map(claimed).into_iter().collect(),
+            paused: false,
+            next_due: head.map(|late| millis(10_000 - late)),
+            next_lease: None,
+            suspects: 0,
+            orphans: 0,
+            taken_elsewhere: elsewhere,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_that_comes_second_waits_longer_up_to_a_second() {
+        let mut courtesy = Courtesy::default();
+        let mut waits = Vec::new();
+        for _ in 0..9 {
+            courtesy.polled = 0;
+            courtesy.polled(&claim(None, None, Some(1)), 0.0);
+            waits.push(courtesy.wait().as_millis());
+        }
+        assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 900, 900]);
+        let mut alone = Courtesy::default();
+        for elsewhere in [None, Some(10_000_000)] {
+            alone.polled(&claim(None, None, elsewhere), 0.0);
+            alone.polled(&claim(None, None, elsewhere), 0.0);
+        }
+        assert!(alone.wait() <= FIRST, "no other took anything since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waited_in_vain_or_is_called_waits_no_more() {
+        for (taken, head, ends) in
+            [(Some(20), None, true), (Some(19), None, true), (Some(5), None, false), (None, Some(20), true)]
+        {
+            let mut courtesy = Courtesy { base: 2 * FIRST, wait: 2 * FIRST, polled: 0 };
+            courtesy.polled(&claim(taken, head, Some(1)), 0.0);
+            assert_eq!(courtesy.wait().is_zero(), ends, "{taken:?} {head:?}");
+        }
+        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
+        courtesy.polled(&claim(Some(49), None, Some(1)), 0.0);
+        assert!(courtesy.wait().is_zero(), "nothing serves what is so late");
+        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
+        courtesy.called();
+        assert!(courtesy.wait().is_zero());
+    }
+}

@@ -1,0 +1,75 @@
+//! What the store answers about single messages.
+
+use crate::{
+    message::{Ended, Ending, MessageId, State, StoredMessage},
+    time::UnixMillis,
+};
+
+/// What scheduling an id did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleStatus {
+    Scheduled,
+    /// The id was live and is kept as it was.
+    Exists(State),
+    Replaced,
+    /// Replaced while it was dead: it lives again.
+    Revived,
+    /// It should be replaced but is in flight: nothing changed.
+    InFlight,
+    /// The record that it was read from, or a later one, was applied before: nothing changed.
+    Known,
+    /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced. Not for what was read
+    /// from a record: one that is not known is another message.
+    Ended(Ending),
+}
+
+/// The answer for one scheduled message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    pub id: MessageId,
+    /// Its due time; for a kept message, the one it has; for one that ended, when it did; 0 for one that is known.
+    pub due: UnixMillis,
+    pub status: ScheduleStatus,
+}
+
+/// What is known of an id.
+#[derive(Clone, Debug)]
+pub enum Found {
+    Live(Snapshot),
+    /// The route remembers it.
+    Ended(Ended),
+}
+
+/// A live message as it can be looked at.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub id: MessageId,
+    pub state: State,
+    /// Time of the next attempt when pending, else the original due time.
+    pub deliver_at: UnixMillis,
+    /// Failed attempts so far.
+    pub attempts: u32,
+    /// For a dead message it begins with the reason, `"rejected: ..."`.
+    pub last_error: Option<String>,
+    /// `Err`: the body cannot be read, and why.
+    pub message: Result<StoredMessage, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rescheduled {
+    Done(UnixMillis),
+    InFlight,
+    Dead,
+    NotFound,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    Cancelled,
+    /// It was dead, and is gone now.
+    Purged,
+    InFlight,
+    NotFound,
+    /// The record that asks for it, or a later one, was applied before: nothing changed.
+    Known,
+}

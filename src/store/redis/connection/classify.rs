@@ -1,0 +1,218 @@
+//! What an error of Redis means: the server cannot at present, a key holds something else, or this request is refused.
+
+use redis::{ErrorKind, RedisError};
+
+use super::{NO_ANSWER, NO_LINK};
+use crate::store::StoreError;
+
+/// Codes of error replies that tell a state of the server, and the label they are counted under.
+const SERVER_STATES: [(&str, &str); 15] = [
+    ("OOM", "oom"),
+    ("MISCONF", "misconf"),
+    ("READONLY", "readonly"),
+    ("LOADING", "loading"),
+    ("BUSY", "busy"),
+    ("MASTERDOWN", "masterdown"),
+    ("CLUSTERDOWN", CLUSTER),
+    ("CROSSSLOT", CLUSTER),
+    ("MOVED", CLUSTER),
+    ("ASK", CLUSTER),
+    ("NOREPLICAS", "noreplicas"),
+    ("NOAUTH", "auth"),
+    ("WRONGPASS", "auth"),
+    ("NOPERM", "noperm"),
+    ("UNKILLABLE", "busy"),
+];
+
+/// The kind of what only a server in cluster mode answers.
+const CLUSTER: &str = "cluster";
+/// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
+const NO_MASTER: [&str; 3] = ["readonly", "masterdown", "loading"];
+/// In the answer to a command that a server does not know, or only with other arguments (HELLO before 6.2).
+const UNKNOWN: [&str; 2] = ["unknown command", "wrong number of arguments"];
+
+/// The other kinds of `classify` and of a connection.
+const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
+
+/// Every kind of error that is counted.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
+}
+
+/// Whether another server may be the master behind this one's address.
+pub fn is_no_master(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind, .. } if NO_MASTER.contains(kind))
+}
+
+/// Whether only a server in cluster mode answers so.
+pub fn is_of_cluster(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: CLUSTER, .. })
+}
+
+/// Whether the user has no right to the command, or the server does not know it.
+pub fn is_denied(error: &StoreError) -> bool {
+    match error {
+        StoreError::Unavailable { kind: "noperm", .. } => true,
+        StoreError::Unavailable { kind: "other", text } => UNKNOWN.iter().any(|part| text.contains(part)),
+        _ => false,
+    }
+}
+
+/// Tells a state of the server from a refusal of this one request.
+pub fn classify(error: &RedisError) -> StoreError {
+    let text = without_arguments(error.to_string());
+    let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
+    match error.kind() {
+        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
+        ErrorKind::AuthenticationFailed => return unavailable("auth"),
+        ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
+        _ => {}
+    }
+    let detail = error.detail().unwrap_or_default();
+    let reply = format!("{} {detail}", error.code().unwrap_or_default());
+    let code = code_of(&reply);
+    if code == "PUNCTUAL" {
+        let (slug, text) = detail.split_once(' ').unwrap_or((detail, ""));
+        return StoreError::Refused { slug: slug.to_owned(), text: text.to_owned() };
+    }
+    if code == "NOSCRIPT" {
+        return StoreError::Refused { slug: "noscript".to_owned(), text };
+    }
+    if code == "WRONGTYPE" {
+        return StoreError::WrongType { text };
+    }
+    match SERVER_STATES.iter().find(|(name, _)| *name == code) {
+        Some((_, kind)) => unavailable(kind),
+        None => unavailable("other"),
+    }
+}
+
+/// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
+fn without_arguments(mut text: String) -> String {
+    if let Some(at) = text.find(", with args beginning with") {
+        text.truncate(at);
+    }
+    text
+}
+
+/// The code of an error reply. Redis before 7 puts up to three things in front of that of a command in a script: that
+/// a script failed, the place in it (once more for an error of its own), and the dash of the protocol.
+fn code_of(reply: &str) -> &str {
+    let mut rest = reply;
+    if let Some((_, cause)) = rest.strip_prefix("ERR Error running script ").and_then(|rest| rest.split_once("): ")) {
+        rest = cause;
+    }
+    while let Some(place) = rest.strip_prefix("@user_script:") {
+        let place = place.trim_start();
+        let Some(behind) = place.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(": ") else { break };
+        rest = behind;
+    }
+    let rest = rest.strip_prefix('-').unwrap_or(rest);
+    rest.split(' ').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the parser of redis-rs makes it of the line behind the dash.
+    fn classified(line: &str) -> StoreError {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("a reply");
+        let redis::Value::ServerError(error) = reply else { panic!("{reply:?}") };
+        classify(&error.into())
+    }
+
+    fn kind(line: &str) -> &'static str {
+        match classified(line) {
+            StoreError::Unavailable { kind, .. } => kind,
+            StoreError::WrongType { .. } => "wrong type",
+            StoreError::Refused { .. } => "refused",
+        }
+    }
+
+    #[test]
+    fn errors_of_redis_6_2_are_told_apart_wherever_it_puts_the_code() {
+        for (line, expected) in [
+            (
+                "ERR Error running script (call to f_5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6): @user_script:123: \
+                 WRONGTYPE Operation against a key holding the wrong kind of value",
+                "wrong type",
+            ),
+            ("@user_script: 8: -OOM command not allowed when used memory > 'maxmemory'.", "oom"),
+            (
+                "ERR Error running script (call to f_5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6): @user_script:20: \
+                 @user_script: 20: -OOM command not allowed when used memory > 'maxmemory'.",
+                "oom",
+            ),
+            ("@user_script: 12: -READONLY You can't write against a read only replica.", "readonly"),
+            (
+                "@user_script: 12: -MISCONF Redis is configured to save RDB snapshots, but it is currently not able to \
+                 persist on disk.",
+                "misconf",
+            ),
+            ("@user_script: 3: -NOPERM this user has no permissions to run the 'rpush' command", "noperm"),
+            (
+                "ERR Error running script (call to f_5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6): @user_script:7: \
+                 user_script:7: attempt to index a nil value",
+                "other",
+            ),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", "wrong type"),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "oom"),
+            ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "busy"),
+            ("NOSCRIPT No matching script. Please use EVAL.", "refused"),
+        ] {
+            assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_denied_or_unknown_is_told_from_one_that_failed() {
+        for (line, expected) in [
+            ("NOPERM this user has no permissions to run the 'info' command", true),
+            ("ERR unknown command 'HELLO', with args beginning with: ", true),
+            ("ERR wrong number of arguments for 'hello' command", true),
+            ("ERR syntax error", false),
+            ("LOADING Redis is loading the dataset in memory", false),
+        ] {
+            assert_eq!(is_denied(&classified(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn errors_of_redis_7_0_are_told_apart() {
+        for (line, expected) in [
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value script: \
+                 5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6, on @user_script:123.",
+                "wrong type",
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'. script: \
+                 5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6, on @user_script:8.",
+                "oom",
+            ),
+            ("OOM command not allowed when used memory > 'maxmemory'.", "oom"),
+            ("MISCONF Errors writing to the AOF file: No space left on device", "misconf"),
+            ("LOADING Redis is loading the dataset in memory", "loading"),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "cluster"),
+            ("MOVED 3999 127.0.0.1:6381", "cluster"),
+            ("CLUSTERDOWN Hash slot not served", "cluster"),
+            ("NOSCRIPT No matching script. Please use EVAL.", "refused"),
+            (
+                "ERR user_script:7: Script attempted to access nonexistent global variable 'x' script: \
+                 5b9fb3410653a731f8ddfeff39a0c061f8ef9fa6, on @user_script:7.",
+                "other",
+            ),
+            ("ERR unknown command 'WRONGTYPE'", "other"),
+        ] {
+            assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_script_keeps_its_slug_and_text() {
+        let refused = StoreError::Refused { slug: "too-large".into(), text: "the payload takes 2 bytes".into() };
+        assert_eq!(classified("PUNCTUAL too-large the payload takes 2 bytes"), refused);
+    }
+}

@@ -1,0 +1,187 @@
+//! Messages that other programs keep on this Redis: seen in their keys until they are due, then moved by one script.
+
+use bytes::Bytes;
+use redis::Value;
+
+use super::{RedisStore, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
+use crate::{
+    message::{MessageId, Metadata},
+    store::{Partition, StoreError},
+    time::UnixMillis,
+};
+
+/// Most members of one look: to move so many, Redis stands still for 2 ms, or 5 ms where their bodies are elsewhere.
+const MAX_MEMBERS: usize = 250;
+/// The same where each names a hash, whose fields a script has to quote: 3 ms with ten fields of 100 bytes each.
+const MAX_HASHES: usize = 50;
+/// Most bytes of one look and of one move: copying a mebibyte takes 7 ms. A single message may have more.
+const MAX_BYTES: usize = 1024 * 1024;
+/// The same for hashes, each field counted as 128 more. A single one of a mebibyte takes 25 ms, or 70 where it is not ASCII.
+const MAX_HASHES_BYTES: usize = 128 * 1024;
+/// Due messages that may wait in a partition's pending before no more are taken: as many as a route has in flight
+/// unless told otherwise. While the sink is down, the others stay where their producers can cancel them.
+const ROOM: usize = 1000;
+
+/// Where they wait.
+#[derive(Clone, Debug)]
+pub enum Foreign {
+    /// A sorted set of payloads. `unit`: milliseconds in 1 of a score.
+    Members { key: String, unit: u32 },
+    /// A sorted set of names of hashes, whose fields are the payload. Only hashes whose names begin with `prefix` are
+    /// touched.
+    Hashes { key: String, unit: u32, prefix: String },
+    /// The keys of hdt3213/delayqueue.
+    DelayQueue(DelayQueueKeys),
+}
+
+/// What a look found.
+#[derive(Clone, Debug)]
+pub struct ForeignDue {
+    /// Redis' clock, microseconds.
+    pub now: u64,
+    /// When the first of those that are not due will be.
+    pub next_due: Option<UnixMillis>,
+    /// Due ones, at most 250.
+    pub members: Vec<Bytes>,
+}
+
+/// A due member, and what it becomes.
+#[derive(Clone, Debug)]
+pub struct ForeignEntry {
+    pub member: Bytes,
+    pub id: MessageId,
+    pub metadata: Metadata,
+}
+
+/// What became of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It waits in our pending now.
+    Taken,
+    /// It is a dead letter now.
+    Invalid,
+    /// Cancelled, or taken by somebody else.
+    Gone,
+    /// Its id is live in our queue; nothing changed.
+    Conflict,
+    /// The route is paused, or has enough due messages; nothing changed.
+    Left,
+}
+
+/// Whether a partition takes what is due elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// For many: one at a time would be many looks.
+    Free,
+    Full,
+    Paused,
+}
+
+impl RedisStore {
+    pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, StoreError> {
+        let (keys, sets, unit): (Vec<&str>, _, _) = match place {
+            Foreign::Members { key, unit } | Foreign::Hashes { key, unit, .. } => (vec![key], 1, *unit),
+            Foreign::DelayQueue(keys) => {
+                (vec![&keys.pending, &keys.unack, &keys.ready, &keys.retry], 2, DelayQueueKeys::UNIT)
+            }
+        };
+        let reply: Vec<Value> = script::DUE
+            .keys(&keys)
+            .arg(sets)
+            .arg(unit)
+            .arg(if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
+            .arg(MAX_BYTES)
+            .run(&self.connection)
+            .await?;
+        let mut reply = Reply::from(reply);
+        let (now, next_due) = (reply.integer()?, reply.optional()?.and_then(UnixMillis::new));
+        let mut members = Vec::new();
+        while !reply.is_done() {
+            members.push(reply.bytes()?);
+        }
+        Ok(ForeignDue { now, next_due, members })
+    }
+
+    /// Moves those of `batch`, all of `partition`, that are still there and due; at most what a look gives. One
+    /// verdict each, in order. `Unavailable` of kind `UNREGISTERED` as for `schedule`: nothing was moved.
+    pub async fn take(
+        &self,
+        partition: &Partition,
+        place: &Foreign,
+        max_payload: usize,
+        batch: &[ForeignEntry],
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let own = self.keys(partition)?;
+        let mut keys: Vec<&str> = vec![
+            &own.pending,
+            &own.unack,
+            &own.messages,
+            &own.dead,
+            &own.errors,
+            &own.paused,
+            &own.route,
+            &own.remembered,
+        ];
+        let members = batch.iter().map(|entry| &entry.member[..]);
+        let call = match place {
+            Foreign::Members { key, .. } => {
+                keys.push(key);
+                script::TAKE_MEMBER.keys(&keys)
+            }
+            Foreign::Hashes { key, prefix, .. } => {
+                keys.push(key);
+                // The script refuses the others too. Named among its keys, one that this user may not touch would fail
+                // the whole call.
+                let named = |member: &[u8]| member.starts_with(prefix.as_bytes());
+                let details =
+                    members.map(|member| if named(member) { member.to_vec() } else { key.as_bytes().to_vec() });
+                script::TAKE_HASH.keys_and(&keys, &details.collect::<Vec<_>>())
+            }
+            Foreign::DelayQueue(theirs) => {
+                keys.extend([&*theirs.pending, &theirs.ready, &theirs.retry, &theirs.unack, &theirs.counts]);
+                script::TAKE_DELAYQUEUE.keys_and(&keys, &members.map(|id| theirs.body(id)).collect::<Vec<_>>())
+            }
+        };
+        let max_bytes = if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
+        let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(ROOM).arg(max_payload).arg(max_bytes);
+        if let Foreign::Members { unit, .. } | Foreign::Hashes { unit, .. } = place {
+            call = call.arg(*unit);
+        }
+        if let Foreign::Hashes { prefix, .. } = place {
+            call = call.arg(prefix);
+        }
+        for ForeignEntry { member, id, metadata } in batch {
+            let metadata = serde_json::to_vec(metadata).expect("strings and integers always serialize");
+            call = call.arg(id.as_str()).arg(&member[..]).arg(metadata);
+        }
+        let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
+        let mut reply = Reply::from(reply);
+        let mut verdicts = Vec::with_capacity(batch.len());
+        while !reply.is_done() {
+            verdicts.push(match reply.text()?.as_str() {
+                "taken" => Verdict::Taken,
+                "invalid" => Verdict::Invalid,
+                "gone" => Verdict::Gone,
+                "conflict" => Verdict::Conflict,
+                _ => Verdict::Left,
+            });
+        }
+        Ok(verdicts)
+    }
+
+    pub async fn room(&self, partition: &Partition) -> Result<Room, StoreError> {
+        let stats = self.stats(partition).await?;
+        Ok(if stats.paused {
+            Room::Paused
+        } else if stats.due > ROOM as u64 / 2 {
+            Room::Full
+        } else {
+            Room::Free
+        })
+    }
+
+    /// Takes the expiry off these keys; how many had one.
+    pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, StoreError> {
+        script::PERSIST.keys_and(&[], keys).run(&self.connection).await
+    }
+}

@@ -1,0 +1,81 @@
+//! The whole program as its users run it: the real binary on real servers, and what it promises seen from outside.
+//!
+//! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
+
+pub mod client;
+pub mod metrics_page;
+pub mod partial;
+mod payload;
+
+mod commands;
+mod crash;
+mod crowds;
+mod deadline;
+mod demotion;
+mod economy;
+mod embedded;
+mod examples;
+mod flow;
+mod idle;
+mod lifecycle;
+mod listening;
+mod outage;
+mod poison;
+mod readers;
+mod redis_outage;
+mod refusals;
+mod rights;
+mod secrets;
+mod sharing;
+mod stop;
+mod suspects;
+mod unanswered;
+mod watching;
+mod without_file;
+
+use std::time::Duration;
+
+use tokio::{
+    sync::{Mutex, MutexGuard},
+    time::{Instant, sleep},
+};
+
+use crate::support::RedisServer;
+
+/// One at a time: these tests measure, and would disturb each other.
+pub async fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::const_new(());
+    MACHINE.lock().await
+}
+
+/// Waits for what nobody announces, and gives it.
+///
+/// # Panics
+/// When it has not come about after `patience`; `what` is its name.
+pub async fn eventually<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The value that 99 of 100 do not exceed; 0 of none.
+pub fn p99(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get((values.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// Calls of scripts so far.
+pub async fn script_calls(redis: &RedisServer) -> usize {
+    let stats: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut redis.connection().await).await.expect("it answers");
+    let calls = |command: &str| -> usize {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    calls("evalsha") + calls("eval")
+}

@@ -1,0 +1,132 @@
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use punctual::{
+    connector::http::HttpSink,
+    sink::{Outcome, Sink},
+};
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::TlsAcceptor;
+
+use super::config;
+use crate::support::{Authority, RawServer, delivery, read_request, send, send_one};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Authority {
+    /// A server's side of TLS; `client` asks for a certificate of this authority.
+    fn acceptor(&self, protocol: &[u8], client: bool) -> TlsAcceptor {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.file("ca.pem")).unwrap()).unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = if client {
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            builder.with_no_client_auth()
+        };
+        let chain = vec![CertificateDer::from_pem_file(self.file("server.pem")).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(self.file("server.key")).unwrap();
+        let mut config = builder.with_single_cert(chain, key).unwrap();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
+
+    /// A server that confirms each request over HTTP/1.1.
+    fn server(&self, client: bool) -> RawServer {
+        let acceptor = self.acceptor(b"http/1.1", client);
+        RawServer::start(move |stream| {
+            let acceptor = acceptor.clone();
+            async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                while read_request(&mut stream).await.is_some() {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                }
+            }
+        })
+    }
+
+    fn sink(&self, host: &str, port: u16, client: bool) -> HttpSink {
+        let mut config = config(format!("https://{host}:{port}/due"), TIMEOUT);
+        config.ca_file = Some(self.file("ca.pem"));
+        if client {
+            config.cert_file = Some(self.file("client.pem"));
+            config.key_file = Some(self.file("client.key"));
+        }
+        HttpSink::new(&config).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_named_authority_is_trusted() {
+    let authority = Authority::new();
+    let server = authority.server(false);
+    let sink = authority.sink("localhost", server.port(), false);
+    assert_eq!(sink.check().await, Ok(()));
+    assert_eq!(send_one(&sink).await, Outcome::Confirmed);
+}
+
+#[tokio::test]
+async fn another_authority_or_another_name_is_unavailable() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = authority.server(false);
+    for sink in [other.sink("localhost", server.port(), false), authority.sink("127.0.0.1", server.port(), false)] {
+        let outcome = send_one(&sink).await;
+        assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+        assert!(outcome.error().unwrap().contains("certificate"), "{outcome:?}");
+        assert!(sink.check().await.unwrap_err().contains("certificate"));
+    }
+}
+
+#[tokio::test]
+async fn plain_text_where_tls_was_expected_is_unavailable() {
+    let authority = Authority::new();
+    let server = RawServer::start(|mut stream| async move {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+    });
+    let sink = authority.sink("localhost", server.port(), false);
+    let outcome = send_one(&sink).await;
+    assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+    assert!(sink.check().await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_a_server_that_asks() {
+    let authority = Authority::new();
+    let server = authority.server(true);
+    assert_eq!(send_one(&authority.sink("localhost", server.port(), true)).await, Outcome::Confirmed);
+    let outcome = send_one(&authority.sink("localhost", server.port(), false)).await;
+    assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_http_2_gets_a_whole_batch_over_few_connections() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(b"h2", false);
+    let server = RawServer::start(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let stream = acceptor.accept(stream).await.expect("TLS");
+            let confirm = service_fn(|request: Request<Incoming>| async move {
+                let empty: Response<String> = Response::default();
+                assert_eq!(request.version(), hyper::Version::HTTP_2);
+                assert_eq!(request.headers()["punctual-route"], "orders");
+                Ok::<_, hyper::Error>(empty)
+            });
+            let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), confirm).await;
+        }
+    });
+    let sink = authority.sink("localhost", server.port(), false);
+    assert_eq!(send_one(&sink).await, Outcome::Confirmed);
+    let batch = (0..1000).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
+    assert!(send(&sink, batch).await.iter().all(|outcome| *outcome == Outcome::Confirmed));
+    assert_eq!(server.connections(), 1);
+}

@@ -1,0 +1,131 @@
+//! The whole way: through the API of the real program into Kafka. Numbers that depend on the machine are printed
+//! (`cargo test -- --nocapture`) and held to loose bounds.
+
+use std::{process::Stdio, time::Duration};
+
+use serde_json::json;
+use tokio::{process::Command, time::sleep};
+
+use super::Topic;
+use crate::{
+    program::{alone, eventually},
+    support::{
+        RedisServer,
+        kafka::{self, Broker, Record},
+        pipeline::{Arrived, drained, percentiles, schedule, served_all_the_while, verify},
+        punctual::Punctual,
+        receiver::{Receiver, wall_clock},
+    },
+};
+
+/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+const LATENESS_P99_MILLIS: u64 = 1000;
+/// After the last is due.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+async fn pipeline(redis: &RedisServer, broker: &str, topic: &str, other: &str) -> Punctual {
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": {
+            "orders": { "type": "kafka", "brokers": [broker], "topic": topic, "timeout": "4s" },
+            "hook": { "type": "http", "url": other },
+        },
+        "routes": { "orders": { "sink": "orders" }, "other": { "sink": "hook" } },
+    });
+    Punctual::start(&configuration.to_string()).await
+}
+
+fn arrived(record: &Record) -> Arrived {
+    let header = |name| record.header(name).to_owned();
+    let number = |name| record.header(name).parse::<u64>().expect("a number");
+    let users = record.headers.iter().filter(|(name, _)| name.starts_with("X-"));
+    assert_eq!(record.headers.len(), users.clone().count() + 5, "{:?}", record.headers);
+    Arrived {
+        id: header("punctual-id"),
+        route: header("punctual-route"),
+        attempt: u32::try_from(number("punctual-attempt")).expect("small"),
+        due: number("punctual-due"),
+        at: u64::try_from(record.timestamp).expect("after 1970"),
+        key: String::from_utf8(record.key.clone().expect("a key")).expect("UTF-8"),
+        content_type: header("content-type"),
+        headers: users.cloned().collect(),
+        payload: record.payload.clone().expect("not a tombstone"),
+    }
+}
+
+async fn all_arrived(broker: &str, topic: &str) -> Vec<Arrived> {
+    kafka::consume(broker, topic).await.iter().map(arrived).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_messages_arrive_once_on_time_and_complete_and_kafkas_own_consumer_counts_them() {
+    const COUNT: u64 = 10_000;
+    const SPREAD: Duration = Duration::from_secs(10);
+    let _alone = alone().await;
+    // The broker's time, when it has the record.
+    let Some(topic) = Topic::create(3, &[("message.timestamp.type", "LogAppendTime")]).await else { return };
+    let (redis, other) = (RedisServer::start().await, Receiver::start());
+    let punctual = pipeline(&redis, &topic.broker, &topic.name, &other.url()).await;
+    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+
+    let arrived = all_arrived(&topic.broker, &topic.name).await;
+    assert_eq!(verify(&arrived, "orders", first, COUNT, SPREAD), 0, "each once");
+    let (p50, p99) = percentiles(arrived.iter().map(Arrived::lateness));
+    println!("kafka: 10,000 messages, lateness p50 {p50} ms, p99 {p99} ms");
+    assert!(p99 < LATENESS_P99_MILLIS, "{p99} ms");
+    if kafka::installed() {
+        let told = count_by_console_consumer(&topic.broker, &topic.name).await;
+        println!("kafka: its console consumer says: {told}");
+        assert!(told.contains("Processed a total of 10000 messages"), "{told}");
+    }
+}
+
+/// What Kafka's own console consumer says in the end, once nothing more has come for a while.
+async fn count_by_console_consumer(broker: &str, topic: &str) -> String {
+    let mut command = Command::from(kafka::tool("org.apache.kafka.tools.consumer.ConsoleConsumer"));
+    command.args(["--bootstrap-server", broker, "--topic", topic, "--from-beginning", "--timeout-ms", "5000"]);
+    let output = command.stdout(Stdio::null()).output().await.expect("java is installed");
+    String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_and_no_other_route() {
+    const COUNT: u64 = 10_000;
+    const SPREAD: Duration = Duration::from_secs(40);
+    /// After the first is due.
+    const STOPPED_AFTER_MILLIS: u64 = 3000;
+    const AWAY: Duration = Duration::from_secs(30);
+    /// So many may be on their way when it goes: the route's `max_in_flight`.
+    const IN_FLIGHT: usize = 1000;
+    let Some(mut broker) = Broker::start().await else { return };
+    kafka::create_topic(&broker.address(), "t", 3, &[]).await;
+    let (redis, other) = (RedisServer::start().await, Receiver::start());
+    let punctual = pipeline(&redis, &broker.address(), "t", &other.url()).await;
+    schedule(&punctual, "other", COUNT, SPREAD).await;
+    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    sleep(Duration::from_millis((first + STOPPED_AFTER_MILLIS).saturating_sub(wall_clock()))).await;
+    let away = wall_clock();
+    broker.stop().await;
+    sleep(AWAY).await;
+    broker.restart().await;
+    // Once some of the backlog has arrived, and before all of it.
+    let address = broker.address();
+    let before = eventually("it tells how many", PATIENCE, async || kafka::count(&address, "t").await).await;
+    eventually("it delivers again", PATIENCE, async || {
+        kafka::count(&address, "t").await.filter(|count| *count > before)
+    })
+    .await;
+    broker.kill();
+    let back = wall_clock();
+    broker.restart().await;
+    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    drained(&punctual, "other", PATIENCE).await;
+
+    let arrived = all_arrived(&broker.address(), "t").await;
+    let duplicates = verify(&arrived, "orders", first, COUNT, SPREAD);
+    println!("kafka: {before} of {COUNT} before it was back from 30 s, killed then: {duplicates} duplicates");
+    assert!(duplicates <= 2 * IN_FLIGHT, "{duplicates} duplicates");
+    let (meanwhile, calm) = served_all_the_while(&other.requests(), COUNT, away..back);
+    println!("kafka: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was away, else {calm:?} ms");
+}

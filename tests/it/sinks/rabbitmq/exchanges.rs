@@ -1,0 +1,58 @@
+//! An exchange that is not there.
+
+use lapin::options::ExchangeDeleteOptions;
+use punctual::sink::{Outcome, Sink};
+
+use super::{ids, messages, sink, unconfirmed};
+use crate::support::{RabbitMq, send};
+
+#[tokio::test]
+async fn a_missing_exchange_is_unavailable_until_somebody_declares_it() {
+    let server = RabbitMq::shared().await;
+    let sink = sink(&server.config("later"));
+    for outcome in send(&sink, messages("m", 3, "k")).await {
+        assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+        assert!(outcome.error().unwrap().contains("no exchange 'later'"), "{outcome:?}");
+    }
+    assert!(sink.check().await.unwrap_err().contains("no exchange 'later'"));
+    server.declare("later", "k").await;
+    assert_eq!(sink.check().await, Ok(()));
+    assert!(send(&sink, messages("m", 3, "k")).await.iter().all(|outcome| *outcome == Outcome::Confirmed));
+    assert_eq!(ids(&server.drain("later").await), ["m0", "m1", "m2"]);
+}
+
+#[tokio::test]
+async fn an_exchange_deleted_under_load_loses_nothing() {
+    let server = RabbitMq::shared().await;
+    server.declare("deleted", "k").await;
+    let sink = sink(&server.config("deleted"));
+    let channel = server.channel().await;
+    let mut waiting = Vec::new();
+    let (mut batches, mut interrupted) = (0, false);
+    // Until the deletion is felt: at the latest the batch behind it feels it.
+    while !interrupted {
+        let batch = messages(&format!("{batches}-"), 400, "k");
+        let deletion = async {
+            if batches == 3 {
+                channel.exchange_delete("deleted".into(), ExchangeDeleteOptions::default()).await.unwrap();
+            }
+        };
+        let (outcomes, ()) = tokio::join!(send(&sink, batch.clone()), deletion);
+        interrupted = outcomes.contains(&Outcome::Confirmed) != outcomes.iter().all(|one| *one == Outcome::Confirmed)
+            || !outcomes.contains(&Outcome::Confirmed);
+        for outcome in outcomes.iter().filter(|outcome| **outcome != Outcome::Confirmed) {
+            assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+        }
+        waiting.extend(unconfirmed(batch, &outcomes));
+        batches += 1;
+    }
+    assert!(batches > 3);
+    server.declare("deleted", "k").await;
+    let outcomes = send(&sink, waiting).await;
+    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Confirmed), "{outcomes:?}");
+    let mut got = ids(&server.drain("deleted").await);
+    let arrived = got.len();
+    got.dedup();
+    assert_eq!(got.len(), batches * 400);
+    assert!(arrived - got.len() <= 400, "only what was under way may come twice");
+}

@@ -1,0 +1,166 @@
+//! The whole way: through the API of the real program into RabbitMQ. Numbers that depend on the machine are printed
+//! (`cargo test -- --nocapture`) and held to loose bounds.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use lapin::{
+    BasicProperties, ExchangeKind,
+    options::{BasicConsumeOptions, ExchangeDeclareOptions, QueueBindOptions},
+    types::{AMQPValue, FieldTable},
+};
+use serde_json::json;
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    program::{alone, eventually},
+    support::{
+        RabbitMq, RedisServer,
+        pipeline::{Arrived, drained, percentiles, schedule, served_all_the_while, verify},
+        punctual::Punctual,
+        rabbitmq::durable,
+        receiver::{Receiver, wall_clock},
+    },
+};
+
+/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+const LATENESS_P99_MILLIS: u64 = 1000;
+/// After the last is due.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Without another message the consumer takes it for the end.
+const SILENCE: Duration = Duration::from_secs(3);
+
+async fn pipeline(redis: &RedisServer, broker: &RabbitMq, exchange: &str, other: &str) -> Punctual {
+    let url = format!("amqp://127.0.0.1:{}/%2f", broker.port());
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": {
+            "orders": { "type": "rabbitmq", "url": url, "exchange": exchange, "timeout": "4s" },
+            "hook": { "type": "http", "url": other },
+        },
+        "routes": { "orders": { "sink": "orders" }, "other": { "sink": "hook" } },
+    });
+    Punctual::start(&configuration.to_string()).await
+}
+
+/// A queue that takes every routing key, behind an exchange of the same name.
+async fn declare(broker: &RabbitMq, name: &str) {
+    let (channel, none) = (broker.channel().await, FieldTable::default());
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    channel.exchange_declare(name.into(), ExchangeKind::Fanout, options, none.clone()).await.expect("an exchange");
+    channel.queue_declare(name.into(), durable(), none.clone()).await.expect("a queue");
+    channel
+        .queue_bind(name.into(), name.into(), "".into(), QueueBindOptions::default(), none)
+        .await
+        .expect("a binding");
+}
+
+/// Takes what comes to the queue until nothing more has come for `SILENCE` after there were `count`.
+async fn consume(broker: &RabbitMq, queue: &str, count: usize) -> JoinHandle<Vec<Arrived>> {
+    let connection = broker.connection().await;
+    let channel = connection.create_channel().await.expect("a channel");
+    let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let consuming = channel.basic_consume(queue.into(), "test".into(), options, FieldTable::default());
+    let mut messages = consuming.await.expect("a queue");
+    tokio::spawn(async move {
+        let mut all = Vec::new();
+        loop {
+            let patience = if all.len() < count { 2 * PATIENCE } else { SILENCE };
+            let Ok(next) = timeout(patience, messages.next()).await else { break };
+            let (at, message) = (wall_clock(), next.expect("it goes on").expect("a message"));
+            all.push(arrived(at, message.routing_key.as_str(), &message.properties, message.data));
+        }
+        drop(connection);
+        all
+    })
+}
+
+fn arrived(at: u64, key: &str, properties: &BasicProperties, payload: Vec<u8>) -> Arrived {
+    let headers = properties.headers().as_ref().expect("headers").inner();
+    let text = |value: &AMQPValue| match value {
+        AMQPValue::LongString(text) => text.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let number = |name: &str| match headers[name] {
+        AMQPValue::LongLongInt(number) => u64::try_from(number).expect("positive"),
+        ref other => panic!("{name}: {other:?}"),
+    };
+    let users = headers.iter().filter(|(name, _)| name.as_str().starts_with("X-"));
+    assert_eq!(headers.len(), users.clone().count() + 4, "{headers:?}");
+    assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
+    let id = properties.message_id().as_ref().expect("an id").to_string();
+    assert_eq!(text(&headers["punctual-id"]), id);
+    Arrived {
+        id,
+        route: text(&headers["punctual-route"]),
+        attempt: u32::try_from(number("punctual-attempt")).expect("small"),
+        due: number("punctual-due"),
+        at,
+        key: key.to_owned(),
+        content_type: properties.content_type().as_ref().expect("a type").to_string(),
+        headers: users.map(|(name, value)| (name.to_string(), text(value))).collect(),
+        payload,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_messages_arrive_once_on_time_and_complete() {
+    const COUNT: u64 = 10_000;
+    const SPREAD: Duration = Duration::from_secs(10);
+    let _alone = alone().await;
+    let broker = RabbitMq::shared().await;
+    declare(broker, "ten-thousand").await;
+    let (redis, other) = (RedisServer::start().await, Receiver::start());
+    let punctual = pipeline(&redis, broker, "ten-thousand", &other.url()).await;
+    let consuming = consume(broker, "ten-thousand", 10_000).await;
+    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    let arrived = consuming.await.expect("it reads");
+    assert_eq!(verify(&arrived, "orders", first, COUNT, SPREAD), 0, "each once");
+    let (p50, p99) = percentiles(arrived.iter().map(Arrived::lateness));
+    println!("rabbitmq: 10,000 messages, lateness p50 {p50} ms, p99 {p99} ms");
+    assert!(p99 < LATENESS_P99_MILLIS, "{p99} ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_and_no_other_route() {
+    const COUNT: u64 = 10_000;
+    const SPREAD: Duration = Duration::from_secs(40);
+    /// After the first is due.
+    const STOPPED_AFTER_MILLIS: u64 = 3000;
+    const AWAY: Duration = Duration::from_secs(30);
+    /// So many may be on their way when it goes: the route's `max_in_flight`.
+    const IN_FLIGHT: usize = 1000;
+    let mut broker = RabbitMq::start().await;
+    declare(&broker, "outage").await;
+    let (redis, other) = (RedisServer::start().await, Receiver::start());
+    let punctual = pipeline(&redis, &broker, "outage", &other.url()).await;
+    schedule(&punctual, "other", COUNT, SPREAD).await;
+    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    sleep(Duration::from_millis((first + STOPPED_AFTER_MILLIS).saturating_sub(wall_clock()))).await;
+    let away = wall_clock();
+    broker.stop().await;
+    sleep(AWAY).await;
+    broker.restart().await;
+    // Once some of the backlog has arrived, and before all of it.
+    let before = eventually("it tells how many", PATIENCE, async || broker.depth("outage").await).await;
+    eventually("it delivers again", PATIENCE, async || broker.depth("outage").await.filter(|count| *count > before))
+        .await;
+    broker.kill();
+    let back = wall_clock();
+    broker.restart().await;
+    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    drained(&punctual, "other", PATIENCE).await;
+
+    let arrived = consume(&broker, "outage", 10_000).await.await.expect("it reads");
+    let duplicates = verify(&arrived, "orders", first, COUNT, SPREAD);
+    println!("rabbitmq: {before} of {COUNT} before it was back from 30 s, killed then: {duplicates} duplicates");
+    assert!(duplicates <= 2 * IN_FLIGHT, "{duplicates} duplicates");
+    let (meanwhile, calm) = served_all_the_while(&other.requests(), COUNT, away..back);
+    println!(
+        "rabbitmq: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was away, else {calm:?} ms"
+    );
+}

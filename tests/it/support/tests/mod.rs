@@ -1,0 +1,4 @@
+//! The test support itself.
+
+mod proxy;
+mod receiver;
