@@ -4,7 +4,7 @@
 
 mod broker;
 mod frames;
-mod pauses;
+mod reconnect;
 mod returns;
 mod rights;
 pub mod sink;
@@ -15,7 +15,7 @@ mod value;
 pub use self::{
     broker::{Broker, Connected, text},
     frames::Notes,
-    pauses::Pauses,
+    reconnect::ReconnectDelay,
     returns::Returns,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     transport::Switch,

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::link::Link;
-use crate::connector::rabbitmq::{Broker, Pauses};
+use crate::connector::rabbitmq::{Broker, ReconnectDelay};
 
 /// Longest attempt to connect, whatever the sink's timeout is.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ impl Supervisor {
 }
 
 async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut stop: watch::Receiver<bool>) {
-    let mut pauses = Pauses::default();
+    let mut reconnect_delay = ReconnectDelay::default();
     loop {
         let attempt = tokio::select! {
             attempt = broker.connect(limit) => attempt,
@@ -90,7 +90,7 @@ async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut 
         };
         let error = match attempt {
             Ok(connected) => {
-                pauses = Pauses::default();
+                reconnect_delay = ReconnectDelay::default();
                 let (link, over) = Link::new(connected);
                 let link = Arc::new(link);
                 tracing::info!(broker = broker.address(), "connected");
@@ -111,7 +111,7 @@ async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut 
         }
         state.send_replace(State::Down(error));
         tokio::select! {
-            () = sleep(pauses.next()) => {}
+            () = sleep(reconnect_delay.next_delay()) => {}
             () = asked(&mut stop) => return,
         }
     }

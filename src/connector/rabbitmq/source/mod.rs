@@ -28,7 +28,7 @@ use self::{
 use crate::source::{Intake, Source};
 use crate::{
     config::RabbitMqSourceConfig,
-    connector::rabbitmq::{self, Broker, Pauses},
+    connector::rabbitmq::{self, Broker, ReconnectDelay},
 };
 
 /// Longest attempt to connect, and longest wait for any single answer of the broker.
@@ -89,7 +89,7 @@ impl RabbitMqSource {
 #[async_trait]
 impl Source for RabbitMqSource {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
-        let (mut pauses, mut rng) = (Pauses::default(), StdRng::seed_from_u64(self.seed));
+        let (mut reconnect_delay, mut rng) = (ReconnectDelay::default(), StdRng::seed_from_u64(self.seed));
         // What is taken while Redis is full or down goes back in the end, and a quorum queue counts that.
         while intake.until_growing().await.is_ok() {
             let opened = tokio::select! {
@@ -107,7 +107,7 @@ impl Source for RabbitMqSource {
                     session.close().await;
                     // A connection that takes nothing before it ends is no sign that all is well.
                     if session.acknowledged {
-                        pauses = Pauses::default();
+                        reconnect_delay = ReconnectDelay::default();
                     }
                     match end {
                         End::Stopped => return,
@@ -123,7 +123,7 @@ impl Source for RabbitMqSource {
             };
             intake.failing(&format!("{}: {error}", self.broker.address()));
             tokio::select! {
-                () = sleep(pauses.next()) => {}
+                () = sleep(reconnect_delay.next_delay()) => {}
                 () = asked(&mut stop) => return,
             }
         }

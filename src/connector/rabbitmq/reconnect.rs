@@ -8,16 +8,16 @@ const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(3);
 
 /// Waits between attempts to connect; each is twice the one before.
-pub struct Pauses(Duration);
+pub struct ReconnectDelay(Duration);
 
-impl Default for Pauses {
+impl Default for ReconnectDelay {
     fn default() -> Self {
         Self(FIRST)
     }
 }
 
-impl Pauses {
-    pub fn next(&mut self) -> Duration {
+impl ReconnectDelay {
+    pub fn next_delay(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(LONGEST);
         pause
@@ -30,8 +30,8 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let mut pauses = Pauses::default();
-        let waits: Vec<u128> = (0..7).map(|_| pauses.next().as_millis()).collect();
+        let mut reconnect_delay = ReconnectDelay::default();
+        let waits: Vec<u128> = (0..7).map(|_| reconnect_delay.next_delay().as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 3000, 3000]);
     }
 }
