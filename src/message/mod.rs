@@ -9,6 +9,7 @@ pub use self::{
     dead_reason::DeadReason,
     digest::digest,
     ended::{Ended, Ending, Remember},
+    limits::{DeadLimits, Limit, RouteLimits},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
     record::{Cancellation, LogRecord},
@@ -19,6 +20,7 @@ pub mod codec;
 mod dead_reason;
 mod digest;
 mod ended;
+mod limits;
 mod origin;
 mod properties;
 mod record;
