@@ -83,6 +83,7 @@ if #recorded > 0 then
 end
 
 local left, added = quota(settings, pending, unack, held_bytes), 0
+local limited = math.min(left.messages, left.bytes, left.delay) < math.huge
 -- The limit that stands in the way of a body of `size` bytes more, if one does.
 local function over(is, size, wait)
   if wait > left.delay then return 'limit_delay' end
@@ -116,11 +117,16 @@ for i = FIRST, #ARGV, EACH do
   else
     due = tonumber(when)
     if string.sub(when, 1, 1) == '+' then due = now + due end
-    local size = 17 + #tail - (size_of[id] or 0)
-    status = over(is, size, due - now)
+    local new = 17 + #tail
+    local size = is == 'pending' and new - (size_of[id] or old_score[id]) or new
+    status = limited and over(is, size, due - now)
     if not status then
-      if is ~= 'pending' then left.messages = left.messages - 1 end
-      left.bytes, added, size_of[id] = left.bytes - size, added + size, 17 + #tail
+      added = added + size
+      if limited then
+        if is ~= 'pending' then left.messages = left.messages - 1 end
+        left.bytes = left.bytes - size
+      end
+      if is then size_of[id] = new end
       if not is then
         fresh[#fresh + 1] = id
         if ended[id] then
@@ -139,7 +145,8 @@ for i = FIRST, #ARGV, EACH do
       bodies[#bodies + 1] = struct.pack('>BI8I8', 1, due, now) .. tail
       scores[#scores + 1] = whole(due)
       scores[#scores + 1] = id
-      if not is then old_score[id] = '' end
+      -- No score, but its size: the batch may name it again.
+      if not is then old_score[id] = new end
       state[id], due_of[id] = 'pending', due
       if record then record_of[id] = record end
       if not earliest or due < earliest then wake_up = true end

@@ -11,11 +11,11 @@ local pending, unack, messages, attempts, errors, dead, remembered, records, byt
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ARGUMENTS = { ack = 0, retry = 2, bury = 2, release = 1, defer = 1 }
 
-local ids, tokens, sizes_of, ends, places = {}, {}, {}, {}, {}
+local ids, tokens, ends, places = {}, {}, {}, {}
 local at = 4
 while at <= #ARGV do
   local n = #ids + 1
-  ids[n], tokens[n], sizes_of[n], ends[n], places[n] = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], at + 4
+  ids[n], tokens[n], ends[n], places[n] = ARGV[at], ARGV[at + 1], ARGV[at + 3], at + 4
   at = at + 4 + ARGUMENTS[ends[n]]
 end
 
@@ -41,9 +41,9 @@ for i, id in ipairs(ids) do
     back[#back + 1], back[#back + 2] = tokens[i], id
     if how == 'ack' then
       gone[#gone + 1] = id
-      left = left + sizes_of[i]
+      left = left + ARGV[place - 2]
     elseif how == 'bury' then
-      left = left + sizes_of[i]
+      left = left + ARGV[place - 2]
       buried[#buried + 1] = id
       graves[#graves + 1], graves[#graves + 2] = whole(now), id
       texts[#texts + 1], texts[#texts + 2] = id, ARGV[place + 1]
