@@ -10,11 +10,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
-    app::{
-        embedded,
-        sinks::{self, Destination},
-        sources::{self, Inlet},
-    },
+    app::{embedded, settings, sinks::Destination, sources::Inlet},
     config::{Config, RedisUrl, SinkConfig},
     connector::rabbitmq::{self, Broker},
     store::redis::RedisStore,
@@ -37,8 +33,7 @@ pub struct Arguments {
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = global.load()?;
-    let destinations = sinks::all(&config).map_err(Failure::Configuration)?;
-    sources::check_settings(&config).map_err(Failure::Configuration)?;
+    let destinations = settings::check(&config).map_err(Failure::Configuration)?;
     if !arguments.connect {
         close_all(&destinations).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
@@ -81,7 +76,13 @@ async fn ask_all(
         let answer = within(ask_sink(destination, &config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
-    let (redis, sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
+    let (redis, mut sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
+    // What delivers into the queue's own Redis has nothing else to ask.
+    for ((_, answer), config) in sinks.iter_mut().zip(config.sinks.values()) {
+        if matches!(config, SinkConfig::RedisList(list) if list.server.is_none()) {
+            answer.clone_from(&redis.1);
+        }
+    }
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
@@ -132,8 +133,14 @@ async fn ask_redis(config: &Config) -> Result<(), String> {
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
     let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
-    store.check_safety(config.redis.allow_eviction).await.map_err(|error| error.to_string())?;
-    store.check_writable().await.map_err(|error| error.to_string())
+    // Here, and not in every error of Redis: /readyz shows those to callers without a token.
+    let with_address = |error: String| match &config.redis.url {
+        RedisUrl::Url(url) => format!("{url}: {error}"),
+        RedisUrl::Embedded => error,
+    };
+    let safe = store.check_safety(config.redis.allow_eviction).await;
+    safe.map_err(|error| with_address(error.to_string()))?;
+    store.check_writable().await.map_err(|error| with_address(error.to_string()))
 }
 
 async fn within(answer: impl Future<Output = Result<(), String>>) -> Result<(), String> {

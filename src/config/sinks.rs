@@ -56,7 +56,9 @@ pub fn check_allow(
             return None;
         }
         Some(_) if raw.is_empty() => {
-            problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `*`"));
+            // A path has slashes, over which `*` does not reach.
+            let example = if setting == "url" { "/**" } else { "*" };
+            problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `{example}`"));
             return None;
         }
         Some(_) => {}

@@ -202,7 +202,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("sinks: {a: {type: redis_list, key: '{key}', allow: ['']}}", "1.yaml:1:53: sinks.a.allow.0: is empty"),
     (
         "sinks: {a: {type: http, url: 'http://b/{key}'}}",
-        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `url` may become, such as `*`",
+        "1.yaml:1:9: sinks.a.allow: is missing: patterns of what `url` may become, such as `/**`",
     ),
     (
         "sinks: {a: {type: http, url: 'http://b/{key}', allow: ['http://b/*']}}",

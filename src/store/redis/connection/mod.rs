@@ -34,6 +34,7 @@ use crate::{
     metrics,
     secret::{Secret, SecretUrl},
     store::StoreError,
+    tls,
 };
 
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
@@ -82,7 +83,11 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let client_tls = match (&server.cert_file, &server.key_file) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        (Some(cert), Some(key)) => {
+            // The client would find out with its first connection only.
+            tls::check_pair(cert, key)?;
+            Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+        }
         _ => None,
     };
     let root_cert = server.ca_file.as_ref().map(read).transpose()?;
