@@ -351,7 +351,7 @@ fn every_mistake_is_reported_where_it_was_made_and_alone() {
     }
     for (setting, expected) in ROUTE_MISTAKES {
         let yaml = format!("sinks: {{s: {{type: redis_list, key: k}}}}\nroutes:\n  a-b:\n    sink: s\n    {setting}");
-        let column = if setting.ends_with('}') { setting.find('{').map_or(0, |at| at + 6) } else { 5 };
+        let column = setting.find('{').map_or(5, |at| at + 6);
         compare(&yaml, &format!("1.yaml:5:{column}: routes.a-b.{expected}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
