@@ -1,8 +1,8 @@
 //! Who may call what: bearer tokens with rights and routes.
 //!
 //! Rights are apart from each other: `schedule` is POST, PATCH and DELETE of messages, `read` every GET, `admin`
-//! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are kept and compared, so the time of a
-//! comparison tells nothing about a token.
+//! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
+//! comparison reveals nothing about a token.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use axum::{
 };
 use tokio::time::Instant;
 
-/// What a call asks of its caller.
+/// The right that a call requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing.
@@ -32,15 +32,15 @@ pub enum Access {
     Needs(Right),
 }
 
-/// What a caller may do; a request extension.
+/// The rights of a caller; a request extension.
 #[derive(Debug)]
 pub struct Grant {
     rights: Vec<Right>,
     /// `None`: all.
     routes: Option<Vec<String>>,
-    /// `None`: as much as it likes.
+    /// `None`: unlimited.
     rate: Option<Rate>,
-    /// What its readers may hold together.
+    /// The bound on all of its readers.
     pub share: Share,
 }
 
@@ -54,10 +54,10 @@ impl Grant {
         }
     }
 
-    /// Counts messages that are to be scheduled.
+    /// Counts messages before they are scheduled.
     ///
     /// # Errors
-    /// 429 when the token has scheduled too many for now.
+    /// 429 when the token's rate is exceeded.
     pub fn admit(&self, messages: usize) -> Result<(), Problem> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.admit(messages, Instant::now()).map_err(|TooFast { per_second, wait }| Problem::too_fast(per_second, wait))
@@ -74,7 +74,7 @@ impl Grant {
 
 /// The tokens of the configuration.
 pub struct Guard {
-    /// `None`: everybody may do everything.
+    /// `None`: every caller has all rights.
     tokens: Option<Vec<(TokenDigest, Arc<Grant>)>>,
     open_metrics: bool,
     everything: Arc<Grant>,
@@ -113,13 +113,13 @@ impl Guard {
     }
 }
 
-/// Whether an orchestrator asks how the process is.
+/// Whether this is a probe of an orchestrator.
 pub fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// 401 without a known token, for unknown paths too: an outsider learns nothing about what there is. Where there are no
-/// tokens, what a web page asks for is refused.
+/// 401 without a known token, for unknown paths too: a caller without a token learns nothing about the paths. Without
+/// configured tokens, requests of web pages are refused.
 pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let guard = &api.guard;
     if guard.tokens.is_none()

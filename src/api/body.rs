@@ -16,19 +16,19 @@ use tokio::{
 
 use super::{Api, deadline::Deadline, problem::Problem};
 
-/// Memory of all request bodies under way, in KiB: 256 MiB. Sixteen of the largest, or thousands of usual ones;
-/// the others wait for their turn, up to the request timeout.
+/// Memory of all request bodies in progress, in KiB: 256 MiB. Sixteen of the largest, or thousands of usual ones;
+/// others wait, up to the request timeout.
 const BODY_MEMORY_KIB: usize = 256 * 1024;
 
-/// How much of a refused body is read and thrown away, in bytes, so that an honest client gets to read its 413
-/// instead of a reset connection. An endless one is cut.
+/// Bytes of a refused body that are read and discarded, so that the client can read its 413 instead of a reset
+/// connection. A longer body is cut off.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 
-/// The budget that bodies are read under.
+/// The memory budget of request bodies.
 pub struct BodyMemory {
     kib: Arc<Semaphore>,
-    /// Whoever has it goes on without budget, so that bodies which have filled it half-read do not wait for each other
-    /// for ever: one after the other ends, and makes room.
+    /// The holder continues without budget. So bodies that together fill the budget half-read do not deadlock: one after
+    /// the other completes and frees memory.
     overdraft: Arc<Semaphore>,
 }
 
@@ -44,7 +44,8 @@ impl BodyMemory {
     }
 }
 
-/// One body's share of the budget. It grows with the bytes that came: announcing much takes nothing away from others.
+/// One body's share of the budget. It grows with the received bytes: a large `Content-Length` alone takes nothing from
+/// others.
 #[derive(Default)]
 struct Share {
     permits: Option<OwnedSemaphorePermit>,
@@ -85,8 +86,8 @@ pub struct ReadBody {
 /// At most `limit` bytes.
 ///
 /// # Errors
-/// 413 above `limit`, 408 when it is not there within the request timeout, 400 when it breaks off, 503 when no
-/// memory comes free in time. In none of these cases has anything been done.
+/// 413 above `limit`, 408 when it is incomplete at the request timeout, 400 when it breaks off, 503 when no memory
+/// becomes free in time. In all of these cases nothing was changed.
 pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody, Problem> {
     let Deadline(deadline) = *request.extensions().get().expect("set by the middleware around every endpoint");
     let announced = request.headers().get(header::CONTENT_LENGTH);

@@ -1,4 +1,4 @@
-//! Who has a connection: so many in all, so many of one address, and who has to leave when there are more.
+//! Bounds on connections, in total and per address, and which are closed when a bound is reached.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,38 +11,38 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// Connections of the main listener at once, where the process may open files enough: some 16 KiB each while idle.
+/// Most connections of the main listener, if the process may open enough files: some 16 KiB each while idle.
 const MAX_CONNECTIONS: usize = 4096;
-/// Further ones for /livez and /readyz alone: each is for one request, so probes of any number of orchestrators pass.
+/// Further connections for /livez and /readyz alone. Each serves one request, so they suffice for many orchestrators.
 const RESERVED: usize = 64;
-/// Connections of a listener for probes.
+/// Most connections of a listener for probes.
 const MAX_PROBES: usize = 128;
-/// Idle connections that are compared to find the one that is idle longest: in a crowd one more or less matters little,
-/// and a look at all of them for each that comes would be a load.
+/// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
+/// each new connection would cost too much.
 const COMPARED: usize = 64;
-/// Files that a process may open when its limit cannot be read: the usual one.
+/// The limit of open files if it cannot be read: the usual default.
 const USUAL_OPEN_FILES: usize = 1024;
 
-/// Connections at once.
+/// The bounds.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     pub connections: usize,
     /// Of one IPv4 address, or one IPv6 network of 64 bits.
     pub per_address: usize,
-    /// Beyond these two, for probes alone.
+    /// Beyond both bounds, for probes alone.
     pub reserved: usize,
 }
 
-impl Limits {
-    /// Half of the files that this process may open: the other half is for Redis, the sinks and their surprises.
-    /// Without `per_address`, one address has half of the connections.
+impl ConnectionLimits {
+    /// Half of the files that this process may open: the other half is for Redis and the sinks. Without `per_address`, one
+    /// address has half of the connections.
     pub fn of_process(per_address: Option<usize>) -> Self {
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
         let connections = (open_files(&limits).unwrap_or(USUAL_OPEN_FILES) / 2).clamp(1, MAX_CONNECTIONS);
         Self { connections, per_address: per_address.unwrap_or(connections.div_ceil(2)), reserved: RESERVED }
     }
 
-    /// Of a listener for probes alone.
+    /// The bounds of a listener for probes alone.
     pub fn of_probes() -> Self {
         Self { connections: MAX_PROBES, per_address: MAX_PROBES / 2, reserved: 0 }
     }
@@ -53,44 +53,44 @@ fn open_files(limits: &str) -> Option<usize> {
     limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok())
 }
 
-/// The places of one listener.
-pub struct Places {
-    limits: Limits,
-    taken: Mutex<Taken>,
-    /// Counts the ends of requests: which connection was used last.
+/// The connection slots of one listener.
+pub struct Slots {
+    limits: ConnectionLimits,
+    taken: Mutex<UsedSlots>,
+    /// Counts completed requests, to order connections by their last use.
     uses: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct UsedSlots {
     next: u64,
     holders: BTreeMap<u64, Holder>,
-    /// Holders that are neither reserved nor leaving, in all and by peer.
+    /// Slots that are neither reserved nor closing, in total and by peer.
     usual: usize,
     by_peer: HashMap<IpAddr, usize>,
-    /// Reserved ones that are not leaving.
+    /// Reserved slots that are not closing.
     reserved: usize,
 }
 
 struct Holder {
     peer: Option<IpAddr>,
     reserved: bool,
-    leaving: bool,
+    closing: bool,
     activity: Arc<Activity>,
     evicted: CancellationToken,
 }
 
-/// What a connection is doing.
+/// The activity of a connection.
 #[derive(Default)]
 pub struct Activity {
-    /// Requests under way, their answers included.
+    /// Requests in progress, their replies included.
     requests: AtomicUsize,
     last_use: AtomicU64,
     uses: Arc<AtomicU64>,
 }
 
 impl Activity {
-    /// A request has begun; it ends when this is dropped.
+    /// Registers a request; it ends when the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         self.requests.fetch_add(1, Ordering::SeqCst);
         Busy(self.clone())
@@ -105,7 +105,7 @@ impl Activity {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 pub struct Busy(Arc<Activity>);
 
 impl Drop for Busy {
@@ -115,23 +115,23 @@ impl Drop for Busy {
     }
 }
 
-/// A connection's place; free again when it is dropped.
-pub struct Place {
-    places: Arc<Places>,
+/// A connection's slot; freed on drop.
+pub struct Slot {
+    slots: Arc<Slots>,
     number: u64,
     /// For probes alone.
     pub reserved: bool,
     pub activity: Arc<Activity>,
-    /// When it is to end because another needs the place.
+    /// Notified when the connection must close for another one.
     pub evicted: CancellationToken,
 }
 
-impl Places {
-    pub fn new(limits: Limits) -> Arc<Self> {
+impl Slots {
+    pub fn new(limits: ConnectionLimits) -> Arc<Self> {
         Arc::new(Self { limits, taken: Mutex::default(), uses: Arc::default() })
     }
 
-    /// Connections that may be open at once, those included that are leaving: each of these is gone in a moment.
+    /// Most open connections, including closing ones, each of which ends within a moment.
     pub fn most(&self) -> usize {
         self.limits.connections + 2 * self.limits.reserved.max(1)
     }
@@ -141,12 +141,12 @@ impl Places {
         self.taken().usual > self.limits.connections - self.limits.connections / 4
     }
 
-    /// `peer`: `None` where peers have no address. Where no place is left, in all or for this peer, the connection that
-    /// waits longest for a request has to leave, of the address with the most. Where all are busy, there are the
-    /// reserved places, and of these the latest stay.
+    /// `peer`: `None` for a Unix socket. When no slot is free, in total or for this peer, the longest idle connection of
+    /// the address with the most connections closes. When all are busy, a reserved slot is used; the oldest reserved one
+    /// closes.
     ///
-    /// `None` when there is none at all.
-    pub fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
+    /// `None` when no slot is available.
+    pub fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Slot> {
         let peer = peer.map(network);
         let mut taken = self.taken();
         let own = peer.and_then(|peer| taken.by_peer.get(&peer)).copied().unwrap_or(0);
@@ -170,18 +170,18 @@ impl Places {
         let number = taken.next;
         taken.next += 1;
         let holder =
-            Holder { peer, reserved: !has_place, leaving: false, activity: activity.clone(), evicted: evicted.clone() };
+            Holder { peer, reserved: !has_place, closing: false, activity: activity.clone(), evicted: evicted.clone() };
         taken.count(&holder, 1);
         taken.holders.insert(number, holder);
-        Some(Place { places: self.clone(), number, reserved: !has_place, activity, evicted })
+        Some(Slot { slots: self.clone(), number, reserved: !has_place, activity, evicted })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, UsedSlots> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl UsedSlots {
     fn count(&mut self, holder: &Holder, change: isize) {
         let add = |count: &mut usize| *count = count.checked_add_signed(change).expect("as many leave as came");
         if holder.reserved {
@@ -198,18 +198,19 @@ impl Taken {
         }
     }
 
-    /// Of the address with the most connections, if it has an idle one, else any. Whether there was one.
+    /// Closes an idle connection of the address with the most connections, else any idle one. Returns whether one was
+    /// found.
     fn evict_of_largest_crowd(&mut self) -> bool {
         let largest = self.by_peer.iter().max_by_key(|(_, count)| **count).map(|(peer, _)| *peer);
         largest.is_some_and(|_| self.evict_idle(|holder| holder.peer == largest)) || self.evict_idle(|_| true)
     }
 
-    /// The longest idle of the oldest few. Whether there was one.
+    /// Closes the longest idle one of the oldest few. Returns whether one was found.
     fn evict_idle(&mut self, among: impl Fn(&Holder) -> bool) -> bool {
         let idle = self
             .holders
             .iter()
-            .filter(|(_, holder)| !holder.leaving && !holder.reserved && !holder.activity.is_busy() && among(holder));
+            .filter(|(_, holder)| !holder.closing && !holder.reserved && !holder.activity.is_busy() && among(holder));
         let first = idle.take(COMPARED).min_by_key(|(_, holder)| holder.activity.last_use.load(Ordering::Relaxed));
         let Some(number) = first.map(|(number, _)| *number) else { return false };
         self.evict(number);
@@ -217,7 +218,7 @@ impl Taken {
     }
 
     fn evict_reserved(&mut self) {
-        let first = self.holders.iter().find(|(_, holder)| holder.reserved && !holder.leaving);
+        let first = self.holders.iter().find(|(_, holder)| holder.reserved && !holder.closing);
         if let Some(number) = first.map(|(number, _)| *number) {
             self.evict(number);
         }
@@ -226,24 +227,24 @@ impl Taken {
     fn evict(&mut self, number: u64) {
         let Some(mut holder) = self.holders.remove(&number) else { return };
         self.count(&holder, -1);
-        holder.leaving = true;
+        holder.closing = true;
         holder.evicted.cancel();
         self.holders.insert(number, holder);
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = self.slots.taken();
         if let Some(holder) = taken.holders.remove(&self.number)
-            && !holder.leaving
+            && !holder.closing
         {
             taken.count(&holder, -1);
         }
     }
 }
 
-/// A host has a whole network of IPv6 addresses to itself.
+/// One host usually controls a whole /64 network of IPv6 addresses.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
@@ -258,45 +259,45 @@ fn network(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { connections: 4, per_address: 3, reserved: 2 };
+    const LIMITS: ConnectionLimits = ConnectionLimits { connections: 4, per_address: 3, reserved: 2 };
 
-    fn enter(places: &Arc<Places>, peer: &str) -> Place {
-        places.enter(Some(peer.parse().unwrap())).unwrap()
+    fn enter(slots: &Arc<Slots>, peer: &str) -> Slot {
+        slots.enter(Some(peer.parse().unwrap())).unwrap()
     }
 
     #[test]
     fn one_address_has_its_share_and_its_longest_idle_connection_leaves_first() {
-        let places = Places::new(LIMITS);
-        let held: Vec<Place> = (0..3).map(|_| enter(&places, "10.0.0.1")).collect();
+        let slots = Slots::new(LIMITS);
+        let held: Vec<Slot> = (0..3).map(|_| enter(&slots, "10.0.0.1")).collect();
         drop(held[0].activity.begin());
-        let fourth = enter(&places, "10.0.0.1");
+        let fourth = enter(&slots, "10.0.0.1");
         assert!(!fourth.reserved);
         assert_eq!(held.iter().map(|place| place.evicted.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
-        assert!(!enter(&places, "10.0.0.2").reserved, "another has what is left");
+        assert!(!enter(&slots, "10.0.0.2").reserved, "another has what is left");
     }
 
     #[test]
     fn who_is_busy_stays_and_probes_have_the_reserved_places() {
-        let places = Places::new(LIMITS);
-        let held: Vec<Place> = (0..3).map(|_| enter(&places, "10.0.0.1")).collect();
+        let slots = Slots::new(LIMITS);
+        let held: Vec<Slot> = (0..3).map(|_| enter(&slots, "10.0.0.1")).collect();
         let busy: Vec<Busy> = held.iter().map(|place| place.activity.begin()).collect();
-        let reserved: Vec<Place> = (0..3).map(|_| enter(&places, "10.0.0.1")).collect();
+        let reserved: Vec<Slot> = (0..3).map(|_| enter(&slots, "10.0.0.1")).collect();
         assert!(reserved.iter().all(|place| place.reserved));
         assert!(reserved[0].evicted.is_cancelled() && !reserved[1].evicted.is_cancelled(), "the latest stay");
         assert!(held.iter().all(|place| !place.evicted.is_cancelled()));
         drop(busy);
-        assert!(!enter(&places, "10.0.0.1").reserved, "one is idle again");
+        assert!(!enter(&slots, "10.0.0.1").reserved, "one is idle again");
     }
 
     #[test]
     fn where_all_places_are_taken_the_largest_crowd_makes_room() {
-        let places = Places::new(LIMITS);
-        let quiet = enter(&places, "10.0.0.1");
-        let crowd: Vec<Place> = (0..3).map(|_| enter(&places, "10.0.0.2")).collect();
-        let new = enter(&places, "10.0.0.3");
+        let slots = Slots::new(LIMITS);
+        let quiet = enter(&slots, "10.0.0.1");
+        let crowd: Vec<Slot> = (0..3).map(|_| enter(&slots, "10.0.0.2")).collect();
+        let new = enter(&slots, "10.0.0.3");
         assert!(!new.reserved && !quiet.evicted.is_cancelled() && crowd[0].evicted.is_cancelled());
         drop((quiet, crowd, new));
-        let taken = places.taken();
+        let taken = slots.taken();
         assert_eq!((taken.usual, taken.reserved, taken.by_peer.len(), taken.holders.len()), (0, 0, 0, 0));
     }
 
@@ -305,8 +306,8 @@ mod tests {
         assert_eq!(network("2001:db8::1".parse().unwrap()), network("2001:db8::ffff:1".parse().unwrap()));
         assert_ne!(network("2001:db8::1".parse().unwrap()), network("2001:db8:0:1::1".parse().unwrap()));
         assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), "10.0.0.1".parse::<IpAddr>().unwrap());
-        let places = Places::new(LIMITS);
-        let local: Vec<Place> = (0..4).map(|_| places.enter(None).unwrap()).collect();
+        let slots = Slots::new(LIMITS);
+        let local: Vec<Slot> = (0..4).map(|_| slots.enter(None).unwrap()).collect();
         assert!(local.iter().all(|place| !place.reserved && !place.evicted.is_cancelled()));
     }
 

@@ -1,4 +1,4 @@
-//! Dead messages: send them on their way again, or delete them.
+//! Dead letters: redrive and purge.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The time that one request may take, and what may go on when it is over.
+//! The timeout of a request, and calls that continue after it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,22 +16,22 @@ use tokio::{
 
 use super::{Api, problem::Problem};
 
-/// A call that gives up by itself when its time is over gets this much longer, to say why.
+/// Extra time for a call that ends by itself at the timeout, so that it can report the reason.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Most calls under way, those included whose caller was told 503 or hung up: twice the connections, so that callers
-/// who leave do not lock out those who stay, unless Redis is away and they come back at once.
+/// Most calls in progress, including those whose caller received 503 or disconnected: twice the connections, so that
+/// callers that disconnect do not exclude others.
 const MAX_CALLS: usize = 8192;
 
-/// How much longer than its request a call may go on: the largest `redis.timeout`. The store must see its own timeout
-/// to notice that a connection is dead. Longer work, such as the redrive of millions, is taken up by the next request.
+/// Longest time that a call continues after its request: the largest `redis.timeout`. The store must reach its own
+/// timeout to detect a dead connection. Longer work, such as the redrive of millions, continues with the next request.
 const LONGEST_REST: Duration = Duration::from_mins(1);
 
-/// When a request's time is over; set by `bound`.
+/// The deadline of a request; set by `bound`.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(pub Instant);
 
-/// What is being done for requests.
+/// The calls in progress.
 pub struct Calls(Arc<Semaphore>);
 
 impl Default for Calls {
@@ -41,8 +41,8 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Goes on when the handle is dropped, but not past `end`: then there is no output. `None` when too many are under
-    /// way: nothing has been done.
+    /// Continues when the handle is dropped, until `end` at most: then there is no output. `None` when too many are in
+    /// progress: nothing was done.
     fn spawn<T: Send + 'static>(
         &self,
         end: Instant,
@@ -56,18 +56,18 @@ impl Calls {
     }
 }
 
-/// Answers 503 when `request_timeout` is over: what the request asked for may or may not have been done.
+/// Replies 503 at `request_timeout`: it is then unknown whether the request took effect.
 ///
-/// The call itself goes on for a while, as it does when its caller hangs up.
+/// The call itself continues for a bounded time, as it does when its caller disconnects.
 pub async fn bound(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     if request.uri().path() == "/livez" {
-        // It waits for nothing, and must answer whatever else is under way.
+        // It waits for nothing, and must answer under any load.
         return next.run(request).await;
     }
     let deadline = Instant::now() + api.request_timeout;
     request.extensions_mut().insert(Deadline(deadline));
     let method = request.method().clone();
-    // The pattern, not the path: what a caller made up stays out of the log.
+    // The pattern, not the path: the log must not contain a caller's text.
     let path = request.extensions().get::<MatchedPath>().cloned();
     let response = match api.calls.spawn(deadline + LONGEST_REST, next.run(request)) {
         None => Problem::unavailable("too many requests are under way; nothing was changed").into_response(),

@@ -1,4 +1,4 @@
-//! Bodies of requests that were not written by a friend.
+//! Hostile request bodies.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
@@ -86,7 +86,7 @@ fn run(body: &[u8]) -> String {
     )
 }
 
-/// What came of a body, with errors bounded.
+/// The result for a body, with errors bounded.
 fn checked(result: Result<String, Problem>) -> String {
     result.unwrap_or_else(|problem| {
         let (detail, errors) = problem.parts();
@@ -96,7 +96,7 @@ fn checked(result: Result<String, Problem>) -> String {
     })
 }
 
-/// A body that says all of a message.
+/// A body with every field of a message.
 fn written(message: &NewMessage) -> String {
     let mut body = serde_json::to_value(&message.metadata).expect("JSON");
     body["id"] = message.id.as_str().into();

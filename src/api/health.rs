@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it can take messages.
+//! Liveness and readiness.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,9 +9,9 @@ use tokio::{sync::Mutex, time::Instant};
 use super::{Api, problem::Problem};
 use crate::queue::Queue;
 
-/// For how long a probe is answered as the one before: it needs no token, and each check is five commands of Redis.
+/// How long a reply is reused: a probe needs no token, and each check costs five Redis commands.
 const READY_FRESH: Duration = Duration::from_secs(1);
-/// The same while it is not ready, so that a start is noticed soon.
+/// The same while it is not ready, so that readiness shows soon.
 const UNREADY_FRESH: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
@@ -21,7 +21,7 @@ pub struct Health {
 
 const OK: Json<Health> = Json(Health { status: "ok" });
 
-/// The last check, and when it ended. Probes that come meanwhile wait for it.
+/// The last check and its time. Probes during a check wait for it.
 #[derive(Default)]
 pub struct Readiness(Mutex<Option<(Instant, Result<(), String>)>>);
 
@@ -43,7 +43,7 @@ pub async fn livez() -> Json<Health> {
     OK
 }
 
-/// Depends on Redis alone: a sink that is down keeps no message from being accepted.
+/// Depends on Redis alone: messages are accepted while a sink is down.
 pub async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Health>, Problem> {
     match api.readiness.check(&api.queue).await {
         Ok(()) => Ok(OK),

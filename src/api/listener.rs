@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, with or without TLS, or a Unix socket.
+//! Listeners: TCP, with or without TLS, or a Unix socket.
 
 use std::{
     io,
@@ -17,10 +17,10 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// Time for a peer to take what was sent to it: a reader that stands still does not hold its answer for ever.
+/// Time for a peer to acknowledge sent data: a stalled reader does not keep its reply in memory.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who may connect to a Unix socket: user and group of the process.
+/// Mode of a Unix socket: user and group of the process may connect.
 const SOCKET_MODE: u32 = 0o660;
 
 /// Accepts connections.
@@ -28,7 +28,7 @@ pub struct Listener(Kind);
 
 enum Kind {
     Tcp(TcpListener),
-    /// New connections have the present settings.
+    /// New connections use the current settings.
     Tls(TcpListener, watch::Receiver<Arc<rustls::ServerConfig>>),
     Unix {
         listener: UnixListener,
@@ -50,10 +50,10 @@ impl Listener {
         Self(Kind::Tls(listener, settings))
     }
 
-    /// Binds a Unix socket, in place of one at `path` to which nothing listens. Must be called within a tokio runtime.
+    /// Binds a Unix socket, and replaces one at `path` without a listener. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Also when a process listens there, or something else is there.
+    /// Also when a process listens at `path`, or another kind of file exists there.
     pub fn unix(path: &Path) -> io::Result<Self> {
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.file_type().is_socket() => {
@@ -65,7 +65,7 @@ impl Listener {
             Ok(_) => std::fs::remove_file(path)?,
             Err(_) => {}
         }
-        // Until its mode is set, what the umask leaves lets at most the same ones write, hence connect.
+        // Until its mode is set, the umask allows at most the same users to connect.
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
         Ok(Self(Kind::Unix { listener, _file: Removed(path.to_owned()) }))
@@ -79,7 +79,7 @@ impl Listener {
             Kind::Tls(listener, settings) => (listener, Some(settings)),
         };
         let (stream, peer) = listener.accept().await?;
-        // A connection that is reset already refuses both; the next read reports it.
+        // Both fail on a connection that was reset; the next read reports it.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
         let accepted = match settings {
@@ -90,14 +90,14 @@ impl Listener {
     }
 }
 
-/// A connection whose peer has not said anything yet.
+/// An accepted connection before the TLS handshake.
 pub enum Accepted {
     Tcp(TcpStream),
     Tls(TcpStream, Arc<rustls::ServerConfig>),
     Unix(UnixStream),
 }
 
-/// What HTTP is spoken over.
+/// The transport of HTTP.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -115,7 +115,7 @@ impl Accepted {
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // It may have been removed by someone else.
+        // Another process may have removed it.
         let _ = std::fs::remove_file(&self.0);
     }
 }

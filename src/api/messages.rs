@@ -1,4 +1,4 @@
-//! One message: look at it, move it, cancel it. And all of a route, page by page.
+//! Single messages: show, move, cancel. And the messages of a route, page by page.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::{
     store::{Cancelled, Found, Rescheduled, Snapshot},
 };
 
-/// Messages of a page when the caller does not say.
+/// Default number of messages of a page.
 const DEFAULT_LIMIT: usize = 100;
 /// Most messages of a page: what the store lists at once.
 const MAX_LIMIT: usize = 1000;
@@ -120,7 +120,7 @@ pub async fn list(
     let state = query.state.unwrap_or(State::Pending);
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
-    // What is wrong with the request, or with Redis, shows with the first part.
+    // Errors of the request or of Redis occur with the first part.
     let listing = Listing { api, grant, route, state, part };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
@@ -177,7 +177,7 @@ async fn write(writer: &mut Writer, route: &str, snapshot: &Snapshot) -> Result<
 }
 
 impl Api {
-    /// What a reader needs, by half of its request's time: the other half is for Redis.
+    /// Waits for a reader's memory for half of the request's time: the other half is for Redis.
     async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
         self.readers.enter(share, bytes, deadline - self.request_timeout / 2).await
     }

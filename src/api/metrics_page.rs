@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// How long a scrape waits for the numbers of the queues: below the request timeout and the usual 10 s of a
-/// scraper, so that the counters are served while Redis is away.
+/// scraper, so that the counters are served while Redis is down.
 const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Renders the page.
@@ -30,10 +30,10 @@ impl MetricsPage {
         Self { queue, recorder, sources }
     }
 
-    /// A route whose numbers cannot be had, or not within `patience`, is left out of the gauges.
+    /// The gauges omit a route whose numbers cannot be read within `patience`.
     async fn render(&self, patience: Duration) -> String {
         let routes = self.queue.routes();
-        // In tasks, which outlive the patience: the store must see its own timeout to notice a dead connection.
+        // In tasks that continue after the timeout: the store must reach its own timeout to detect a dead connection.
         let stats = join_all(routes.iter().cloned().map(|route| {
             let queue = Arc::clone(&self.queue);
             timeout(patience, tokio::spawn(async move { queue.stats(&route).await }))

@@ -1,10 +1,10 @@
 //! The HTTP API over the queue handle.
 //!
-//! A request passes, from the outside in: `problem::normalise` (every error leaves as problem+json), `strict::check` (what can be read in two ways), `deadline::bound`
-//! (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an
-//! unknown route), and its handler. A body is read by `body::read` alone, which bounds its size, its time and the
-//! memory of all bodies together; messages are shown through `readers`, which bounds the same of answers. `server::serve` and `places` bound what happens before a
-//! request exists.
+//! A request passes, from the outside in: `problem::normalise` (every error as problem+json), `strict::check` (ambiguous
+//! requests), `deadline::bound` (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403),
+//! the table of `endpoints`, `auth::authorise` (403, then 404 for an unknown route), and its handler. Only `body::read`
+//! reads bodies: it bounds size, time and the memory of all bodies. `readers` bounds the same of replies with messages.
+//! `server::serve` and `connections` bound connections.
 
 mod auth;
 mod body;
@@ -52,7 +52,7 @@ use self::{
     readers::Readers,
 };
 pub use self::{
-    connections::Limits,
+    connections::ConnectionLimits,
     ids::{NewId, ulids},
     listener::Listener,
     metrics_page::MetricsPage,

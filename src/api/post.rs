@@ -19,8 +19,7 @@ use super::{
 };
 use crate::message::MessageId;
 
-/// Largest JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped. A payload
-/// that is itself large goes through `/raw`.
+/// Largest JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped.
 pub const MAX_JSON_BYTES: usize = 16 * 1024 * 1024;
 
 /// The label of `punctual_messages_scheduled_total`.
@@ -53,7 +52,7 @@ pub async fn messages(
 /// (draft-ietf-httpapi-idempotency-key-header, section 2.1).
 ///
 /// # Errors
-/// 400 when it is there twice or is no id.
+/// 400 when it occurs twice or is no id.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };

@@ -13,14 +13,14 @@ use crate::{message::Limit, queue::QueueError, store::StoreError};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
-/// Longest quoted text in characters: a hostile value is named, not echoed.
+/// Longest quoted text in characters: a long value is not echoed.
 pub const MAX_DETAIL_CHARS: usize = 300;
 
 /// An error answer.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
-    /// The last part of `type`: what programs compare.
+    /// The last part of `type`, for programs.
     kind: &'static str,
     detail: String,
     errors: Vec<FieldError>,
@@ -34,7 +34,7 @@ pub struct FieldError {
     /// RFC 6901; empty for the whole body.
     pub pointer: String,
     pub detail: String,
-    /// Whether it is only too large: 413 in place of 422.
+    /// Whether it is only too large: 413 instead of 422.
     #[serde(skip)]
     pub too_large: bool,
 }
@@ -46,7 +46,7 @@ impl FieldError {
 }
 
 impl Problem {
-    /// What it says in text, as a whole and of fields.
+    /// The text of the whole problem and of its fields.
     #[cfg(test)]
     pub fn parts(self) -> (String, Vec<FieldError>) {
         (self.detail, self.errors)
@@ -98,13 +98,13 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// A limit of the route: 429. Nothing was written. There may be room soon, but a long delay does not become shorter.
+    /// A limit of the route: 429. Nothing was written. `Retry-After` except for a too long delay.
     pub fn over(limit: Limit) -> Self {
         let base = Self::new(StatusCode::TOO_MANY_REQUESTS, limit.problem(), limit.explain());
         Self { retry_after: (limit != Limit::Delay).then_some(1), ..base }
     }
 
-    /// The token has sent enough messages for now: 429. `seconds`, at least 1, until it may send as many.
+    /// The token's rate is exceeded: 429. `seconds`: until the same number is admitted; at least 1.
     pub fn too_fast(rate: u32, seconds: u64) -> Self {
         let text =
             format!("the token may send {rate} messages a second: nothing was scheduled, try again in {seconds} s");
@@ -129,7 +129,7 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable { .. } => Self::unavailable(error.to_string()),
             StoreError::Refused { slug, text } if slug.contains("large") => Self::too_large(text),
             StoreError::Refused { text, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", text),
-            // Waiting does not help, so no `Retry-After`: somebody must look.
+            // Waiting does not help, so no `Retry-After`: an operator must act.
             StoreError::WrongType { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error.to_string())
             }
@@ -168,7 +168,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Gives the framework's own refusals (no such path, no such method, an unreadable query) the form of all others.
+/// Turns the framework's own errors (unknown path, wrong method, invalid query) into problem details.
 pub async fn normalise(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let status = response.status();

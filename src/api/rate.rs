@@ -1,4 +1,4 @@
-//! How many messages a token may schedule.
+//! The rate limit of a token.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// A token bucket that holds what may be sent in one second.
+/// A token bucket with a capacity of one second.
 #[derive(Debug)]
 pub struct Rate {
     /// At least 1.
@@ -17,20 +17,20 @@ pub struct Rate {
 
 #[derive(Debug)]
 struct Bucket {
-    /// Messages that may be sent at once, in `UNITS`; below 0 after a batch that was larger than the bucket.
+    /// The level in `UNITS`; below 0 after a batch that was larger than the bucket.
     level: i128,
-    /// When `level` was true; `None` before the first call.
+    /// The time of `level`; `None` before the first call.
     at: Option<Instant>,
 }
 
-/// Of a message: what a bucket of one message a second gets in a nanosecond.
+/// Units of one message: a bucket of one message a second gains one unit in a nanosecond.
 const UNITS: i128 = 1_000_000_000;
 
-/// It has sent enough for now.
+/// The rate is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFast {
     pub per_second: u32,
-    /// Seconds, at least 1, until the call would be admitted if nothing else is.
+    /// Seconds until the call would be admitted, at least 1.
     pub wait: u64,
 }
 
@@ -39,15 +39,15 @@ impl Rate {
         Self { per_second, bucket: Mutex::new(Bucket { level: i128::from(per_second) * UNITS, at: None }) }
     }
 
-    /// Admits all of a call's messages or none. More than the bucket holds are admitted when it is full, and the calls
-    /// after them wait for as long as these would have taken.
+    /// Admits all of a call's messages or none. A full bucket admits a batch that is larger than its capacity; later calls
+    /// wait for the time of the excess.
     ///
     /// # Errors
-    /// When to try again.
+    /// The time until a retry.
     pub fn admit(&self, messages: usize, now: Instant) -> Result<(), TooFast> {
         let per_second = i128::from(self.per_second);
         let (full, wanted) = (per_second * UNITS, messages as i128 * UNITS);
-        // No panic can leave it half-changed.
+        // A panic cannot leave it half-changed.
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = bucket.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let gained = i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX).saturating_mul(per_second);

@@ -1,4 +1,4 @@
-//! `POST /v1/routes/{route}/raw`: the body is the payload, everything else is in the query and the headers.
+//! `POST /v1/routes/{route}/raw`: the body is the payload; the other fields are in the query and the headers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,10 +23,10 @@ use crate::{
     time::{Due, UnixMillis, parse_instant},
 };
 
-/// Describes the payload, as `Content-Type` does: without it a receiver could not read what was compressed.
+/// Sent on, as `Content-Type` is: without it a receiver could not decode a compressed payload.
 const CONTENT_ENCODING: &str = "Content-Encoding";
 
-/// A request header with this in front of its name becomes a header of the message.
+/// A request header with this prefix becomes a header of the message.
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,7 +100,7 @@ impl RawQuery {
     }
 }
 
-/// A `+` in a query reads as a space: `...T09:30:00+01:00` written without escaping it is understood all the same.
+/// A `+` in a query decodes to a space: an unescaped `...T09:30:00+01:00` is accepted all the same.
 fn in_query(text: &str) -> Result<UnixMillis, Problem> {
     parse_instant(text)
         .or_else(|error| parse_instant(&text.replace(' ', "+")).map_err(|_| error))
@@ -128,8 +128,8 @@ fn forwarded(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Problem> {
     Ok(forwarded)
 }
 
-/// `x-trace-id` to `X-Trace-Id`. HTTP names have no case, and on the way here they lost the one that they were
-/// written in; where case matters to a consumer, `/messages` keeps it.
+/// `x-trace-id` to `X-Trace-Id`. HTTP names have no case, and the parser dropped the original one; `/messages` keeps the
+/// case of header names.
 fn title_case(name: &str) -> String {
     let capital = |part: &str| {
         let (first, rest) = part.split_at(part.len().min(1));

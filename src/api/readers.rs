@@ -1,7 +1,7 @@
-//! Answers that show messages: how many at once, what they hold in memory, and how long a reader may take.
+//! Bounds on replies with messages: their number, their memory, and the time of a reader.
 //!
-//! A page is fetched part by part, as its reader takes it, over the store's connection for this. So what a page holds
-//! is a part of it and a few pieces of JSON, however much larger than its payloads that JSON is.
+//! A page is fetched part by part, as its reader takes it, over a connection of its own. So a page holds one part and a
+//! few pieces of JSON in memory, however large the page is.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,34 +20,34 @@ use super::problem::Problem;
 use crate::queue::QueueError;
 
 /// Memory of all parts that readers hold, in KiB: 64 MiB, some 50 readers of routes with the default `max_payload`.
-/// Beside it each has three pieces of at most 100 KiB, and the connection its buffers.
+/// In addition each has three pieces of at most 100 KiB, and the buffers of its connection.
 const MEMORY_KIB: u64 = 64 * 1024;
 
-/// Where several tokens may read, each may have one part in so many of memory and fetches: readers of one token leave the
-/// other half to those of others.
+/// Where several tokens may read, each gets one of so many parts of memory and fetches: one token leaves the other half to
+/// others.
 const TOKEN_SHARE: u64 = 2;
 
-/// Parts that Redis is asked for at once: it stands still for one, and the others wait in its output buffers.
+/// Most concurrent fetches: Redis blocks for one, and the others wait in its output buffers.
 const FETCHES: usize = 4;
 
-/// For how long a reader may take an answer: a page of 8 MiB over 1.2 Mbit/s.
+/// Longest time for a reader to take a reply: a page of 8 MiB over 1.2 Mbit/s.
 const READ_TIME: Duration = Duration::from_mins(1);
 
 /// JSON is sent in pieces of at least so many bytes, but for the last.
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// The reader is gone or too slow, or the rest cannot be had: the answer breaks off.
+/// The reader disconnected or is too slow, or Redis failed: the reply breaks off.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 pub struct Broken;
 
-/// What bounds all readers together.
+/// The bounds of all readers together.
 pub struct Readers {
     memory: Arc<Semaphore>,
     fetches: Semaphore,
 }
 
-/// What bounds the readers of one token.
+/// The bounds of the readers of one token.
 #[derive(Debug)]
 pub struct Share {
     memory_kib: u64,
@@ -56,7 +56,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// `alone`: no other token may read, so that this one has all.
+    /// `alone`: no other token may read, so this one has no bound of its own.
     pub fn new(alone: bool) -> Self {
         Self::of(MEMORY_KIB, alone)
     }
@@ -69,7 +69,7 @@ impl Share {
     }
 }
 
-/// The right to hold messages: of the share, and of all.
+/// The permit to hold messages, of the token's share and of all.
 pub struct Permit {
     _share: OwnedSemaphorePermit,
     _all: OwnedSemaphorePermit,
@@ -87,13 +87,13 @@ impl Readers {
         Self { memory: Arc::new(Semaphore::new(kib)), fetches: Semaphore::new(FETCHES) }
     }
 
-    /// The right to hold `bytes` of messages, until it is dropped.
+    /// The permit to hold `bytes` of messages, until it is dropped.
     ///
     /// # Errors
     /// 503 when other readers hold too much until `deadline`.
     pub async fn enter(&self, share: &Share, bytes: u64, deadline: Instant) -> Result<Permit, Problem> {
         let kib = u32::try_from(bytes.div_ceil(1024).min(share.memory_kib)).expect("at most 64 Ki");
-        // Its own share first: who waits for that takes nothing from others.
+        // The token's share first: waiting for it takes nothing from others.
         let both = async {
             let own = Arc::clone(&share.memory).acquire_many_owned(kib).await.expect("never closed");
             let all = Arc::clone(&self.memory).acquire_many_owned(kib).await.expect("never closed");
@@ -105,7 +105,7 @@ impl Readers {
         }
     }
 
-    /// Makes a call that has Redis send messages, when it is its turn.
+    /// Makes a call that fetches messages, once a fetch permit is free.
     ///
     /// # Errors
     /// Those of the call.
@@ -122,11 +122,11 @@ impl Readers {
 
 enum Piece {
     Some(Bytes),
-    /// The answer is whole.
+    /// Completes the reply.
     End,
 }
 
-/// Takes the JSON of one answer.
+/// Writes the JSON of one reply.
 pub struct Writer {
     pieces: mpsc::Sender<Piece>,
     deadline: Instant,
@@ -135,7 +135,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Waits while the reader has not taken what was written before.
+    /// Waits until the reader has taken earlier pieces.
     pub async fn write(&mut self, json: &[u8]) -> Result<(), Broken> {
         self.written += json.len() as u64;
         self.gathered.extend_from_slice(json);
@@ -145,7 +145,7 @@ impl Writer {
         self.flush().await
     }
 
-    /// Bytes so far.
+    /// Bytes written so far.
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -160,8 +160,8 @@ impl Writer {
     }
 }
 
-/// 200 with the JSON that `produce` writes, in a task of its own: what it holds goes when it is done, when the reader
-/// leaves, and when the reader's time is over. Must be called within a tokio runtime.
+/// 200 with the JSON that `produce` writes, in a task of its own. The task ends when it is done, when the reader
+/// disconnects, or at the reader's timeout. Must be called within a tokio runtime.
 pub fn json<F>(produce: impl FnOnce(Writer) -> F) -> Response
 where
     F: Future<Output = Result<Writer, Broken>> + Send + 'static,
@@ -170,11 +170,11 @@ where
     let deadline = Instant::now() + READ_TIME;
     let produced = produce(Writer { pieces, deadline, gathered: Vec::new(), written: 0 });
     tokio::spawn(async move {
-        // Whatever it waits for: a reader that has left is noticed by the next piece only.
+        // Without this, a disconnect is detected by the next piece only.
         if let Ok(Ok(mut writer)) = timeout_at(deadline, produced).await
             && writer.flush().await.is_ok()
         {
-            // A reader that is gone misses nothing.
+            // An error means that the reader disconnected.
             let _ = writer.send(Piece::End).await;
         }
     });
@@ -189,7 +189,7 @@ where
     ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response()
 }
 
-/// 200 with JSON that is at hand.
+/// 200 with complete JSON.
 pub fn whole(pieces: impl Iterator<Item = Vec<u8>>) -> Response {
     let json: Vec<u8> = pieces.flatten().collect();
     ([(header::CONTENT_TYPE, "application/json")], json).into_response()

@@ -1,4 +1,4 @@
-//! Routes: their numbers, and whether they deliver.
+//! Routes: their numbers, pause and resume.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     store::StoreError,
 };
 
-/// A route of the list: one with a foreign value at its keys does not hide the others.
+/// A route of the list: one with a value of another type at its keys does not hide the others.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Entry {
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// The routes that the token is for; one for all routes also sees those that hold messages but are not configured.
+/// The routes of the token. A token for all routes also gets unconfigured routes that hold messages.
 pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Result<Response, Problem> {
     let names: Vec<&Arc<str>> = api.routes.iter().filter(|name| grant.covers(name)).collect();
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;

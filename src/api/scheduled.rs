@@ -1,4 +1,4 @@
-//! What the caller hears about a message that was scheduled or rescheduled.
+//! Replies about scheduled and rescheduled messages.
 
 use axum::{
     Json,
@@ -14,14 +14,14 @@ use crate::{
     time::UnixMillis,
 };
 
-/// The answer for one message.
+/// The reply for one message.
 #[derive(Debug, Serialize)]
 pub struct Answer<'a> {
     id: &'a str,
     route: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     deliver_at: Option<String>,
-    /// Of one that is remembered.
+    /// When a remembered message was completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<String>,
     status: &'static str,
@@ -68,8 +68,7 @@ pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     (status, Json(Answer::scheduled(route, scheduled))).into_response()
 }
 
-/// 200 with one answer per message: here one that is `in_flight` or over a limit is among the others, which were
-/// scheduled. 429 when all are over a limit.
+/// 200 with one reply per message, including those that are `in_flight` or over a limit. 429 when all are over a limit.
 pub fn many(route: &str, scheduled: &[Scheduled]) -> Response {
     #[derive(Serialize)]
     struct Results<'a> {

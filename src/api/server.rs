@@ -1,4 +1,4 @@
-//! Connections: how long they may be silent, and how they end. How many there are is up to `places`.
+//! Connections: their timeouts and their end. `connections` bounds their number.
 
 use std::{
     pin::{Pin, pin},
@@ -31,35 +31,39 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::is_probe,
-    connections::{Busy, Limits, Place, Places},
+    connections::{Busy, ConnectionLimits, Slot, Slots},
     listener::{Accepted, Listener},
     problem::Problem,
 };
 
-/// Time for the head of a request, the wait for it on an idle connection included: longer than a scrape interval's
-/// half, short enough that silent connections make room.
+/// Time for the head of a request, including the idle time before it: longer than half a scrape interval, short enough
+/// to free slots of idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same on a reserved place, and while less than a quarter of the places is free: silent connections then come
-/// and go quickly, and whoever has something to say gets a turn.
+/// The same on a reserved slot, and while less than a quarter of the slots is free: idle connections then close quickly.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a connection that has to leave gets to take the rest of an answer.
+/// Time for a closing connection to take the rest of a reply.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest head of a request in bytes: the largest metadata of a message as `/raw` headers, plus the usual ones.
 const MAX_HEAD_BYTES: usize = 96 * 1024;
 
-/// Pause after a failed accept, which mostly means that files have run out.
+/// Pause after a failed accept, usually for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and finishes the requests
-/// under way. The caller bounds that time by dropping the future: connections end with it.
-pub async fn serve(listener: impl Into<Listener>, router: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+/// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and completes the requests in
+/// progress. The caller bounds that time by dropping the future: connections end with it.
+pub async fn serve(
+    listener: impl Into<Listener>,
+    router: Router,
+    limits: ConnectionLimits,
+    shutdown: impl Future<Output = ()>,
+) {
     let listener = listener.into();
-    let places = Places::new(limits);
-    // A bound on those that are leaving, too.
-    let open = Arc::new(Semaphore::new(places.most()));
+    let slots = Slots::new(limits);
+    // Bounds closing connections too.
+    let open = Arc::new(Semaphore::new(slots.most()));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     let service = TowerToHyperService::new(router);
@@ -67,14 +71,14 @@ pub async fn serve(listener: impl Into<Listener>, router: Router, limits: Limits
     loop {
         let accepted = async {
             let permit = Arc::clone(&open).acquire_owned().await.expect("the semaphore is never closed");
-            (accept(&listener, &places).await, permit)
+            (accept(&listener, &slots).await, permit)
         };
         let ((stream, place), permit) = tokio::select! {
             () = &mut shutdown => break,
             accepted = accepted => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        let crowded = place.reserved || places.is_crowded();
+        let crowded = place.reserved || slots.is_crowded();
         let head_timeout = if crowded { CROWDED_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
         let (service, stop) = (service.clone(), stop.clone());
         connections.spawn(async move {
@@ -87,12 +91,12 @@ pub async fn serve(listener: impl Into<Listener>, router: Router, limits: Limits
     while connections.join_next().await.is_some() {}
 }
 
-/// Cancel-safe. A connection for which there is no place is closed.
-async fn accept(listener: &Listener, places: &Arc<Places>) -> (Accepted, Place) {
+/// Cancel-safe. A connection without a slot is closed.
+async fn accept(listener: &Listener, slots: &Arc<Slots>) -> (Accepted, Slot) {
     loop {
         match listener.accept().await {
             Ok((accepted, peer)) => {
-                if let Some(place) = places.enter(peer) {
+                if let Some(place) = slots.enter(peer) {
                     return (accepted, place);
                 }
             }
@@ -107,7 +111,7 @@ async fn accept(listener: &Listener, places: &Arc<Places>) -> (Accepted, Place) 
 /// Serves one connection to its end.
 async fn talk(
     accepted: Accepted,
-    place: &Place,
+    place: &Slot,
     service: TowerToHyperService<Router>,
     head_timeout: Duration,
     stop: &CancellationToken,
@@ -144,19 +148,19 @@ async fn talk(
             connection.as_mut().graceful_shutdown();
             match timeout(LEAVE_TIMEOUT, connection.as_mut()).await {
                 Ok(ended) => ended,
-                // Its request came at the last moment, and has its own bounds.
+                // A request arrived at the last moment; it has its own bounds.
                 Err(_) if place.activity.is_busy() => connection.await,
                 Err(_) => Ok(()),
             }
         }
     };
-    // A peer that went away or does not speak HTTP is no event here.
+    // Disconnects and protocol errors of peers are not logged.
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
 }
 
-/// One request, and none but a probe.
+/// One request, which must be a probe.
 async fn on_reserved_place(
     service: &TowerToHyperService<Router>,
     request: hyper::Request<Incoming>,
@@ -170,7 +174,7 @@ async fn on_reserved_place(
     Ok(response)
 }
 
-/// The body of an answer: its connection is busy until it was handed over.
+/// The body of a reply: its connection is busy until the last piece was handed over.
 struct Answer {
     body: Body,
     _busy: Busy,
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     /// Serves `/` at once, `/slow` when it is notified, and probes.
-    async fn start(limits: Limits) -> (SocketAddr, Arc<Notify>) {
+    async fn start(limits: ConnectionLimits) -> (SocketAddr, Arc<Notify>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let notified = Arc::new(Notify::new());
@@ -238,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn silent_connections_on_every_place_do_not_keep_others_out() {
-        let (address, _) = start(Limits { connections: 8, per_address: 8, reserved: 1 }).await;
+        let (address, _) = start(ConnectionLimits { connections: 8, per_address: 8, reserved: 1 }).await;
         let mut silent = Vec::new();
         for _ in 0..8 {
             silent.push(TcpStream::connect(address).await.unwrap());
@@ -249,7 +253,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_was_answered_makes_room_at_once_and_one_that_waits_for_its_answer_stays() {
-        let (address, notified) = start(Limits { connections: 2, per_address: 2, reserved: 1 }).await;
+        let (address, notified) = start(ConnectionLimits { connections: 2, per_address: 2, reserved: 1 }).await;
         let mut slow = ask(address, "/slow").await;
         let mut idle = ask(address, "/").await;
         assert!(reply(&mut idle).await.ends_with("hello"));
@@ -261,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn with_all_places_busy_probes_are_answered_and_others_told_so() {
-        let (address, notified) = start(Limits { connections: 2, per_address: 2, reserved: 2 }).await;
+        let (address, notified) = start(ConnectionLimits { connections: 2, per_address: 2, reserved: 2 }).await;
         let mut busy = [ask(address, "/slow").await, ask(address, "/slow").await];
         let mut silent = Vec::new();
         for _ in 0..5 {

@@ -10,8 +10,8 @@ use crate::{
     store::Snapshot,
 };
 
-/// Payloads become JSON in slices of so many bytes, each up to six times as long there. A multiple of three: base64 of
-/// the slices is that of the whole.
+/// Payloads become JSON in slices of so many bytes, each up to six times as long in JSON. A multiple of three: the base64
+/// of the slices is that of the whole.
 const SLICE_BYTES: usize = 3 * 4096;
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct Shown<'a> {
     unreadable: Option<&'a str>,
 }
 
-/// Of a message that a source took: by what its producer knows it.
+/// The producer's properties of a message from a source.
 #[derive(Default, PartialEq, Eq, Serialize)]
 struct ShownOrigin<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ struct ShownOrigin<'a> {
 }
 
 impl<'a> ShownOrigin<'a> {
-    /// `None` when there is nothing to show.
+    /// `None` when all fields are empty.
     fn new(origin: &'a Origin) -> Option<Self> {
         let shown = Self {
             id: origin.id.as_deref(),
@@ -88,8 +88,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The JSON object of a message, piece by piece, so that a large payload is never there as a whole. The payload is
-/// `payload`, text, when it is UTF-8: what was sent as a JSON string comes back as one. Else it is `payload_base64`.
+/// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
+/// the string `payload`, any other is `payload_base64`.
 pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
     let mut head = serde_json::to_vec(&Shown::new(route, snapshot)).expect("strings and integers always serialize");
     let payload = snapshot.message.as_ref().ok().map(|message| &message.payload[..]);
@@ -114,7 +114,7 @@ pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item 
         .chain(end)
 }
 
-/// What goes between the quotes.
+/// The text between the quotes.
 fn escaped(text: &str) -> Vec<u8> {
     let quoted = serde_json::to_vec(text).expect("a string always serializes");
     quoted[1..quoted.len() - 1].to_vec()

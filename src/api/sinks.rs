@@ -1,4 +1,4 @@
-//! How the sinks are doing, as this instance sees them.
+//! The state of the sinks, as this instance sees it.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use serde::Serialize;
 
 use super::{Api, auth::Grant};
 
-/// Tells the present state of every sink; called once per request, so it must end well within `request_timeout`.
+/// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SinkStatus {
     pub name: String,
-    /// As in the configuration: `http`, `redis_list`...
+    /// The configured type: `http`, `redis_list`...
     pub r#type: &'static str,
-    /// Whether it can be reached and used: `ok`, or what is wrong; `None` while nobody knows.
+    /// `ok` when it is reachable and usable, else the error; `None` before the first check.
     pub check: Option<String>,
     pub breaker: BreakerState,
     pub last_error: Option<String>,
-    /// Messages being sent by this instance.
+    /// Messages that this instance is sending.
     pub in_flight: usize,
     /// Failure domains that are down, by name.
     pub down_domains: Vec<Arc<str>>,
@@ -40,7 +40,7 @@ pub struct Listing {
     sinks: Vec<SinkStatus>,
 }
 
-/// An error or the name of a domain may show what messages of any route hold: they are for tokens that cover all of them.
+/// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
 pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Listing> {
     let mut sinks = (api.sinks)().await;
     if !grant.covers_all() {

@@ -1,4 +1,4 @@
-//! How the sources are doing, as this instance sees them.
+//! The state of the sources, as this instance sees it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Api, auth::Grant};
 use crate::source::SourceStatus;
 
-/// Asks for the present state of every source, its depth in its system included; bounded in time.
+/// Returns the state of every source, including its depth in the external system; bounded in time.
 pub type SourceStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SourceStatus>> + Send + Sync>;
 
 #[derive(Serialize)]
@@ -17,7 +17,7 @@ pub struct Listing {
     sources: Vec<SourceStatus>,
 }
 
-/// An error may show what messages of any route hold: it is for tokens that cover all of them.
+/// Errors may contain values of messages of any route: only tokens for all routes see them.
 pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Listing> {
     let mut sources = (api.sources)().await;
     if !grant.covers_all() {

@@ -1,4 +1,4 @@
-//! Requests that can be read in two ways are refused, whatever they ask for.
+//! Refuses ambiguous requests.
 
 use axum::{
     extract::Request,
@@ -10,13 +10,13 @@ use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
 
-/// 501 for another coding of the transfer than `chunked`; 400 for two `Host` headers, and for a query that is no UTF-8
-/// once it is decoded.
+/// 501 for a transfer coding other than `chunked`; 400 for two `Host` headers, and for a query that is not UTF-8 after
+/// decoding.
 pub async fn check(request: Request, next: Next) -> Response {
     if !is_known_transfer(request.headers()) {
         let text = "of transfer codings only `chunked` is known";
         let mut refused = Problem::new(StatusCode::NOT_IMPLEMENTED, "not-implemented", text).into_response();
-        // Where the body ends is not known for sure.
+        // The end of the body is ambiguous.
         refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         return refused;
     }

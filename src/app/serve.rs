@@ -25,7 +25,7 @@ use super::{
     open_files, settings, sources,
 };
 use crate::{
-    api::{self, Api, Limits, MetricsPage},
+    api::{self, Api, ConnectionLimits, MetricsPage},
     config::{Config, RedisUrl},
     metrics,
 };
@@ -80,9 +80,10 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
     let page = MetricsPage::new(instance.queue.clone(), recorder, statuses.sources.clone());
     let api = Arc::new(Api::new(instance.queue.clone(), &config.server, statuses, page, api::ulids()));
-    let limits = Limits::of_process(config.server.max_connections_per_address);
+    let limits = ConnectionLimits::of_process(config.server.max_connections_per_address);
     let calls = api::serve(listener, api::router(api.clone()), limits, asked(stopped.clone()));
-    let probes = probes.map(|probes| api::serve(probes, api::probes(api), Limits::of_probes(), asked(stopped.clone())));
+    let probes = probes
+        .map(|probes| api::serve(probes, api::probes(api), ConnectionLimits::of_probes(), asked(stopped.clone())));
     let mut server = tokio::spawn(async {
         tokio::join!(calls, OptionFuture::from(probes));
     });

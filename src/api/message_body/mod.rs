@@ -1,7 +1,7 @@
 //! From the JSON of a request to messages: every invalid field is found and named by its JSON pointer.
 //!
-//! A field stays the text that was sent until it is read here. So numbers are never rounded, a payload is passed
-//! on as it was written, and nothing that is nested deep is walked recursively.
+//! A field stays raw JSON until it is read here. So numbers are never rounded, a payload is stored as it was written, and
+//! nothing is parsed recursively.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -25,11 +25,11 @@ mod selection;
 /// Most messages of one request: as many as the store takes in one step.
 pub const MAX_MESSAGES: usize = 1000;
 
-/// What a payload is when its message does not say.
+/// The content type of a message without one.
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// What a request brings along with its messages.
+/// Defaults and bounds for the messages of a request.
 pub struct Rules<'a> {
     /// Bytes.
     pub max_payload: usize,
@@ -152,7 +152,7 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
     if let Err((name, text)) = metadata.validate() {
         errors.push(FieldError::new(format!("{at}/{name}"), text));
     }
-    // Here only: from a source both may go on to RabbitMQ, where they are two things.
+    // Here only: messages of a source may have both, since they are distinct in RabbitMQ.
     if let Err(text) = metadata.property_encoding() {
         errors.push(FieldError::new(format!("{at}/properties"), text));
     }
@@ -210,7 +210,7 @@ fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
 }
 
 fn properties(raw: &RawValue, pointer: &str) -> Result<Properties, FieldError> {
-    // What is stored is read leniently, for the sake of newer releases; what is sent is not.
+    // Stored metadata is read leniently, for newer releases; requests are not.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Given {
@@ -229,7 +229,7 @@ fn instant(raw: &RawValue, pointer: &str) -> Result<UnixMillis, FieldError> {
     parse_instant(&text_or_number(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
 }
 
-/// A string's text, or a number as it was written: `1e3` and `1.5` are refused by whoever parses it.
+/// A string's text, or a number as it was written: the caller refuses `1e3` and `1.5`.
 fn text_or_number(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
     match raw.get().as_bytes().first() {
         Some(b'"') => read(raw, pointer),
@@ -246,7 +246,7 @@ fn keep<T>(result: Option<Result<T, FieldError>>, errors: &mut Vec<FieldError>) 
     result?.map_err(|error| errors.push(error)).ok()
 }
 
-/// One JSON value and nothing behind it, otherwise unread.
+/// One raw JSON value without anything after it.
 fn json(body: &[u8]) -> Result<&RawValue, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))
 }
@@ -258,14 +258,14 @@ fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<T,
 
 fn read<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<T, FieldError> {
     serde_json::from_str(raw.get()).map_err(|error| {
-        // The position counts within the field, where the pointer already leads.
+        // The position is within the field, which the pointer names.
         let text = error.to_string();
         let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
         FieldError::new(pointer, text)
     })
 }
 
-/// Tells `null` from an absent field.
+/// Distinguishes `null` from an absent field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -298,7 +298,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
     }
 }
 
-/// A map of strings in which no name comes twice.
+/// A map of strings without duplicate names.
 struct Headers(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Headers {

@@ -1,4 +1,4 @@
-//! Which messages a call is about.
+//! The selection of messages of a bulk call.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Selection<'a> {
-        // Present but null is no way to say "all": it is how a lost variable looks.
+        // `null` does not select all: an unset variable may have produced it.
         #[serde(borrow, default, deserialize_with = "present")]
         ids: Option<&'a RawValue>,
     }
@@ -31,11 +31,11 @@ pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
     if errors.is_empty() { Ok(Some(parsed)) } else { Err(Problem::invalid(errors)) }
 }
 
-/// Most pending messages that one call purges, and how many unless it says.
+/// Largest and default number of pending messages that one call purges.
 pub const MAX_PURGED: u64 = 100_000;
 const DEFAULT_PURGED: u64 = 10_000;
 
-/// Which pending messages are to be purged.
+/// The pending messages to purge.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PurgeRequest {
     /// `None`: all.
@@ -46,12 +46,12 @@ pub struct PurgeRequest {
 }
 
 /// # Errors
-/// 400 for what is not JSON or has unknown fields; 422 where nothing is selected, or a field is invalid.
+/// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
 pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Selection<'a> {
-        // Present but null is how a lost variable looks.
+        // An unset variable may have produced `null`.
         #[serde(borrow, default, deserialize_with = "present")]
         all: Option<&'a RawValue>,
         #[serde(borrow, default, deserialize_with = "present")]

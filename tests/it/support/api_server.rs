@@ -5,7 +5,7 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
+    api::{self, Api, BreakerState, ConnectionLimits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, Listen, ServerConfig},
     message::{DeadReason, Remember, RouteLimits},
     queue::Queue,
@@ -136,7 +136,8 @@ impl ApiServer {
         let shutdown = async move {
             let _ = stopped.await;
         };
-        let serving = tokio::spawn(api::serve(listener, api::router(api), Limits::of_process(None), shutdown));
+        let serving =
+            tokio::spawn(api::serve(listener, api::router(api), ConnectionLimits::of_process(None), shutdown));
         // The client wants it, although it speaks plain HTTP here. Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
