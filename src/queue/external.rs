@@ -1,6 +1,6 @@
 //! Messages that other programs keep on the queue's Redis, moved into a route.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 
@@ -8,7 +8,10 @@ use super::{Queue, QueueError};
 use crate::{
     message::{DeadReason, MessageId},
     metrics,
-    store::redis::{Foreign, ForeignDue, ForeignEntry, Room, Verdict},
+    store::{
+        Partition,
+        redis::{Foreign, ForeignDue, ForeignEntry, Room, Verdict},
+    },
 };
 
 impl Queue {
@@ -29,27 +32,15 @@ impl Queue {
         entries: &[ForeignEntry],
     ) -> Result<Vec<Verdict>, QueueError> {
         let found = self.route(route)?;
-        let mut parts: HashMap<u16, (Vec<usize>, Vec<ForeignEntry>)> = HashMap::new();
-        for (at, entry) in entries.iter().enumerate() {
-            let (places, part) = parts.entry(entry.id.partition(found.count())).or_default();
-            places.push(at);
-            part.push(entry.clone());
-        }
-        let answers = try_join_all(parts.into_iter().map(async |(number, (places, part))| {
-            let (partition, _) = &found.partitions[usize::from(number)];
+        let take = async |partition: &Partition, part: Vec<ForeignEntry>| {
             let verdicts =
                 self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
             let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
             metrics::scheduled(route, via, count(Verdict::Taken));
             metrics::dead(route, DeadReason::Invalid, count(Verdict::Invalid));
-            Ok::<_, QueueError>(places.into_iter().zip(verdicts).collect::<Vec<_>>())
-        }))
-        .await?;
-        let mut verdicts = vec![Verdict::Left; entries.len()];
-        for (at, verdict) in answers.into_iter().flatten() {
-            verdicts[at] = verdict;
-        }
-        Ok(verdicts)
+            Ok(verdicts)
+        };
+        found.scatter(entries.to_vec(), |entry| &entry.id, |partition, _, part| take(partition, part)).await
     }
 
     /// Whether some of these, which were left for want of room, would be taken now.

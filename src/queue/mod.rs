@@ -10,6 +10,7 @@ mod growth;
 mod handle;
 mod merge;
 mod registry;
+mod scatter;
 
 pub use handle::{Queue, check_due};
 pub use registry::StartError;

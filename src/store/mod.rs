@@ -1,8 +1,7 @@
-//! Where messages wait. `redis` keeps them in Redis; `memory` serves the tests of the scheduler.
+//! Where messages wait. `redis` keeps them in Redis, `memory` in plain maps, for tests.
 
 mod answer;
 mod claim;
-#[cfg(test)]
 pub mod memory;
 pub mod redis;
 mod settlement;

@@ -59,7 +59,7 @@ async fn an_expired_lease_is_renewed_by_its_claim_unless_it_was_recovered() {
     assert_eq!((first.messages.len(), renewed.messages.len()), (2, 2));
     assert_eq!(renewed.token.0, renewed.clock.micros + 1000);
     let rows = bench.rows(&partition()).await;
-    assert!(rows.unack.values().all(|token| *token == renewed.token.0));
+    assert!(rows.unack.iter().all(|(_, token)| token == renewed.token.0));
     assert_eq!(rows.claims[&1], (1, renewed.token.0));
     let settled = bench.store.settle(&partition(), &all(leases(&first)[..1].to_vec(), &End::Ack)).await;
     assert_eq!(settled, Ok(vec![Settled::Stale]));
@@ -260,6 +260,6 @@ async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
     for expired in [1, 0] {
         assert_eq!(bench.store.recover(&partition()).await.expect("recovered").expired, expired);
         let rows = bench.rows(&partition()).await;
-        assert_eq!(rows.unack.into_iter().collect::<Vec<_>>(), [(long.messages[0].id.to_string(), long.token.0)]);
+        assert_eq!(rows.unack.iter().collect::<Vec<_>>(), [(long.messages[0].id.as_str(), long.token.0)]);
     }
 }

@@ -277,7 +277,8 @@ async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_
 }
 
 impl Bench {
-    async fn maxmemory(&mut self, bytes: u64) {
+    /// 1: everything that needs memory is refused; 0: nothing is.
+    pub async fn maxmemory(&mut self, bytes: u64) {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");
     }
 

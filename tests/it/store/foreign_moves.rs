@@ -13,7 +13,7 @@ use punctual::{
 use super::{
     bench::Bench,
     foreign::{self, MAX_PAYLOAD, entries, entry, place},
-    rows::{PREFIX, Rows, key},
+    rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
 };
 
@@ -269,7 +269,7 @@ async fn take_all(bench: &mut Bench, place: &Foreign, batch: &[ForeignEntry]) ->
     bench.store.take(&partition(), place, MAX_PAYLOAD, batch).await.expect("the server answers")
 }
 
-fn message(rows: &Rows, id: &str) -> StoredMessage {
+fn message(rows: &punctual::store::memory::MemoryPartition, id: &str) -> StoredMessage {
     codec::decode(&rows.bodies[id]).expect("readable")
 }
 

@@ -1,4 +1,4 @@
-//! The store against a real Redis: each script does what the model says, or nothing.
+//! The store against a real Redis: each script does what the in-memory store does, or nothing.
 
 mod bench;
 mod bounds;
@@ -10,10 +10,8 @@ mod faults;
 mod foreign;
 mod foreign_limits;
 mod foreign_moves;
-mod grant;
 mod header;
 mod injection;
-mod model;
 mod operation;
 mod produce;
 mod property;

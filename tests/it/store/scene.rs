@@ -10,7 +10,7 @@ use punctual::{
     },
     store::{
         ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
-        redis::RegistrationError,
+        memory::MemoryPartition, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
 };
@@ -19,7 +19,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id},
     foreign,
     operation::{FAR, remember},
-    rows::{PREFIX, Rows, key},
+    rows::{PREFIX, key, write},
 };
 use crate::support::all;
 
@@ -96,8 +96,8 @@ pub fn partition() -> Partition {
 }
 
 /// The rows that every scene begins with; ids without a body are orphans.
-pub fn rows() -> Rows {
-    let mut rows = Rows::default();
+pub fn rows() -> MemoryPartition {
+    let mut rows = MemoryPartition::default();
     let mut put = |id: &str, counts: Option<(u32, u32)>| {
         let metadata = Metadata { key: Some(id.to_owned()), ..Metadata::default() };
         let at = UnixMillis::new(LONG_AGO).expect("small");
@@ -181,9 +181,11 @@ impl Bench {
         let mut rows = rows();
         rows.paused = scene == "resume";
         if scene == "claim only suspects" {
-            rows.pending.values_mut().filter(|due| **due != LONG_AGO + 2).for_each(|due| *due = FAR_AHEAD);
+            let others: Vec<_> =
+                rows.pending.iter().filter(|(_, due)| *due != LONG_AGO + 2).map(|(id, _)| id.to_owned()).collect();
+            others.iter().for_each(|id| rows.pending.insert(id, FAR_AHEAD));
         }
-        rows.write(&mut self.raw, ROUTE, 0).await;
+        write(&rows, &mut self.raw, ROUTE, 0).await;
         foreign::write(&mut self.raw, scene).await;
     }
 
