@@ -66,8 +66,8 @@ impl Instance {
                 let partitions = (0..route.partitions)
                     .map(|number| {
                         let partition = Partition { route: name.clone(), number };
-                        let bell = wakes.bell(prefix, &partition);
-                        (partition, bell)
+                        let signal = wakes.signal(prefix, &partition);
+                        (partition, signal)
                     })
                     .collect();
                 let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
@@ -87,9 +87,9 @@ impl Instance {
             .collect();
         for inlet in &inlets {
             let Some(bells) = inlet.bells() else { continue };
-            wakes.ring_on(bells.channels.clone(), &bells.changed);
+            wakes.notify_on(bells.channels.clone(), &bells.changed);
             for number in 0..names[inlet.route()].partitions {
-                wakes.also_ring(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
+                wakes.also_notify(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
             }
         }
         let scheduler = Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed);

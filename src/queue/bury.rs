@@ -19,7 +19,7 @@ impl Queue {
     ///
     /// # Errors
     /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
-    pub async fn inter(
+    pub async fn bury(
         &self,
         route: &str,
         messages: Vec<(NewMessage, String)>,
@@ -28,7 +28,7 @@ impl Queue {
         let bury = async |partition: &Partition, part: Vec<(NewMessage, String)>| {
             let mut taken = Vec::with_capacity(part.len());
             for batch in batches(&part) {
-                let of_batch = self.registry.when_open(|| self.store.inter(partition, batch)).await?;
+                let of_batch = self.registry.when_open(|| self.store.bury(partition, batch)).await?;
                 metrics::dead(route, DeadReason::Invalid, of_batch.iter().filter(|taken| **taken).count() as u64);
                 taken.extend(of_batch);
             }

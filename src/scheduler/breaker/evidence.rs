@@ -6,13 +6,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    down::{Down, Key},
+    down::{DomainOutage, MessageKey},
     losses::{Loss, Losses},
     streak::Streak,
 };
 use crate::{
     message::MessageId,
-    scheduler::decide::Verdict,
+    scheduler::decide::Attribution,
     sink::{Domain, Outcome},
 };
 
@@ -42,7 +42,7 @@ pub struct Attempted<'a> {
 /// What a failure is put down to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    Message(Verdict),
+    Message(Attribution),
     /// Nothing of its domain got through.
     Domain,
     /// Nothing got through, and there is no smaller domain.
@@ -51,26 +51,26 @@ pub enum Cause {
 
 #[derive(Debug, Default)]
 pub struct Evidence {
-    sink: Record,
-    domains: HashMap<Domain, Record>,
+    sink: DomainRecord,
+    domains: HashMap<Domain, DomainRecord>,
     /// Domains that are down.
     down: usize,
     /// Those that went down since a message was confirmed.
     down_since_passed: u32,
     /// The message that was lost last without a domain, with nothing confirmed since.
-    lost_alone: Option<Key>,
+    lost_alone: Option<MessageKey>,
     /// Of messages without an answer.
     lost: Losses,
 }
 
 #[derive(Debug, Default)]
-struct Record {
+struct DomainRecord {
     /// The latest confirmation.
     passed: Option<Instant>,
     /// The latest outcome or question.
     touched: Option<Instant>,
     streak: Streak,
-    down: Option<Down>,
+    down: Option<DomainOutage>,
 }
 
 impl Evidence {
@@ -110,14 +110,14 @@ impl Evidence {
                 } else if self.sink.streak.failed(now, id, throttled) {
                     Cause::Sink
                 } else {
-                    Cause::Message(Verdict::Counts)
+                    Cause::Message(Attribution::Counts)
                 }
             }
         };
         if let (Cause::Domain, Some(name)) = (cause, domain) {
             let record = self.record(name, now);
             if record.down.is_none() {
-                record.down = Some(Down::new(now));
+                record.down = Some(DomainOutage::new(now));
                 self.down += 1;
                 self.down_since_passed += 1;
             }
@@ -141,9 +141,9 @@ impl Evidence {
         let times = known.map_or(0, |loss| loss.times) + u32::from(others_passed);
         self.lost.keep(key.clone(), Loss { times, at: now });
         if others_passed && times >= LOST_BY_ITSELF {
-            Cause::Message(Verdict::Counts)
+            Cause::Message(Attribution::Counts)
         } else if others_passed {
-            Cause::Message(Verdict::Waits(FIRST_PAUSE * (1 << (times - 1))))
+            Cause::Message(Attribution::Waits(FIRST_PAUSE * (1 << (times - 1))))
         } else if domain.is_some() {
             Cause::Domain
         } else if known.is_some() || self.lost_alone.as_ref().is_some_and(|other| *other != key) {
@@ -151,7 +151,7 @@ impl Evidence {
             Cause::Sink
         } else {
             self.lost_alone = Some(key);
-            Cause::Message(Verdict::Waits(FIRST_PAUSE))
+            Cause::Message(Attribution::Waits(FIRST_PAUSE))
         }
     }
 
@@ -198,7 +198,7 @@ impl Evidence {
         self.down
     }
 
-    fn record(&mut self, name: &Domain, now: Instant) -> &mut Record {
+    fn record(&mut self, name: &Domain, now: Instant) -> &mut DomainRecord {
         if !self.domains.contains_key(name) {
             if self.domains.len() >= MAX_DOMAINS {
                 let mut touched: Vec<_> = self.domains.values().map(|record| record.touched).collect();
@@ -207,7 +207,7 @@ impl Evidence {
                 self.domains.retain(|_, record| record.touched > median);
                 self.down = self.domains.values().filter(|record| record.down.is_some()).count();
             }
-            self.domains.insert(Arc::clone(name), Record::default());
+            self.domains.insert(Arc::clone(name), DomainRecord::default());
         }
         let record = self.domains.get_mut(name).expect("just made");
         record.touched = Some(now);
@@ -222,7 +222,7 @@ impl Evidence {
 }
 
 impl Attempted<'_> {
-    fn key(&self) -> Key {
+    fn key(&self) -> MessageKey {
         (Arc::clone(self.route), self.id.clone())
     }
 }
@@ -239,12 +239,12 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
 
-    struct Bench {
+    struct EvidenceFixture {
         evidence: Evidence,
         now: Instant,
     }
 
-    impl Bench {
+    impl EvidenceFixture {
         fn new() -> Self {
             Self { evidence: Evidence::default(), now: Instant::now() }
         }
@@ -285,115 +285,115 @@ mod tests {
         }
     }
 
-    fn key(id: &str) -> Key {
+    fn key(id: &str) -> MessageKey {
         ("r".into(), MessageId::parse(id).unwrap())
     }
 
-    const ONCE: Cause = Cause::Message(Verdict::Waits(FIRST_PAUSE));
-    const TWICE: Cause = Cause::Message(Verdict::Waits(Duration::from_millis(500)));
+    const ONCE: Cause = Cause::Message(Attribution::Waits(FIRST_PAUSE));
+    const TWICE: Cause = Cause::Message(Attribution::Waits(Duration::from_millis(500)));
     const LONGEST_FIRST: Duration = Duration::from_millis(1250);
-    const COUNTS: Cause = Cause::Message(Verdict::Counts);
+    const COUNTS: Cause = Cause::Message(Attribution::Counts);
 
     #[tokio::test(start_paused = true)]
     async fn where_nothing_gets_through_the_sink_is_down() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.lose("a", None), ONCE, "it may be this message");
-        assert_eq!(bench.lose("a", None), Cause::Sink, "again");
-        bench.pass("b", None);
-        assert_eq!(bench.lose("c", None), ONCE);
-        assert_eq!(bench.lose("d", None), Cause::Sink, "another");
+        let mut fixture = EvidenceFixture::new();
+        assert_eq!(fixture.lose("a", None), ONCE, "it may be this message");
+        assert_eq!(fixture.lose("a", None), Cause::Sink, "again");
+        fixture.pass("b", None);
+        assert_eq!(fixture.lose("c", None), ONCE);
+        assert_eq!(fixture.lose("d", None), Cause::Sink, "another");
     }
 
     #[tokio::test(start_paused = true)]
     async fn where_nothing_gets_through_many_domains_the_sink_is_down() {
-        let mut bench = Bench::new();
+        let mut fixture = EvidenceFixture::new();
         for n in 1..MANY_DOMAINS {
-            assert_eq!(bench.lose(&format!("m{n}"), Some(&format!("d{n}"))), Cause::Domain);
+            assert_eq!(fixture.lose(&format!("m{n}"), Some(&format!("d{n}"))), Cause::Domain);
         }
-        assert_eq!(bench.lose("m", Some("d")), Cause::Sink);
-        bench.pass("good", Some("x"));
-        assert_eq!(bench.lose("m", Some("another")), Cause::Domain);
+        assert_eq!(fixture.lose("m", Some("d")), Cause::Sink);
+        fixture.pass("good", Some("x"));
+        assert_eq!(fixture.lose("m", Some("another")), Cause::Domain);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_is_lost_while_others_pass_counts_from_the_third_time_on() {
         for domain in [None, Some("x")] {
-            let mut bench = Bench::new();
-            bench.lose("poison", domain);
+            let mut fixture = EvidenceFixture::new();
+            fixture.lose("poison", domain);
             let mut causes = Vec::new();
             for n in 0..4 {
-                bench.pass(&format!("m{n}"), domain);
-                causes.push(bench.lose("poison", domain));
+                fixture.pass(&format!("m{n}"), domain);
+                causes.push(fixture.lose("poison", domain));
             }
             assert_eq!(causes, [ONCE, TWICE, COUNTS, COUNTS], "{domain:?}");
-            bench.pass("poison", domain);
-            assert_eq!(bench.evidence.lost.len(), 0, "an answer clears it");
+            fixture.pass("poison", domain);
+            assert_eq!(fixture.evidence.lost.len(), 0, "an answer clears it");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_domain_through_which_nothing_gets_is_down_and_probed_once_a_second() {
-        let mut bench = Bench::new();
-        bench.pass("m", Some("y"));
-        assert_eq!(bench.lose("a", Some("x")), Cause::Domain);
-        assert_eq!(&*bench.evidence.down(), [Domain::from("x")]);
-        assert_eq!((bench.wait("b", "x"), bench.wait("b", "y")), (Some(LONGEST_FIRST), None));
-        bench.now += PROBE_INTERVAL;
-        assert_eq!((bench.wait("b", "x"), bench.wait("c", "x")), (None, Some(LONGEST_FIRST)));
-        assert_eq!(bench.lose("b", Some("x")), Cause::Domain);
-        assert_eq!(bench.pause("b", "x", 1.0), Some(PROBE_PAUSE));
-        assert_eq!(bench.pause("c", "x", 1.0), Some(LONGEST_FIRST));
-        bench.pass("b", Some("x"));
-        assert_eq!((bench.wait("c", "x"), bench.evidence.count_down()), (None, 0));
+        let mut fixture = EvidenceFixture::new();
+        fixture.pass("m", Some("y"));
+        assert_eq!(fixture.lose("a", Some("x")), Cause::Domain);
+        assert_eq!(&*fixture.evidence.down(), [Domain::from("x")]);
+        assert_eq!((fixture.wait("b", "x"), fixture.wait("b", "y")), (Some(LONGEST_FIRST), None));
+        fixture.now += PROBE_INTERVAL;
+        assert_eq!((fixture.wait("b", "x"), fixture.wait("c", "x")), (None, Some(LONGEST_FIRST)));
+        assert_eq!(fixture.lose("b", Some("x")), Cause::Domain);
+        assert_eq!(fixture.pause("b", "x", 1.0), Some(PROBE_PAUSE));
+        assert_eq!(fixture.pause("c", "x", 1.0), Some(LONGEST_FIRST));
+        fixture.pass("b", Some("x"));
+        assert_eq!((fixture.wait("c", "x"), fixture.evidence.count_down()), (None, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_endpoint_that_fails_everything_is_down_alone() {
-        let mut bench = Bench::new();
+        let mut fixture = EvidenceFixture::new();
         let throttled = Outcome::Throttled { error: "HTTP 503".into(), retry_after: None };
         let failed = Outcome::Failed { error: "HTTP 500".into(), retry_after: None };
         for n in 0..4 {
-            assert_eq!(bench.end(&format!("m{n}"), Some("x"), &throttled), Some(COUNTS));
+            assert_eq!(fixture.end(&format!("m{n}"), Some("x"), &throttled), Some(COUNTS));
         }
-        assert_eq!(bench.end("m4", Some("x"), &throttled), Some(Cause::Domain));
-        assert_eq!(bench.end("n", Some("y"), &failed), Some(COUNTS), "the other one is not concerned");
-        bench.now += PROBE_INTERVAL;
-        assert_eq!(bench.end("m5", Some("x"), &failed), Some(Cause::Domain), "until one gets through");
-        bench.pass("m5", Some("x"));
-        assert_eq!(bench.end("m5", Some("x"), &throttled), Some(COUNTS));
+        assert_eq!(fixture.end("m4", Some("x"), &throttled), Some(Cause::Domain));
+        assert_eq!(fixture.end("n", Some("y"), &failed), Some(COUNTS), "the other one is not concerned");
+        fixture.now += PROBE_INTERVAL;
+        assert_eq!(fixture.end("m5", Some("x"), &failed), Some(Cause::Domain), "until one gets through");
+        fixture.pass("m5", Some("x"));
+        assert_eq!(fixture.end("m5", Some("x"), &throttled), Some(COUNTS));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_more_messages_wait_the_longer_each_does() {
-        let mut bench = Bench::new();
-        bench.lose("a", Some("x"));
+        let mut fixture = EvidenceFixture::new();
+        fixture.lose("a", Some("x"));
         let mut pauses = Vec::new();
         for second in 0..8 {
             let waiting = if second < 6 { 3 * MAX_RATE } else { 10 };
             for n in 0..waiting {
-                bench.pause(&format!("m{n}"), "x", 0.0);
+                fixture.pause(&format!("m{n}"), "x", 0.0);
             }
-            bench.now += RATE_WINDOW;
-            pauses.push(bench.pause("z", "x", 0.0).unwrap().as_secs());
+            fixture.now += RATE_WINDOW;
+            pauses.push(fixture.pause("z", "x", 0.0).unwrap().as_secs());
         }
         assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 15, 7]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_is_bounded_and_the_latest() {
-        let mut bench = Bench::new();
+        let mut fixture = EvidenceFixture::new();
         for n in 0..10 * MAX_DOMAINS {
             let name = format!("d{n}");
-            bench.pass("good", Some("always"));
-            bench.pass("m", Some(&name));
-            bench.lose(&format!("m{n}"), Some(&name));
+            fixture.pass("good", Some("always"));
+            fixture.pass("m", Some(&name));
+            fixture.lose(&format!("m{n}"), Some(&name));
         }
-        assert!(bench.evidence.domains.len() <= MAX_DOMAINS);
+        assert!(fixture.evidence.domains.len() <= MAX_DOMAINS);
         for n in 0..2 * MAX_LOST {
-            bench.lose(&format!("m{n}"), None);
+            fixture.lose(&format!("m{n}"), None);
         }
-        assert!(bench.evidence.lost.len() <= MAX_LOST);
-        assert_eq!((bench.lose("m19999", None), bench.lose("m0", None)), (Cause::Sink, Cause::Sink));
-        assert!(bench.evidence.domains.contains_key("always"));
+        assert!(fixture.evidence.lost.len() <= MAX_LOST);
+        assert_eq!((fixture.lose("m19999", None), fixture.lose("m0", None)), (Cause::Sink, Cause::Sink));
+        assert!(fixture.evidence.domains.contains_key("always"));
     }
 }

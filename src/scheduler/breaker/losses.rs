@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use super::down::Key;
+use super::down::MessageKey;
 
 /// Messages whose losses are kept, the latest: as many as may be in flight when a destination goes down, 2 MB at most.
 pub const MAX_LOST: usize = 10_000;
@@ -18,10 +18,10 @@ pub struct Loss {
 
 /// The latest of each.
 #[derive(Debug, Default)]
-pub struct Losses(HashMap<Key, Loss>);
+pub struct Losses(HashMap<MessageKey, Loss>);
 
 impl Losses {
-    pub fn keep(&mut self, key: Key, loss: Loss) {
+    pub fn keep(&mut self, key: MessageKey, loss: Loss) {
         if !self.0.contains_key(&key) && self.0.len() >= MAX_LOST {
             let mut times: Vec<_> = self.0.values().map(|loss| loss.at).collect();
             let (_, median, _) = times.select_nth_unstable(MAX_LOST / 2);
@@ -31,15 +31,15 @@ impl Losses {
         self.0.insert(key, loss);
     }
 
-    pub fn get(&self, key: &Key) -> Option<Loss> {
+    pub fn get(&self, key: &MessageKey) -> Option<Loss> {
         self.0.get(key).copied()
     }
 
-    pub fn contains(&self, key: &Key) -> bool {
+    pub fn contains(&self, key: &MessageKey) -> bool {
         self.0.contains_key(key)
     }
 
-    pub fn remove(&mut self, key: &Key) {
+    pub fn remove(&mut self, key: &MessageKey) {
         self.0.remove(key);
     }
 

@@ -28,13 +28,13 @@ pub(super) use self::evidence::Attempted;
 pub use self::machine::BreakerState;
 use self::{
     evidence::{Cause, Evidence},
-    machine::{Grant, Leave, Machine},
+    machine::{ClaimGrant, Machine, Readiness},
 };
 use super::lock;
 use crate::{
     message::MessageId,
     metrics::SinkMetrics,
-    scheduler::decide::Verdict,
+    scheduler::decide::Attribution,
     sink::{Domain, Outcome},
 };
 
@@ -43,7 +43,7 @@ pub struct Breaker {
     metrics: SinkMetrics,
     inner: Mutex<Inner>,
     /// Seats that are taken; what is granted for a claim under way is not yet.
-    seated: AtomicUsize,
+    in_flight: AtomicUsize,
     /// Domains that are down.
     down: AtomicUsize,
     changed: Notify,
@@ -88,7 +88,7 @@ impl Breaker {
             sink: sink.into(),
             metrics,
             inner: Mutex::new(inner),
-            seated: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             down: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
@@ -108,7 +108,7 @@ impl Breaker {
         BreakerStatus {
             state: inner.machine.state(),
             last_error: inner.last_error.clone(),
-            in_flight: self.seated.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
             down: inner.evidence.down(),
         }
     }
@@ -120,17 +120,17 @@ impl Breaker {
 
     /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
     pub(super) async fn ready(&self) {
-        if self.is_closed() && lock(&self.inner).machine.leave(Instant::now()) == Leave::Now {
+        if self.is_closed() && lock(&self.inner).machine.readiness(Instant::now()) == Readiness::Now {
             return;
         }
         let _turn = self.turn.lock().await;
         loop {
             let changed = self.changed.notified();
-            let leave = lock(&self.inner).machine.leave(Instant::now());
-            match leave {
-                Leave::Now => return,
-                Leave::Later => changed.await,
-                Leave::At(at) => tokio::select! {
+            let readiness = lock(&self.inner).machine.readiness(Instant::now());
+            match readiness {
+                Readiness::Now => return,
+                Readiness::Later => changed.await,
+                Readiness::At(at) => tokio::select! {
                     () = changed => {}
                     () = sleep_until(at) => {}
                 },
@@ -176,7 +176,7 @@ impl Breaker {
         wait
     }
 
-    fn conclude(&self, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    fn conclude(&self, grant: ClaimGrant, attempted: &Attempted<'_>, share: f64) -> Attribution {
         let outcome = attempted.outcome;
         self.with(|inner, now| {
             if let Some(error) = outcome.error() {
@@ -186,7 +186,14 @@ impl Breaker {
         })
     }
 
-    fn cause(&self, inner: &mut Inner, now: Instant, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    fn cause(
+        &self,
+        inner: &mut Inner,
+        now: Instant,
+        grant: ClaimGrant,
+        attempted: &Attempted<'_>,
+        share: f64,
+    ) -> Attribution {
         let Attempted { outcome, domain, .. } = *attempted;
         match outcome {
             Outcome::Confirmed | Outcome::Rejected { .. } => {
@@ -197,14 +204,14 @@ impl Breaker {
                     tracing::info!(sink = %self.sink, %domain, seconds, "the domain is up again");
                 }
                 inner.machine.answered(grant);
-                Verdict::Counts
+                Attribution::Counts
             }
             // Nothing was sent.
             Outcome::Unsendable { .. } => {
                 if grant.probe {
                     inner.machine.probe_unused(grant, now);
                 }
-                Verdict::Counts
+                Attribution::Counts
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();
@@ -223,12 +230,12 @@ impl Breaker {
                 }
                 if inner.machine.state() != BreakerState::Closed {
                     // Behind the others that are due: each probe is another message.
-                    return Verdict::Waits(Duration::ZERO);
+                    return Attribution::Waits(Duration::ZERO);
                 }
                 let pause = inner.evidence.pause(now, attempted, share);
                 match (cause, pause) {
                     (Cause::Message(verdict), None) => verdict,
-                    (_, pause) => Verdict::Waits(pause.unwrap_or_default()),
+                    (_, pause) => Attribution::Waits(pause.unwrap_or_default()),
                 }
             }
         }
@@ -266,7 +273,7 @@ impl Breaker {
 /// Seats granted for one claim; those not taken are given back on drop.
 pub(super) struct Admission {
     breaker: Arc<Breaker>,
-    grant: Grant,
+    grant: ClaimGrant,
 }
 
 impl Admission {
@@ -275,10 +282,10 @@ impl Admission {
     }
 
     /// For one claimed message; at most as many as were granted.
-    pub fn seat(&mut self) -> Seat {
+    pub fn sink_permit(&mut self) -> SinkPermit {
         self.grant.messages -= 1;
-        self.breaker.seated.fetch_add(1, Ordering::Relaxed);
-        Seat { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
+        self.breaker.in_flight.fetch_add(1, Ordering::Relaxed);
+        SinkPermit { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
     }
 }
 
@@ -297,13 +304,13 @@ impl Drop for Admission {
 }
 
 /// One message in flight for the sink, until it is dropped.
-pub(super) struct Seat {
+pub(super) struct SinkPermit {
     breaker: Arc<Breaker>,
-    grant: Grant,
+    grant: ClaimGrant,
     reported: bool,
 }
 
-impl Seat {
+impl SinkPermit {
     /// How long the message has to wait before it is sent, as its domain is down, or as another shows more about the sink;
     /// `None`: it may be sent. `share`: in `0..=1`, spreads those that wait.
     pub fn wait(&self, message: (&Arc<str>, &MessageId), domain: Option<&Domain>, share: f64) -> Option<Duration> {
@@ -316,16 +323,16 @@ impl Seat {
     }
 
     /// What a failed attempt is put down to; at most once. `share` as in `wait`.
-    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Attribution {
         debug_assert!(!self.reported, "one outcome per attempt");
         self.reported = true;
         self.breaker.conclude(self.grant, attempted, share)
     }
 }
 
-impl Drop for Seat {
+impl Drop for SinkPermit {
     fn drop(&mut self) {
-        self.breaker.seated.fetch_sub(1, Ordering::Relaxed);
+        self.breaker.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.breaker.with(|inner, now| {
             inner.machine.leave_flight(1);
             if self.grant.probe && !self.reported {

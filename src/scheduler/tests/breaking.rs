@@ -1,4 +1,4 @@
-//! A sink that is away.
+//! A sink that is down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,18 +7,18 @@ use crate::scheduler::BreakerState;
 
 /// A sink that is unreachable while the flag is set.
 fn flapping(store: &Arc<TestStore>, delay: Duration) -> (Arc<FakeSink>, Arc<AtomicBool>) {
-    let away = Arc::new(AtomicBool::new(true));
-    let flag = Arc::clone(&away);
+    let is_down = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&is_down);
     let sink = FakeSink::new(store, move |_| {
         if flag.load(Ordering::SeqCst) { Act::report(unavailable()) } else { Act::confirm(delay) }
     });
-    (sink, away)
+    (sink, is_down)
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_burns_no_attempt_and_delays_no_other_route() {
     let store = TestStore::new(1);
-    let (down, away) = flapping(&store, MILLI);
+    let (down, is_down) = flapping(&store, MILLI);
     let good = FakeSink::good(&store);
     let breaker = Breaker::new("down");
     let routes = vec![
@@ -35,7 +35,7 @@ async fn an_outage_burns_no_attempt_and_delays_no_other_route() {
     assert_eq!(breaker.status().state, BreakerState::Open);
     assert_eq!(breaker.status().last_error.as_deref(), Some("connection refused"));
     assert!(down.seen().len() <= 65, "{} probes in a minute", down.seen().len());
-    away.store(false, Ordering::SeqCst);
+    is_down.store(false, Ordering::SeqCst);
     until_empty(&store, "r").await;
     until_empty(&store, "good").await;
     assert_eq!((down.taken().len(), store.count(&partition("r")).2), (3000, 0));
@@ -69,12 +69,12 @@ async fn each_probe_is_another_message_over_all_routes_and_there_is_one_a_second
 #[tokio::test(start_paused = true)]
 async fn it_starts_slowly_when_the_sink_is_back() {
     let store = TestStore::new(1);
-    let (sink, away) = flapping(&store, SECOND);
+    let (sink, is_down) = flapping(&store, SECOND);
     let policy = Policy { max_in_flight: 200, ..policy() };
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, numbered(1000), Duration::ZERO);
     sleep(10 * SECOND).await;
-    away.store(false, Ordering::SeqCst);
+    is_down.store(false, Ordering::SeqCst);
     until("the confirmed probe", || sink.taken().len() == 1).await;
     sink.most_inside();
     let mut windows = Vec::new();
@@ -121,13 +121,13 @@ async fn an_open_breaker_still_recovers_the_leases_of_others() {
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_and_an_outage_of_the_store_together_end_well() {
     let store = TestStore::new(1);
-    let (sink, away) = flapping(&store, MILLI);
+    let (sink, is_down) = flapping(&store, MILLI);
     let _instance = Instance::of_one(&store, &sink);
     schedule(&store, numbered(50), Duration::ZERO);
     sleep(SECOND).await;
     store.set_faults(Faults { down: true, ..Faults::default() });
     sleep(MINUTE).await;
-    away.store(false, Ordering::SeqCst);
+    is_down.store(false, Ordering::SeqCst);
     store.set_faults(Faults::default());
     until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 50);

@@ -16,7 +16,7 @@ async fn poison_is_dead_after_five_claims_and_every_innocent_lives() {
     let sink = FakeSink::new(&store, move |delivery| {
         if delivery.id.as_str() == "poison" {
             trigger.notify_one();
-            return Act::end(sink::End::Hang);
+            return Act::end(sink::SinkEnd::Hang);
         }
         Act::confirm(20 * MILLI)
     });

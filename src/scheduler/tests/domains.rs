@@ -118,10 +118,10 @@ async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_pa
 async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is_down() {
     for outcome in [throttled(), unavailable()] {
         let store = TestStore::new(1);
-        let away = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&away);
+        let is_down = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_down);
         // Without a connection there is no part.
-        let flagged = Arc::clone(&away);
+        let flagged = Arc::clone(&is_down);
         let domain = move |delivery: &Delivery| part(delivery).filter(|_| !flagged.load(Ordering::SeqCst));
         let sink = FakeSink::with_domains(&store, domain, move |delivery| {
             if flag.load(Ordering::SeqCst) {
@@ -137,9 +137,9 @@ async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is
             schedule(&store, [format!("lone{n}1")], n * 100 * MILLI);
         }
         sleep(20 * SECOND).await;
-        away.store(true, Ordering::SeqCst);
+        is_down.store(true, Ordering::SeqCst);
         sleep(20 * SECOND).await;
-        away.store(false, Ordering::SeqCst);
+        is_down.store(false, Ordering::SeqCst);
         sleep(5 * SECOND).await;
         assert_eq!(breaker.status().state, BreakerState::Closed);
         sleep(15 * SECOND).await;

@@ -63,8 +63,8 @@ fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
 
 fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> RouteSetup {
     let partition = partition(route);
-    let bell = store.subscribe(&partition);
-    RouteSetup { route: route.into(), partitions: vec![(partition, bell)], policy, target }
+    let signal = store.subscribe(&partition);
+    RouteSetup { route: route.into(), partitions: vec![(partition, signal)], policy, target }
 }
 
 /// One scheduler, as one process runs it.

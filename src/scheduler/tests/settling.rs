@@ -1,14 +1,15 @@
 //! What follows from what became of an attempt, and what a lost or late answer of the store changes.
 
 use super::{
-    sink::{Act, End},
+    sink::{Act, SinkEnd},
     *,
 };
 use crate::message::DeadReason;
 
 #[tokio::test(start_paused = true)]
 async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
-    let ends = [End::Report(failed()), End::Report(throttled()), End::Silence, End::Hang, End::Panic];
+    let ends =
+        [SinkEnd::Report(failed()), SinkEnd::Report(throttled()), SinkEnd::Silence, SinkEnd::Hang, SinkEnd::Panic];
     for end in ends {
         let store = TestStore::new(1);
         let act = end.clone();
@@ -28,13 +29,9 @@ async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_message_does_not_hold_up_its_batch() {
     let store = TestStore::new(1);
-    let sink =
-        FakeSink::new(
-            &store,
-            |delivery| {
-                if delivery.id.as_str() == "m00000" { Act::end(End::Hang) } else { Act::confirm(MILLI) }
-            },
-        );
+    let sink = FakeSink::new(&store, |delivery| {
+        if delivery.id.as_str() == "m00000" { Act::end(SinkEnd::Hang) } else { Act::confirm(MILLI) }
+    });
     schedule(&store, numbered(100), Duration::ZERO);
     let _instance = Instance::of_one(&store, &sink);
     sleep(50 * MILLI).await;
@@ -44,7 +41,7 @@ async fn a_slow_message_does_not_hold_up_its_batch() {
 #[tokio::test(start_paused = true)]
 async fn a_hanging_attempt_ends_before_its_lease() {
     let store = TestStore::new(1);
-    let sink = FakeSink::new(&store, |_| Act::end(End::Hang));
+    let sink = FakeSink::new(&store, |_| Act::end(SinkEnd::Hang));
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, ["a"], Duration::ZERO);

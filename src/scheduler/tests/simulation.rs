@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    sink::{Act, End},
+    sink::{Act, SinkEnd},
     *,
 };
 
@@ -18,7 +18,7 @@ const CALM: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     sinks_fail: bool,
-    sinks_away: bool,
+    sinks_down: bool,
     /// One part of each sink.
     parts_fail: bool,
     store_fails: bool,
@@ -54,7 +54,7 @@ fn whatever_sinks_do_nothing_is_lost_and_attempts_are_bounded() {
 #[test]
 fn an_outage_of_sinks_kills_nothing_and_burns_no_attempt() {
     for seed in 0..400 {
-        simulate(seed, Plan { sinks_away: true, ..Plan::default() });
+        simulate(seed, Plan { sinks_down: true, ..Plan::default() });
     }
 }
 
@@ -75,7 +75,7 @@ fn lost_replies_and_outages_of_the_store_lose_nothing() {
 #[test]
 fn all_faults_together_and_killed_instances_lose_nothing() {
     for seed in 0..600 {
-        simulate(seed, Plan { sinks_fail: true, sinks_away: true, parts_fail: true, store_fails: true, kills: true });
+        simulate(seed, Plan { sinks_fail: true, sinks_down: true, parts_fail: true, store_fails: true, kills: true });
     }
 }
 
@@ -152,8 +152,8 @@ impl World {
         let breakers: Vec<_> = (0..self.breakers).map(|n| Breaker::new(&format!("s{n}"))).collect();
         let routes = self.sinks.iter().enumerate().map(|(n, sink)| {
             let target = to_sink(sink, &breakers[n % breakers.len()]);
-            let bells = self.partitions_of(n).map(|partition| (partition.clone(), self.store.subscribe(&partition)));
-            RouteSetup { route: route(n), partitions: bells.collect(), policy: self.policy, target }
+            let signals = self.partitions_of(n).map(|partition| (partition.clone(), self.store.subscribe(&partition)));
+            RouteSetup { route: route(n), partitions: signals.collect(), policy: self.policy, target }
         });
         Instance::start(&self.store, routes.collect())
     }
@@ -207,7 +207,7 @@ impl World {
             assert_eq!((delivered + buried, buried), (self.scheduled.len() as u64, dead as u64), "counters add up");
             assert_eq!(counted(recorder, "punctual_stale_settlements_total", ""), 0);
         }
-        if !plan.sinks_away && !plan.sinks_fail && !plan.parts_fail && !plan.store_fails {
+        if !plan.sinks_down && !plan.sinks_fail && !plan.parts_fail && !plan.store_fails {
             let late = self.sinks.iter().map(|sink| sink.most_late()).max().unwrap();
             let limit = if self.policy.max_in_flight < 100 { 5000 } else { 12 };
             assert!(late <= limit, "{late} ms late");
@@ -241,7 +241,7 @@ fn random_faults(rng: &mut StdRng) -> Faults {
         after: share(rng),
         latency: rng.random_range(0..30) * MILLI,
         down: rng.random_bool(0.1),
-        deaf: rng.random_bool(0.1),
+        wake_ups_lost: rng.random_bool(0.1),
         ..Faults::default()
     }
 }
@@ -249,8 +249,8 @@ fn random_faults(rng: &mut StdRng) -> Faults {
 fn random_sink(store: &Arc<TestStore>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> {
     let begun = Instant::now();
     let trouble = if plan.sinks_fail { rng.random_range(0.0..0.9) } else { 0.0 };
-    let away = rng.random_range(0..CALM.as_millis());
-    let away = away..away + rng.random_range(0..10_000);
+    let outage = rng.random_range(0..CALM.as_millis());
+    let outage = outage..outage + rng.random_range(0..10_000);
     // Sinks share breakers: each is one of its parts, or has three.
     let (own, parts) = (rng.random::<u32>(), rng.random_range(1..=3));
     let domain = move |delivery: &Delivery| Some(format!("{own}/{}", part(delivery, parts)).into());
@@ -268,7 +268,7 @@ fn random_sink(store: &Arc<TestStore>, plan: Plan, rng: &mut StdRng) -> Arc<Fake
                 _ => Act { delay: quick, ..Act::report(failed()) },
             };
         }
-        if plan.sinks_away && away.contains(&begun.elapsed().as_millis()) {
+        if plan.sinks_down && outage.contains(&begun.elapsed().as_millis()) {
             return Act { delay: quick, ..Act::report(unavailable()) };
         }
         if begun.elapsed() >= CALM || !rng.random_bool(trouble) {
@@ -279,9 +279,9 @@ fn random_sink(store: &Arc<TestStore>, plan: Plan, rng: &mut StdRng) -> Arc<Fake
             0 => Act::report(failed()),
             1 => Act { delay: slow, ..Act::report(failed()) },
             2 => Act { takes: true, ..Act::report(throttled()) },
-            3 => Act { takes: true, ..Act::end(End::Hang) },
-            4 => Act::end(End::Panic),
-            5 => Act::end(End::Silence),
+            3 => Act { takes: true, ..Act::end(SinkEnd::Hang) },
+            4 => Act::end(SinkEnd::Panic),
+            5 => Act::end(SinkEnd::Silence),
             6 => Act::report(throttled()),
             8 => Act { takes: true, ..Act::report(lost()) },
             7 => Act::report(Outcome::Rejected { error: "HTTP 400".into() }),

@@ -21,11 +21,11 @@ pub struct Act {
     pub delay: Duration,
     /// Whether the destination has it in the end, whatever is reported.
     pub takes: bool,
-    pub end: End,
+    pub end: SinkEnd,
 }
 
 #[derive(Clone, Debug)]
-pub enum End {
+pub enum SinkEnd {
     Report(Outcome),
     Silence,
     Hang,
@@ -34,14 +34,14 @@ pub enum End {
 
 impl Act {
     pub fn confirm(delay: Duration) -> Self {
-        Self { delay, takes: true, end: End::Report(Outcome::Confirmed) }
+        Self { delay, takes: true, end: SinkEnd::Report(Outcome::Confirmed) }
     }
 
     pub fn report(outcome: Outcome) -> Self {
-        Self { delay: Duration::from_millis(1), takes: false, end: End::Report(outcome) }
+        Self { delay: Duration::from_millis(1), takes: false, end: SinkEnd::Report(outcome) }
     }
 
-    pub fn end(end: End) -> Self {
+    pub fn end(end: SinkEnd) -> Self {
         Self { delay: Duration::from_millis(1), takes: false, end }
     }
 }
@@ -146,11 +146,11 @@ impl FakeSink {
             *lock(&self.taken).entry(id).or_default() += 1;
         }
         match act.end {
-            End::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
-            End::Silence => {}
-            End::Hang => std::future::pending().await,
+            SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
+            SinkEnd::Silence => {}
+            SinkEnd::Hang => std::future::pending().await,
             // Past the panic hook, which would print it.
-            End::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
+            SinkEnd::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
         }
     }
 }

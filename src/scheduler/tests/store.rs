@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     message::{DeadReason, MessageId, Metadata, StoredMessage, codec},
     store::{
-        Bell, Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
+        Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
+        WakeSignal,
         memory::{MemoryPartition, MemoryStore, PartitionSettings},
     },
     time::UnixMillis,
@@ -28,7 +29,7 @@ const MAX_CALL: usize = 1000;
 const BUSY_LOOP: u32 = 2_000;
 
 /// What can be called, as `Faults::only` and `TestStore::calls` name it.
-const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "call"];
+const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "wake"];
 
 pub struct TestStore {
     memory: MemoryStore,
@@ -64,7 +65,7 @@ pub struct Faults {
     pub wrong_type: bool,
     /// The list that takes nothing.
     pub refusing_list: Option<&'static str>,
-    pub deaf: bool,
+    pub wake_ups_lost: bool,
 }
 
 impl TestStore {
@@ -83,14 +84,14 @@ impl TestStore {
         self.memory.now()
     }
 
-    pub fn subscribe(&self, partition: &Partition) -> Arc<Bell> {
+    pub fn subscribe(&self, partition: &Partition) -> Arc<WakeSignal> {
         self.memory.subscribe(partition)
     }
 
     pub fn set_faults(&self, faults: Faults) {
         assert!(faults.only.is_none_or(|only| KINDS.contains(&only)), "{faults:?}");
         self.observed.lock().unwrap().faults = faults;
-        self.memory.set_deaf(faults.deaf);
+        self.memory.lose_wake_ups(faults.wake_ups_lost);
         self.memory.lists(|lists| lists.strings = faults.refusing_list.map(str::to_owned).into_iter().collect());
     }
 
@@ -115,7 +116,7 @@ impl TestStore {
         self.memory.update(partition, |rows, _| rows.paused = paused);
     }
 
-    /// As an operator or another instance would take it away.
+    /// As an operator or another instance would take it over.
     pub fn lose_lease(&self, partition: &Partition, id: &str) {
         self.memory.update(partition, |rows, now| rows.unack.insert(id, now + 60_000_000));
     }
@@ -259,7 +260,7 @@ impl Store for TestStore {
         self.call("transfer", self.memory.transfer(partition, transfers)).await
     }
 
-    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError> {
-        self.call("call", self.memory.call_all(partition)).await
+    async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
+        self.call("wake", self.memory.wake_all(partition)).await
     }
 }

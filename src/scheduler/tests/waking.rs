@@ -1,4 +1,4 @@
-//! When the scheduler looks, and when it does not.
+//! When the scheduler polls, and when it does not.
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn a_lone_message_leaves_when_it_is_due_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bell_wakes_for_a_head_that_became_earlier() {
+async fn a_head_that_became_earlier_wakes_the_claimer() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let _instance = Instance::of_one(&store, &sink);
@@ -33,7 +33,7 @@ async fn lost_wake_ups_cost_max_sleep_at_most() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let _instance = Instance::of_one(&store, &sink);
-    store.set_faults(Faults { deaf: true, ..Faults::default() });
+    store.set_faults(Faults { wake_ups_lost: true, ..Faults::default() });
     sleep(SECOND).await;
     schedule(&store, ["a"], Duration::ZERO);
     until_empty(&store, "r").await;
@@ -41,15 +41,15 @@ async fn lost_wake_ups_cost_max_sleep_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn known_to_be_deaf_it_looks_every_second() {
+async fn known_to_be_deaf_it_polls_every_second() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let route = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy());
-    let bell = Arc::clone(&route.partitions[0].1);
+    let signal = Arc::clone(&route.partitions[0].1);
     let _instance = Instance::start(&store, vec![route]);
-    store.set_faults(Faults { deaf: true, ..Faults::default() });
+    store.set_faults(Faults { wake_ups_lost: true, ..Faults::default() });
     sleep(SECOND).await;
-    bell.set_listening(false);
+    signal.set_listening(false);
     sleep(SECOND / 2).await;
     schedule(&store, ["a"], Duration::ZERO);
     until_empty(&store, "r").await;
@@ -105,7 +105,7 @@ async fn after_an_outage_of_the_store_it_is_back_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_is_not_looked_at_again_and_again_and_stops_this_route_only() {
+async fn a_wrong_type_is_retried_seldom_and_stops_this_route_only() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let _instance = Instance::of_one(&store, &sink);
@@ -174,7 +174,7 @@ async fn waiting_to_recover_is_no_busy_loop() {
     let before = store.calls("claim");
     sleep(MINUTE).await;
     let claims = store.calls("claim") - before;
-    assert!((50..=70).contains(&claims), "{claims} looks in a minute of an ended lease");
+    assert!((50..=70).contains(&claims), "{claims} polls in a minute of an ended lease");
     assert_eq!(store.calls("recover"), 0);
     store.set_faults(Faults::default());
     until_empty(&store, "r").await;

@@ -21,7 +21,8 @@ pub use self::{
     sorted_set::SortedSet,
 };
 use super::{
-    Bell, Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
+    Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
+    WakeSignal,
 };
 use crate::time::ServerClock;
 
@@ -40,8 +41,8 @@ pub struct MemoryStore {
 struct Content {
     partitions: BTreeMap<Partition, MemoryPartition>,
     lists: MemoryLists,
-    subscriptions: Vec<(Partition, Arc<Bell>)>,
-    deaf: bool,
+    subscriptions: Vec<(Partition, Arc<WakeSignal>)>,
+    wake_ups_lost: bool,
 }
 
 impl MemoryStore {
@@ -56,16 +57,16 @@ impl MemoryStore {
     }
 
     /// The signal of a scheduler that listens to `partition`.
-    pub fn subscribe(&self, partition: &Partition) -> Arc<Bell> {
-        let bell = Arc::new(Bell::default());
-        bell.set_listening(true);
-        self.content().subscriptions.push((partition.clone(), Arc::clone(&bell)));
-        bell
+    pub fn subscribe(&self, partition: &Partition) -> Arc<WakeSignal> {
+        let signal = Arc::new(WakeSignal::default());
+        signal.set_listening(true);
+        self.content().subscriptions.push((partition.clone(), Arc::clone(&signal)));
+        signal
     }
 
     /// Whether wake-ups are lost from now on, as those of Redis may be.
-    pub fn set_deaf(&self, deaf: bool) {
-        self.content().deaf = deaf;
+    pub fn lose_wake_ups(&self, wake_ups_lost: bool) {
+        self.content().wake_ups_lost = wake_ups_lost;
     }
 
     /// What the partition holds.
@@ -88,7 +89,7 @@ impl MemoryStore {
         let reply = change(rows, now);
         let earlier = rows.pending.head().is_some_and(|now| head.is_none_or(|before| now < before));
         if earlier || (paused && !rows.paused) {
-            content.notify(partition, Bell::ring);
+            content.notify(partition, WakeSignal::notify);
         }
         reply
     }
@@ -104,11 +105,11 @@ impl MemoryStore {
 }
 
 impl Content {
-    fn notify(&self, partition: &Partition, notify: impl Fn(&Bell)) {
-        if self.deaf {
+    fn notify(&self, partition: &Partition, notify: impl Fn(&WakeSignal)) {
+        if self.wake_ups_lost {
             return;
         }
-        self.subscriptions.iter().filter(|(of, _)| of == partition).for_each(|(_, bell)| notify(bell));
+        self.subscriptions.iter().filter(|(of, _)| of == partition).for_each(|(_, signal)| notify(signal));
     }
 }
 
@@ -134,8 +135,8 @@ impl Store for MemoryStore {
         Ok(rows.transfer(transfers, &mut content.lists, now, self.settings))
     }
 
-    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError> {
-        self.content().notify(partition, Bell::call);
+    async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
+        self.content().notify(partition, WakeSignal::notify_overdue);
         Ok(())
     }
 }

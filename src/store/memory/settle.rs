@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::partition::{MemoryPartition, PartitionSettings};
 use crate::{
     message::DeadReason,
-    store::{End, Lease, Settled, Settlement, Transfer, Transferred},
+    store::{ClaimEnd, Lease, Settled, Settlement, Transfer, Transferred},
 };
 
 /// The lists of a Redis server.
@@ -39,7 +39,7 @@ impl MemoryPartition {
     pub fn settle(&mut self, settlements: &[Settlement], now: u64, settings: PartitionSettings) -> Vec<Settled> {
         let settled: Vec<_> = settlements.iter().map(|settlement| self.settle_one(settlement, now)).collect();
         let acked = |(one, settled): (&'_ Settlement, &Settled)| {
-            (*settled == Settled::Done && matches!(one.end, End::Ack)).then(|| one.lease.id.clone())
+            (*settled == Settled::Done && matches!(one.end, ClaimEnd::Ack)).then(|| one.lease.id.clone())
         };
         let acked: Vec<_> = settlements.iter().zip(&settled).filter_map(acked).collect();
         self.remember(&acked.iter().map(|id| id.as_str()).collect::<Vec<_>>(), false, now, settings);
@@ -57,20 +57,20 @@ impl MemoryPartition {
         let now = now / 1000;
         let after = |delay: Duration| now + u64::try_from(delay.as_millis()).expect("a delay in range");
         match &settlement.end {
-            End::Ack => self.delete(id),
-            End::Retry { delay, error } => {
+            ClaimEnd::Ack => self.delete(id),
+            ClaimEnd::Retry { delay, error } => {
                 self.set_failures(id, failures + 1);
                 self.errors.insert(id.to_owned(), error.clone());
                 self.pending.insert(id, after(*delay));
             }
-            End::Bury { reason, error } => {
+            ClaimEnd::Bury { reason, error } => {
                 let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
                 self.set_failures(id, failures + u32::from(attempted));
                 self.errors.insert(id.to_owned(), format!("{}: {error}", reason.as_str()));
                 self.dead.insert(id, now);
             }
-            End::Release { at } => self.pending.insert(id, at.get()),
-            End::Defer { pause } => self.pending.insert(id, after(*pause)),
+            ClaimEnd::Release { at } => self.pending.insert(id, at.get()),
+            ClaimEnd::Defer { pause } => self.pending.insert(id, after(*pause)),
         }
         settled
     }

@@ -7,8 +7,8 @@ use punctual::{
     message::{DeadReason, Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
     queue::Queue,
     store::{
-        Claim, ClaimRequest, End, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement, Store,
-        StoreError, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement,
+        Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
     time::{Due, UnixMillis},
@@ -64,10 +64,10 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, ScheduleStatus::Exists(State::Pending)).await;
 
     let error = "x".repeat(1000);
-    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
-    let buried = End::Bury { reason: DeadReason::Rejected, error };
-    let released = End::Release { at: UnixMillis::default() };
-    let deferred = End::Defer { pause: Duration::ZERO };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
+    let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };
+    let released = ClaimEnd::Release { at: UnixMillis::default() };
+    let deferred = ClaimEnd::Defer { pause: Duration::ZERO };
     for end in [&retried, &released, &deferred] {
         let leases = leases(&claim_all(&bench).await);
         all_done(store.settle(&partition, &all(leases, end)).await.unwrap());
@@ -93,12 +93,12 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     forget(&mut bench).await;
     let claimed = leases(&claim_all(&bench).await);
-    all_done(store.settle(&partition, &all(claimed, &End::Ack)).await.unwrap());
+    all_done(store.settle(&partition, &all(claimed, &ClaimEnd::Ack)).await.unwrap());
     schedule(OnConflict::Keep, ScheduleStatus::Ended(Ending::Delivered)).await;
     forget(&mut bench).await;
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
-    let ends = [End::Ack, retried, buried.clone(), released, deferred];
-    let settlement = |(lease, end): (Lease, &End)| Settlement { lease, end: end.clone() };
+    let ends = [ClaimEnd::Ack, retried, buried.clone(), released, deferred];
+    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement { lease, end: end.clone() };
     let claimed = leases(&claim_all(&bench).await);
     let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
     all_done(store.settle(&partition, &mixed).await.unwrap());
@@ -146,7 +146,7 @@ async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due
     let put_off = claim(&store).await;
     assert_eq!((put_off.messages.len(), put_off.suspects), (0, 1000));
     let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1) });
-    let settled = store.settle(&partition, &all(stale, &End::Ack)).await.unwrap();
+    let settled = store.settle(&partition, &all(stale, &ClaimEnd::Ack)).await.unwrap();
     assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));
     for id in &ids {
         assert!(matches!(store.reschedule(&partition, id, Due::NOW).await, Ok(Rescheduled::Done(_))));
@@ -193,7 +193,7 @@ async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at
         let claim = claim(store).await;
         let leases: Vec<Lease> =
             claim.messages.iter().map(|one| Lease { id: one.id.clone(), token: claim.token }).collect();
-        store.settle(&partition(), &all(leases, &End::Ack)).await.expect("acknowledged");
+        store.settle(&partition(), &all(leases, &ClaimEnd::Ack)).await.expect("acknowledged");
         let rows = bench.rows(&partition()).await;
         rows.check_invariants();
         assert_eq!((rows.remembered.len(), rows.records.len()), (left, left));
@@ -314,10 +314,10 @@ async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
     // 3 bytes each: 500 lies within one.
     let error = "€".repeat(400);
     let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };
-    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
     bench.store.settle(&partition(), &all([lease().await], &retried)).await.expect("repeated later");
     assert_eq!(last_error().await, Some("€".repeat(166)));
-    let buried = End::Bury { reason: DeadReason::Rejected, error };
+    let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };
     bench.store.settle(&partition(), &all([lease().await], &buried)).await.expect("buried");
     assert_eq!(last_error().await, Some(format!("rejected: {}", "€".repeat(166))));
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use punctual::{
     message::{MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
+        Claim, ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::connection::classify,
     },
@@ -95,6 +95,15 @@ impl<'a> Case<'a> {
         let is_refused = reply.text == REFUSED;
         assert!(!is_refused || (*full && operation.grows()), "refused: {operation:?}");
 
+        // Without memory, a claim that takes nothing is not recorded.
+        let unrecorded;
+        let call = match call {
+            Call::Claim(request) if *full && reply.rows.claims == self.memory[partition].claims => {
+                unrecorded = Call::Claim(ClaimRequest { again: false, ..*request });
+                &unrecorded
+            }
+            other => other,
+        };
         let mut explained = None;
         for now in before.micros / 1000..=after.micros / 1000 {
             let mut memory = self.memory[partition].clone();
@@ -260,7 +269,7 @@ impl Case<'_> {
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
-                Operation::Bury(batch) => shown(store.inter(partition, &with_errors(batch)).await),
+                Operation::Bury(batch) => shown(store.bury(partition, &with_errors(batch)).await),
                 Operation::Produce(message) => {
                     shown(self.bench.try_produce(partition, message).await.map_err(|error| classify(&error)))
                 }
@@ -293,13 +302,13 @@ impl Case<'_> {
     }
 }
 
-fn end(ending: Ending, not_before: UnixMillis) -> End {
+fn end(ending: Ending, not_before: UnixMillis) -> ClaimEnd {
     match ending {
-        Ending::Ack => End::Ack,
-        Ending::Retry(delay) => End::Retry { delay, error: "HTTP 500".into() },
-        Ending::Bury(reason) => End::Bury { reason, error: "HTTP 400".into() },
-        Ending::Release => End::Release { at: not_before },
-        Ending::Defer(pause) => End::Defer { pause },
+        Ending::Ack => ClaimEnd::Ack,
+        Ending::Retry(delay) => ClaimEnd::Retry { delay, error: "HTTP 500".into() },
+        Ending::Bury(reason) => ClaimEnd::Bury { reason, error: "HTTP 400".into() },
+        Ending::Release => ClaimEnd::Release { at: not_before },
+        Ending::Defer(pause) => ClaimEnd::Defer { pause },
     }
 }
 

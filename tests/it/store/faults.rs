@@ -147,7 +147,7 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
 }
 
 /// Whether another program keeps one message's content there: what is not as it should be is that message's trouble
-/// alone, see `foreign_moves`.
+/// alone, see `external_moves`.
 fn is_content(key: &str) -> bool {
     key.starts_with("task:") || key.contains(":msg:")
 }

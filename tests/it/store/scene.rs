@@ -9,7 +9,7 @@ use punctual::{
         StoredMessage, codec,
     },
     store::{
-        ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
         memory::MemoryPartition, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
@@ -17,7 +17,7 @@ use punctual::{
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
-    foreign,
+    external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
 };
@@ -186,7 +186,7 @@ impl Bench {
             others.iter().for_each(|id| rows.pending.insert(id, FAR_AHEAD));
         }
         write(&rows, &mut self.raw, ROUTE, 0).await;
-        foreign::write(&mut self.raw, scene).await;
+        external::write(&mut self.raw, scene).await;
     }
 
     /// Acts `scene` out.
@@ -236,12 +236,14 @@ impl Bench {
             "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
-                store.inter(&partition, &batch).await?;
+                store.bury(&partition, &batch).await?;
             }
-            "due" => drop(store.foreign_due(&foreign::place(scene)).await?),
+            "due" => drop(store.external_due(&external::place(scene)).await?),
             "persist" => drop(store.persist(&[b"dp:jobs:msg:due".to_vec(), b"dp:jobs:msg:fresh".to_vec()]).await?),
             "take members" | "take hashes" | "take from a delayqueue" => {
-                store.take(&partition, &foreign::place(scene), foreign::MAX_PAYLOAD, &foreign::entries(scene)).await?;
+                store
+                    .take(&partition, &external::place(scene), external::MAX_PAYLOAD, &external::entries(scene))
+                    .await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
@@ -327,13 +329,13 @@ fn leases() -> Vec<Lease> {
     ]
 }
 
-fn ends() -> [End; 5] {
+fn ends() -> [ClaimEnd; 5] {
     [
-        End::Ack,
-        End::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
-        End::Bury { reason: DeadReason::Expired, error: "too late".into() },
-        End::Release { at: UnixMillis::default() },
-        End::Defer { pause: Duration::ZERO },
+        ClaimEnd::Ack,
+        ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
+        ClaimEnd::Bury { reason: DeadReason::Expired, error: "too late".into() },
+        ClaimEnd::Release { at: UnixMillis::default() },
+        ClaimEnd::Defer { pause: Duration::ZERO },
     ]
 }
 

@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError};
 use super::{NO_ANSWER, NO_LINK};
 use crate::store::StoreError;
 
-/// Codes of error replies that tell a state of the server, and the label they are counted under.
+/// Codes of error replies that mean a state of the server, and the label they are counted under.
 const SERVER_STATES: [(&str, &str); 15] = [
     ("OOM", "oom"),
     ("MISCONF", "misconf"),
