@@ -1,4 +1,4 @@
-//! TLS towards others, with the system's roots or one's own; and of the API. rustls with ring.
+//! TLS of clients, with the system's root certificates or configured ones, and of the API. rustls with ring.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,7 +13,7 @@ use rustls::{
 /// certificate chain and key. All are PEM.
 ///
 /// # Errors
-/// The file that cannot be used, and why.
+/// The unusable file and the reason.
 pub fn client_config(
     ca_file: Option<&Path>,
     cert_file: Option<&Path>,
@@ -33,11 +33,11 @@ pub fn client_config(
     }
 }
 
-/// Of a server of HTTP/1.1 that asks its clients for no certificate. Both files are PEM; the chain begins with the
-/// server's own certificate.
+/// The settings of an HTTP/1.1 server without client certificates. Both files are PEM; the chain begins with the server's
+/// own certificate.
 ///
 /// # Errors
-/// The file that cannot be used, and why.
+/// The unusable file and the reason.
 pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, String> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -49,7 +49,7 @@ pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, 
     Ok(config)
 }
 
-/// Trusts nobody: for a client that has to be given some TLS settings, yet never uses them.
+/// Settings that trust no certificate, for a client that requires TLS settings but never uses them.
 pub fn unused() -> ClientConfig {
     trusting(RootCertStore::empty()).with_no_client_auth()
 }
@@ -69,7 +69,7 @@ fn own_roots(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// May be empty: then no certificate verifies, and each connection tells so.
+/// May be empty: then every connection fails with an error about its certificate.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

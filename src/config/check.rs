@@ -26,6 +26,9 @@ use crate::secret::{Secret, SecretUrl};
 /// the arguments included.
 const MAX_PAYLOAD: u64 = 3 << 20;
 
+/// Smallest `redis.max_memory`: a Redis that is empty, and one call of the largest.
+const SMALLEST_MEMORY: Size = Size(16 << 20);
+
 /// Largest `server.max_connections_per_address`: there are no more.
 const MAX_PER_ADDRESS: u64 = 4096;
 
@@ -95,6 +98,7 @@ fn redis(raw: RawRedis, problems: &mut Problems) -> Option<RedisConfig> {
         problems.add(&at.key("key_prefix"), text);
     }
     let data_dir = problems.require(&at.key("data_dir"), raw.data_dir);
+    let max_memory = problems.within(&at.key("max_memory"), raw.max_memory, SMALLEST_MEMORY..=Size(u64::MAX >> 1));
     let timeout = problems.within(&at.key("timeout"), raw.timeout, millis(100)..=millis(60_000));
     let allow_eviction = problems.require(&at.key("allow_eviction"), raw.allow_eviction);
     let [ca_file, cert_file, key_file] = tls;
@@ -107,6 +111,7 @@ fn redis(raw: RawRedis, problems: &mut Problems) -> Option<RedisConfig> {
         key_file,
         key_prefix: key_prefix?,
         data_dir: data_dir?,
+        max_memory: max_memory?.0,
         timeout: timeout?.0,
         allow_eviction: allow_eviction?.0,
     })

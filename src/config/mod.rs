@@ -20,7 +20,7 @@ pub use self::{
 };
 
 use crate::{
-    message::Remember,
+    message::{DeadLimits, Remember, RouteLimits},
     retry::{Backoff, RetryPolicy},
     secret::{Secret, SecretUrl},
     sink::{
@@ -77,6 +77,8 @@ pub struct RedisConfig {
     pub key_file: Option<PathBuf>,
     pub key_prefix: String,
     pub data_dir: PathBuf,
+    /// Of the embedded server, bytes.
+    pub max_memory: u64,
     /// Outer bound of every command.
     pub timeout: Duration,
     pub allow_eviction: bool,
@@ -126,6 +128,8 @@ pub struct TokenConfig {
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
     pub routes: Vec<String>,
+    /// At least 1; `None`: any number.
+    pub messages_per_second: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -255,6 +259,8 @@ pub struct RouteConfig {
     pub retry: RetryPolicy,
     /// `None`: not said, which means no. A `period` of zero: no.
     pub remember: Option<Remember>,
+    pub limits: RouteLimits,
+    pub dead: DeadLimits,
 }
 
 #[derive(Clone, Debug)]

@@ -62,6 +62,8 @@ pub struct RawRedis {
     pub data_dir: Option<PathBuf>,
     /// Longest time that one command may take: 100ms to 60s.
     pub timeout: Option<Period>,
+    /// Most memory of the embedded Redis, which takes no more messages then: at least 16MiB.
+    pub max_memory: Option<Size>,
     /// Start although Redis may evict keys. It will lose messages.
     pub allow_eviction: Option<Flag>,
 }
@@ -234,6 +236,30 @@ pub struct RawRoute {
     pub max_in_flight_bytes: Option<Size>,
     pub retry: RawRetry,
     pub remember: RawRemember,
+    pub limits: RawLimits,
+    pub dead: RawDead,
+}
+
+/// What the route accepts; beyond it the API answers 429. Dead letters do not count.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawLimits {
+    /// Most messages that wait or are in flight: `partitions` to 1000000000.
+    pub messages: Option<Whole>,
+    /// Most bytes of their bodies: for each partition at least `server.max_payload` and 128KiB.
+    pub bytes: Option<Size>,
+    /// Longest time from acceptance to the due time: 1ms to 100years.
+    pub delay: Option<Period>,
+}
+
+/// Which dead letters are kept; the oldest are deleted first.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawDead {
+    /// How long: 1m to 100years.
+    pub max_age: Option<Period>,
+    /// How many: `partitions` to 1000000000.
+    pub max_count: Option<Whole>,
 }
 
 /// Which ids are remembered after delivery or cancellation: scheduling one again changes nothing.

@@ -10,7 +10,7 @@ use serde::{
 
 use super::{
     Right,
-    value::{Flag, List},
+    value::{Flag, List, Whole},
 };
 use crate::secret::Secret;
 
@@ -39,6 +39,15 @@ pub struct RawTokenEntry {
     /// Route names; `*` means all, as does leaving the key out.
     #[serde(deserialize_with = "given")]
     pub routes: Option<List<String>>,
+    pub limits: RawTokenLimits,
+}
+
+/// How much a token may do.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawTokenLimits {
+    /// Messages that it may schedule on one instance: 1 to 1000000.
+    pub messages_per_second: Option<Whole>,
 }
 
 /// A token that may do all, or one with rights.
@@ -104,7 +113,7 @@ impl<'de> Deserialize<'de> for RawToken {
             type Value = RawToken;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a text or a mapping with `token`, `rights` and `routes`")
+                f.write_str("a text or a mapping with `token`, `rights`, `routes` and `limits`")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<RawToken, E> {

@@ -9,12 +9,12 @@ use super::{
     RouteConfig,
     check::millis,
     problem::{Path, Problems},
-    raw::{RawBackoff, RawRemember, RawRetry, RawRoute},
+    raw::{RawBackoff, RawDead, RawLimits, RawRemember, RawRetry, RawRoute},
     read::unknown,
     value::{Period, Size, Whole},
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember},
+    message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
     retry::{Backoff, RetryPolicy},
 };
 
@@ -27,6 +27,12 @@ const LONGEST_MEMORY: Duration = Duration::from_hours(30 * 24);
 /// How long a route with a Kafka source remembers, unless it says so: after a crash a topic is read again from the last
 /// commit, and nothing of it should come twice.
 const MEMORY_OF_KAFKA: Period = Period(Duration::from_mins(10));
+
+/// Longest `limits.delay` and `dead.max_age`: 100 years.
+const LONGEST: Period = Period(Duration::from_hours(100 * 8766));
+
+/// Largest `limits.messages` and `dead.max_count`: more than a Redis holds.
+const MOST: Whole = Whole(1_000_000_000);
 
 /// Where the default of `remember.max` for all routes stands.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
@@ -73,6 +79,10 @@ pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems
     let retry = retry(&raw.retry, &at.key("retry"), problems);
     let unless_said = limits.from_kafka.contains(name).then_some(MEMORY_OF_KAFKA);
     let remember = remember(&raw.remember, unless_said, &at.key("remember"), problems);
+    let (limits, dead) = (
+        self::limits(&raw.limits, partitions, smallest, &at.key("limits"), problems),
+        dead(&raw.dead, partitions, &at.key("dead"), problems),
+    );
     Some(RouteConfig {
         sink: sink?.into(),
         partitions: u16::try_from(partitions?.0).expect("at most 256"),
@@ -81,7 +91,37 @@ pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems
         max_in_flight_bytes: max_in_flight_bytes?.0,
         retry: retry?,
         remember,
+        limits,
+        dead,
     })
+}
+
+/// `largest`: of a message, in bytes: a partition's share that is smaller would never take it.
+fn limits(raw: &RawLimits, partitions: Option<Whole>, largest: u64, at: &Path, problems: &mut Problems) -> RouteLimits {
+    let messages = most(raw.messages, partitions, &at.key("messages"), problems);
+    let bytes_at = at.key("bytes");
+    let least = largest.saturating_mul(partitions.map_or(1, |number| number.0));
+    if let Some(bytes) = raw.bytes.filter(|bytes| bytes.0 < least) {
+        let text = format!(
+            "`{bytes}` is too small for one message in each partition: server.max_payload and 128KiB, {}",
+            Size(least)
+        );
+        problems.add(&bytes_at, text);
+    }
+    let delay = raw.delay.and_then(|delay| problems.within(&at.key("delay"), Some(delay), millis(1)..=LONGEST));
+    RouteLimits { messages, bytes: raw.bytes.map(|bytes| bytes.0), delay: delay.map(|delay| delay.0) }
+}
+
+fn dead(raw: &RawDead, partitions: Option<Whole>, at: &Path, problems: &mut Problems) -> DeadLimits {
+    let max_age = raw.max_age.and_then(|age| problems.within(&at.key("max_age"), Some(age), millis(60_000)..=LONGEST));
+    let max_count = most(raw.max_count, partitions, &at.key("max_count"), problems);
+    DeadLimits { max_age: max_age.map(|age| age.0), max_count }
+}
+
+/// A number of messages, of which each partition has a share.
+fn most(number: Option<Whole>, partitions: Option<Whole>, at: &Path, problems: &mut Problems) -> Option<u64> {
+    let least = Whole(partitions.map_or(1, |number| number.0.max(1)));
+    number.and_then(|number| problems.within(at, Some(number), least..=MOST)).map(|number| number.0)
 }
 
 /// `unless_said`: how long without a `for`.

@@ -10,6 +10,7 @@ use super::{
     problem::{Path, Problems},
     raw_auth::{RawAuth, RawToken},
     read::unknown,
+    value::Whole,
 };
 use crate::secret::Secret;
 
@@ -73,8 +74,8 @@ pub fn auth(raw: RawAuth, open: bool, names: &Names, problems: &mut Problems) ->
 
 fn token(raw: RawToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
     let all_routes = vec!["*".to_owned()];
-    let (token, rights, routes) = match raw {
-        RawToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes),
+    let (token, rights, routes, messages_per_second) = match raw {
+        RawToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
         RawToken::Entry(entry) => {
             let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
             if rights.is_empty() {
@@ -84,11 +85,18 @@ fn token(raw: RawToken, at: &Path, open: bool, names: &Names, problems: &mut Pro
                 Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
                 None => all_routes,
             };
-            (problems.require(&at.key("token"), entry.token)?, rights, routes)
+            let rate_at = at.key("limits").key("messages_per_second");
+            let rate = entry.limits.messages_per_second;
+            let rate = rate.and_then(|rate| problems.within(&rate_at, Some(rate), Whole(1)..=Whole(1_000_000)));
+            if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
+                problems.add(&rate_at, "needs the right `schedule`: without it the token sends no messages");
+            }
+            (problems.require(&at.key("token"), entry.token)?, rights, routes, rate)
         }
     };
     let digest = problems.check(at, digest(&token, open))?;
-    Some(TokenConfig { digest, rights, routes })
+    let messages_per_second = messages_per_second.map(|rate| u32::try_from(rate.0).expect("at most 1000000"));
+    Some(TokenConfig { digest, rights, routes, messages_per_second })
 }
 
 fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {

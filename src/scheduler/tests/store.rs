@@ -107,6 +107,7 @@ impl TestStore {
 
     pub fn schedule_body(&self, partition: &Partition, id: &str, due: u64, body: Bytes) {
         self.memory.update(partition, |rows, _| {
+            rows.bytes += body.len() as u64;
             rows.bodies.insert(id.to_owned(), body);
             rows.pending.insert(id, due);
         });

@@ -64,6 +64,10 @@ impl MemoryPartition {
         if request.again && messages.is_empty() && request.sequence > last {
             self.claims.insert(request.claimant, (request.sequence, token));
         }
+        // Bodies that another program deleted are counted until nothing is left.
+        if self.pending.is_empty() && self.unack.is_empty() {
+            self.bytes = 0;
+        }
         Claim {
             clock,
             token: Token(token),
@@ -173,6 +177,7 @@ impl MemoryPartition {
                 self.pending.insert(&id, deadline / 1000);
             } else {
                 recovered.dead += 1;
+                self.bytes = self.bytes.saturating_sub(self.size(&id));
                 self.dead.insert(&id, now / 1000);
                 let reason = DeadReason::Crash.as_str();
                 self.errors.insert(id, format!("{reason}: {crashes} leases expired, the last ones alone"));

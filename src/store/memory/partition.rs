@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::sorted_set::SortedSet;
 use crate::{
-    message::{Ending, LogRecord, State, codec},
+    message::{Ending, LogRecord, RouteLimits, State, codec},
     time::UnixMillis,
 };
 
@@ -37,6 +37,8 @@ pub struct MemoryPartition {
     /// The instance that last took messages, and when, in microseconds.
     pub latest: Option<(u64, u64)>,
     pub paused: bool,
+    /// Of the bodies of messages in `pending` and `unack`.
+    pub bytes: u64,
 }
 
 /// What the route's settings mean for one partition.
@@ -46,6 +48,8 @@ pub struct PartitionSettings {
     pub keep: u64,
     /// How many of them at most.
     pub max: usize,
+    /// The partition's share.
+    pub limits: RouteLimits,
 }
 
 impl MemoryPartition {
@@ -76,12 +80,25 @@ impl MemoryPartition {
 
     /// Deletes what is kept about a live id.
     pub(super) fn delete(&mut self, id: &str) {
+        if !self.dead.contains(id) {
+            self.bytes = self.bytes.saturating_sub(self.size(id));
+        }
         for set in [&mut self.pending, &mut self.unack, &mut self.dead] {
             set.remove(id);
         }
         self.bodies.remove(id);
         self.attempts.remove(id);
         self.errors.remove(id);
+    }
+
+    /// Bytes of a stored body.
+    pub(super) fn size(&self, id: &str) -> u64 {
+        self.bodies.get(id).map_or(0, |body| body.len() as u64)
+    }
+
+    /// What `bytes` ought to be.
+    pub fn held_bytes(&self) -> u64 {
+        self.pending.iter().chain(self.unack.iter()).map(|(id, _)| self.size(id)).sum()
     }
 
     /// Gives an id its number of failures. A settled claim was no crash.
@@ -127,6 +144,7 @@ impl MemoryPartition {
         live.sort_unstable();
         assert!(live.windows(2).all(|pair| pair[0] != pair[1]), "an id in two sets: {self:?}");
         assert_eq!(live, self.bodies.keys().collect::<Vec<_>>(), "a body exists iff its id is live: {self:?}");
+        assert_eq!(self.bytes, self.held_bytes(), "bytes of pending and unack: {self:?}");
         let is_live = |id: &String| live.binary_search(&id.as_str()).is_ok();
         for id in self.attempts.keys().chain(self.errors.keys()) {
             assert!(is_live(id), "something is kept about `{id}`, which is not live: {self:?}");

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, encode, unix_millis};
 use crate::{
-    message::{Cancellation, DeadReason, LogRecord, MessageId, NewMessage, OnConflict, State},
-    store::{Cancelled, Rescheduled, ScheduleStatus, Scheduled},
+    message::{Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State},
+    store::{Cancelled, Rescheduled, ScheduleStatus, Scheduled, redis::Evicted},
     time::Due,
 };
 
@@ -39,16 +39,37 @@ impl MemoryPartition {
             (Some(State::Dead), OnConflict::Replace) => ScheduleStatus::Revived,
             (Some(State::Pending), OnConflict::Replace) => ScheduleStatus::Replaced,
         };
+        let now = now / 1000;
+        let due = due_at(message.due, now);
+        let body = encode(message, due, now);
+        if let Some(limit) = self.limit_of(id, body.len() as u64, due.saturating_sub(now), settings.limits) {
+            return (ScheduleStatus::Over(limit), due);
+        }
         self.delete(id);
         self.remembered.remove(id);
         if let Some(record) = record.flatten() {
             self.records.insert(id.to_owned(), record);
         }
-        let now = now / 1000;
-        let due = due_at(message.due, now);
-        self.bodies.insert(id.to_owned(), encode(message, due, now));
+        self.bytes += body.len() as u64;
+        self.bodies.insert(id.to_owned(), body);
         self.pending.insert(id, due);
         (status, due)
+    }
+
+    /// The limit that a body of `size` bytes for `id` would exceed, due in `delay` milliseconds.
+    fn limit_of(&self, id: &str, size: u64, delay: u64, limits: RouteLimits) -> Option<Limit> {
+        let is_pending = self.pending.contains(id);
+        let old = if is_pending { self.size(id) } else { 0 };
+        let count = (self.pending.len() + self.unack.len()) as u64;
+        if is_longer(delay, limits) {
+            Some(Limit::Delay)
+        } else if !is_pending && limits.messages.is_some_and(|most| count >= most) {
+            Some(Limit::Messages)
+        } else if size > old && limits.bytes.is_some_and(|most| self.bytes - old + size > most) {
+            Some(Limit::Bytes)
+        } else {
+            None
+        }
     }
 
     /// What is stored of `record` once it is applied; nothing when it is old.
@@ -108,7 +129,7 @@ impl MemoryPartition {
         cancelled
     }
 
-    pub fn reschedule(&mut self, id: &MessageId, due: Due, now: u64) -> Rescheduled {
+    pub fn reschedule(&mut self, id: &MessageId, due: Due, now: u64, settings: PartitionSettings) -> Rescheduled {
         let (id, now) = (id.as_str(), now / 1000);
         match self.state(id) {
             Some(State::Unack) => return Rescheduled::InFlight,
@@ -118,6 +139,9 @@ impl MemoryPartition {
             _ => return Rescheduled::NotFound,
         }
         let due = due_at(due, now);
+        if is_longer(due.saturating_sub(now), settings.limits) {
+            return Rescheduled::Over(Limit::Delay);
+        }
         self.set_times(id, due, now);
         self.pending.insert(id, due);
         Rescheduled::Done(unix_millis(due))
@@ -132,6 +156,7 @@ impl MemoryPartition {
             self.attempts.remove(id);
             self.errors.remove(id);
             self.set_times(id, now, now);
+            self.bytes += self.size(id);
             self.pending.insert(id, now);
         }
         ids.len() as u64
@@ -145,6 +170,46 @@ impl MemoryPartition {
             self.records.remove(id);
         }
         ids.len() as u64
+    }
+
+    /// Cancels pending messages: the named ones, or those that are due first; `limit` at most. `dry_run`: only counts.
+    /// Returns how many, and how many more there are.
+    pub fn purge_pending(
+        &mut self,
+        ids: Option<&[MessageId]>,
+        limit: u64,
+        dry_run: bool,
+        now: u64,
+        settings: PartitionSettings,
+    ) -> (u64, u64) {
+        let mut wanted: Vec<String> = Vec::new();
+        match ids {
+            None => wanted.extend(self.pending.iter().map(|(id, _)| id.to_owned())),
+            Some(ids) => {
+                for id in ids.iter().map(MessageId::as_str).filter(|id| self.pending.contains(id)) {
+                    if !wanted.iter().any(|known| known == id) {
+                        wanted.push(id.to_owned());
+                    }
+                }
+            }
+        }
+        let (taken, rest) = wanted.split_at(wanted.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        if !dry_run {
+            taken.iter().for_each(|id| self.delete(id));
+            self.remember(&taken.iter().map(String::as_str).collect::<Vec<_>>(), true, now, settings);
+        }
+        (taken.len() as u64, rest.len() as u64)
+    }
+
+    /// Deletes the oldest dead messages beyond `most`.
+    pub fn evict(&mut self, most: u64) -> Evicted {
+        let beyond = (self.dead.len() as u64).saturating_sub(most);
+        let oldest = self.dead.iter().take(usize::try_from(beyond).unwrap_or(usize::MAX));
+        for id in oldest.map(|(id, _)| id.to_owned()).collect::<Vec<_>>() {
+            self.delete(&id);
+            self.records.remove(&id);
+        }
+        Evicted { aged: 0, beyond, more: false, next: None }
     }
 
     fn dead_ones(&self, ids: Option<&[MessageId]>) -> Vec<String> {
@@ -162,6 +227,11 @@ impl MemoryPartition {
         };
         self.bodies.insert(id.to_owned(), body);
     }
+}
+
+/// Whether a delay in milliseconds is longer than the route takes.
+fn is_longer(delay: u64, limits: RouteLimits) -> bool {
+    limits.delay.is_some_and(|longest| u128::from(delay) > longest.as_millis())
 }
 
 fn due_at(due: Due, now: u64) -> u64 {

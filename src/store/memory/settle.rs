@@ -67,6 +67,7 @@ impl MemoryPartition {
                 let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
                 self.set_failures(id, failures + u32::from(attempted));
                 self.errors.insert(id.to_owned(), format!("{}: {error}", reason.as_str()));
+                self.bytes = self.bytes.saturating_sub(self.size(id));
                 self.dead.insert(id, now);
             }
             ClaimEnd::Release { at } => self.pending.insert(id, at.get()),

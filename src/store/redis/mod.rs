@@ -12,6 +12,7 @@ mod engine;
 mod external;
 mod growth;
 mod keys;
+mod pending;
 mod read;
 mod reply;
 mod route;
@@ -20,6 +21,7 @@ mod schedule;
 mod script;
 mod wake;
 
+pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
@@ -32,7 +34,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keys::PartitionKeys;
 
-use crate::store::{Partition, StoreError, redis::connection::Connection};
+use crate::store::{Partition, StoreError, WakeSignal, redis::connection::Connection};
 
 /// Version of the keys and of what they hold, as `P:routes` stores it.
 pub const DATA_VERSION: u32 = 1;
@@ -60,6 +62,8 @@ pub struct RedisStore {
     listings: Arc<Connection>,
     prefix: String,
     routes: BTreeMap<Arc<str>, StoreRoute>,
+    /// Notified when a message of the route becomes dead.
+    burials: BTreeMap<Arc<str>, Arc<WakeSignal>>,
 }
 
 struct StoreRoute {
@@ -77,13 +81,26 @@ impl RedisStore {
                 (settings.name.clone(), StoreRoute { settings, keys })
             })
             .collect();
-        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes }
+        let burials = BTreeMap::new();
+        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes, burials }
     }
 
     /// The same, with a connection of their own for `get` and `list`.
     #[must_use]
     pub fn listing_over(self, listings: Arc<Connection>) -> Self {
         Self { listings, ..self }
+    }
+
+    /// The same, with signals that notify when this store makes messages of their routes dead.
+    #[must_use]
+    pub fn notifying_of_deaths(self, burials: BTreeMap<Arc<str>, Arc<WakeSignal>>) -> Self {
+        Self { burials, ..self }
+    }
+
+    fn buried(&self, partition: &Partition) {
+        if let Some(signal) = self.burials.get(&partition.route) {
+            signal.notify();
+        }
     }
 
     /// The routes that this serves, by name.

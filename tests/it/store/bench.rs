@@ -20,7 +20,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Duration;
 
 use super::{
-    operation::{ROUTES, ids, remember, settings},
+    operation::{ROUTES, ids, limits, remember, settings},
     rows::{self, PREFIX, key},
 };
 use crate::support::RedisServer;
@@ -188,6 +188,7 @@ pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload
         partitions,
         max_payload,
         remember: remember(name),
+        limits: limits(name),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

@@ -51,13 +51,20 @@ pub fn expect(
             Operation::Bury(batch) => format!("{:?}", memory.bury(&with_errors(batch), now)),
             Operation::Produce(message) => {
                 let scheduled = memory.schedule(std::slice::from_ref(message), now, settings).remove(0);
-                format!("{:?}", (produced(scheduled.status), scheduled.due.get()))
+                match scheduled.status {
+                    ScheduleStatus::Over(limit) => limit.problem().to_owned(),
+                    status => format!("{:?}", (produced(status), scheduled.due.get())),
+                }
             }
             Operation::Recover => format!("{:?}", memory.recover(now)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
-            Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now)),
+            Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now, settings)),
             Operation::Redrive(ids) => memory.redrive(ids.as_deref(), now).to_string(),
             Operation::Purge(ids) => memory.purge(ids.as_deref()).to_string(),
+            Operation::PurgePending(ids, limit, dry) => {
+                format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))
+            }
+            Operation::Evict(most) => format!("{:?}", memory.evict(*most)),
             Operation::Pause | Operation::Resume => {
                 memory.paused = matches!(operation, Operation::Pause);
                 "()".to_owned()
@@ -81,5 +88,6 @@ fn produced(status: ScheduleStatus) -> &'static str {
         ScheduleStatus::InFlight => "in_flight",
         ScheduleStatus::Known => panic!("it cannot name a record"),
         ScheduleStatus::Ended(ending) => ending.as_str(),
+        ScheduleStatus::Over(limit) => panic!("an error: {limit:?}"),
     }
 }

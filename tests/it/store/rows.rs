@@ -13,7 +13,8 @@ pub const PREFIX: &str = "p";
 type Set = Vec<(String, f64)>;
 type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
-type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool);
+type Reply =
+    (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool, Option<u64>);
 
 pub fn key(route: &str, number: u16, name: &str) -> String {
     format!("{{{PREFIX}:{route}:{number}}}:{name}")
@@ -29,7 +30,8 @@ pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u
         pipe.hgetall(key(route, number, hash));
     }
     pipe.exists(key(route, number, "paused"));
-    let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused): Reply =
+    pipe.get(key(route, number, "bytes"));
+    let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused, bytes): Reply =
         pipe.query_async(connection).await.expect("our keys hold our types");
     let latest = claims.remove("latest").map(|text| {
         let (instance, at) = text.split_once(' ').expect("an instance and a time");
@@ -47,6 +49,7 @@ pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u
         claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
         latest,
         paused,
+        bytes: bytes.unwrap_or(0),
     }
 }
 
@@ -82,6 +85,9 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
     }
     if rows.paused {
         pipe.set(key(route, number, "paused"), 1).ignore();
+    }
+    if rows.held_bytes() > 0 {
+        pipe.set(key(route, number, "bytes"), rows.held_bytes()).ignore();
     }
     let () = pipe.query_async(connection).await.expect("the partition is empty");
 }
