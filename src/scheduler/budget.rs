@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_claim_did_not_use_is_free_again() {
+    fn capacity_that_a_claim_did_not_use_is_free_again() {
         let budget = Budget::new(10, 1000, 100);
         let mut reservation = budget.reserve(8, 500).unwrap();
         assert_eq!((reservation.messages(), reservation.bytes(), budget.in_flight()), (8, 500, 0));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_while_a_largest_message_would_not_fit() {
+    fn the_budget_is_full_while_a_largest_message_would_not_fit() {
         let budget = Budget::new(10, 1000, 100);
         let permit = budget.reserve(1, 1000).unwrap().permit(901);
         assert!(budget.reserve(1, 1).is_none());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_larger_than_configured_passes_and_is_paid_for() {
+    fn a_message_larger_than_configured_passes_and_counts() {
         let budget = Budget::new(10, 1000, 100);
         let permit = budget.reserve(1, 100).unwrap().permit(5000);
         assert!(budget.reserve(1, 1).is_none());

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::message::MessageId;
 
-/// Between two probes of a domain that is down.
+/// Between two probes of a domain that is down, and of an open breaker over all routes of its sink.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.

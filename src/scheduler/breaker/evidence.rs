@@ -1,13 +1,13 @@
 //! What got through and what did not, by failure domain: the evidence from which each failure is put down to its
 //! message, its domain or the whole sink. No clock, no lock: instants are arguments.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     down::{DomainOutage, MessageKey},
-    losses::{Loss, Losses},
+    latest::Latest,
     streak::Streak,
 };
 use crate::{
@@ -18,6 +18,9 @@ use crate::{
 
 /// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.
 const MAX_DOMAINS: usize = 1000;
+
+/// Messages whose losses are kept, the latest: as many as may be in flight when a destination goes down, 2 MB at most.
+const MAX_LOST: usize = 10_000;
 
 /// So many domains down, and nothing got through since the first of them: the sink is down.
 const MANY_DOMAINS: u32 = 10;
@@ -49,31 +52,40 @@ pub enum Cause {
     Sink,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Evidence {
     sink: DomainRecord,
-    domains: HashMap<Domain, DomainRecord>,
+    domains: Latest<Domain, DomainRecord>,
     /// Domains that are down.
     down: usize,
     /// Those that went down since a message was confirmed.
     down_since_passed: u32,
     /// The message that was lost last without a domain, with nothing confirmed since.
     lost_alone: Option<MessageKey>,
-    /// Of messages without an answer.
-    lost: Losses,
+    /// Messages that were lost: sent, and without an answer. How often while others of their domain got through.
+    losses: Latest<MessageKey, u32>,
 }
 
 #[derive(Debug, Default)]
 struct DomainRecord {
     /// The latest confirmation.
     passed: Option<Instant>,
-    /// The latest outcome or question.
-    touched: Option<Instant>,
     streak: Streak,
     down: Option<DomainOutage>,
 }
 
 impl Evidence {
+    pub fn new() -> Self {
+        Self {
+            sink: DomainRecord::default(),
+            domains: Latest::new(MAX_DOMAINS),
+            down: 0,
+            down_since_passed: 0,
+            lost_alone: None,
+            losses: Latest::new(MAX_LOST),
+        }
+    }
+
     /// A message was confirmed, or the destination refused it for good, which ends a streak of failures but shows no
     /// more. Returns for how long the domain had been down, if it was.
     pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> Option<Duration> {
@@ -104,7 +116,7 @@ impl Evidence {
                 self.forget_loss(attempted);
                 let throttled = matches!(outcome, Outcome::Throttled { .. });
                 if domain.is_some_and(|name| self.record(name, now).streak.failed(now, id, throttled)) {
-                    // What the domain is the cause of says nothing about the others.
+                    // A failure of the domain is no evidence about the others.
                     self.sink.streak.end();
                     Cause::Domain
                 } else if self.sink.streak.failed(now, id, throttled) {
@@ -131,15 +143,15 @@ impl Evidence {
     fn lost(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
         let Attempted { sent, domain, .. } = *attempted;
         let key = attempted.key();
-        let known = self.lost.get(&key);
-        let since = known.map_or(sent, |loss| loss.at);
+        let known = self.losses.get(&key).map(|(at, times)| (at, *times));
+        let (since, known_times) = known.unwrap_or((sent, 0));
         let passed = match domain {
-            Some(name) => self.domains.get(name).and_then(|record| record.passed),
+            Some(name) => self.domains.get(name).and_then(|(_, record)| record.passed),
             None => self.sink.passed,
         };
         let others_passed = passed > Some(since);
-        let times = known.map_or(0, |loss| loss.times) + u32::from(others_passed);
-        self.lost.keep(key.clone(), Loss { times, at: now });
+        let times = known_times + u32::from(others_passed);
+        *self.losses.entry(&key, now, |_| ()) = times;
         if others_passed && times >= LOST_BY_ITSELF {
             Cause::Message(Attribution::Counts)
         } else if others_passed {
@@ -157,12 +169,12 @@ impl Evidence {
 
     /// Whether the message was lost lately.
     pub fn was_lost(&self, (route, id): (&Arc<str>, &MessageId)) -> bool {
-        !self.lost.is_empty() && self.lost.contains(&(Arc::clone(route), id.clone()))
+        !self.losses.is_empty() && self.losses.get(&(Arc::clone(route), id.clone())).is_some()
     }
 
     /// The message is dead.
     pub fn forget(&mut self, (route, id): (&Arc<str>, &MessageId)) {
-        self.lost.remove(&(Arc::clone(route), id.clone()));
+        self.losses.remove(&(Arc::clone(route), id.clone()));
     }
 
     /// How long a message of `domain` has to wait, as that is down; `None`: it may be sent, as a probe where that is down.
@@ -174,15 +186,13 @@ impl Evidence {
         (route, id): (&Arc<str>, &MessageId),
         share: f64,
     ) -> Option<Duration> {
-        let record = self.domains.get_mut(domain)?;
-        record.touched = Some(now);
-        let down = record.down.as_mut()?;
+        let down = self.domains.get_mut(domain, now)?.down.as_mut()?;
         if down.probe(now, (route, id)) { None } else { Some(down.pause(now, (route, id), share)) }
     }
 
     /// The same for a message that failed.
     pub fn pause(&mut self, now: Instant, attempted: &Attempted<'_>, share: f64) -> Option<Duration> {
-        let down = self.domains.get_mut(attempted.domain?)?.down.as_mut()?;
+        let down = self.domains.get_mut(attempted.domain?, now)?.down.as_mut()?;
         Some(down.pause(now, (attempted.route, attempted.id), share))
     }
 
@@ -199,24 +209,13 @@ impl Evidence {
     }
 
     fn record(&mut self, name: &Domain, now: Instant) -> &mut DomainRecord {
-        if !self.domains.contains_key(name) {
-            if self.domains.len() >= MAX_DOMAINS {
-                let mut touched: Vec<_> = self.domains.values().map(|record| record.touched).collect();
-                let (_, median, _) = touched.select_nth_unstable(MAX_DOMAINS / 2);
-                let median = *median;
-                self.domains.retain(|_, record| record.touched > median);
-                self.down = self.domains.values().filter(|record| record.down.is_some()).count();
-            }
-            self.domains.insert(Arc::clone(name), DomainRecord::default());
-        }
-        let record = self.domains.get_mut(name).expect("just made");
-        record.touched = Some(now);
-        record
+        let Self { domains, down, .. } = self;
+        domains.entry(name, now, |evicted| *down -= usize::from(evicted.down.is_some()))
     }
 
     fn forget_loss(&mut self, attempted: &Attempted<'_>) {
-        if !self.lost.is_empty() {
-            self.lost.remove(&attempted.key());
+        if !self.losses.is_empty() {
+            self.losses.remove(&attempted.key());
         }
     }
 }
@@ -230,10 +229,7 @@ impl Attempted<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
-            losses::MAX_LOST,
-        },
+        super::down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
         *,
     };
 
@@ -246,7 +242,7 @@ mod tests {
 
     impl EvidenceFixture {
         fn new() -> Self {
-            Self { evidence: Evidence::default(), now: Instant::now() }
+            Self { evidence: Evidence::new(), now: Instant::now() }
         }
 
         /// Sent a millisecond ago.
@@ -327,7 +323,7 @@ mod tests {
             }
             assert_eq!(causes, [ONCE, TWICE, COUNTS, COUNTS], "{domain:?}");
             fixture.pass("poison", domain);
-            assert_eq!(fixture.evidence.lost.len(), 0, "an answer clears it");
+            assert_eq!(fixture.evidence.losses.len(), 0, "an answer clears it");
         }
     }
 
@@ -380,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_kept_is_bounded_and_the_latest() {
+    async fn evidence_is_bounded_to_the_latest() {
         let mut fixture = EvidenceFixture::new();
         for n in 0..10 * MAX_DOMAINS {
             let name = format!("d{n}");
@@ -392,8 +388,8 @@ mod tests {
         for n in 0..2 * MAX_LOST {
             fixture.lose(&format!("m{n}"), None);
         }
-        assert!(fixture.evidence.lost.len() <= MAX_LOST);
+        assert!(fixture.evidence.losses.len() <= MAX_LOST);
         assert_eq!((fixture.lose("m19999", None), fixture.lose("m0", None)), (Cause::Sink, Cause::Sink));
-        assert!(fixture.evidence.domains.contains_key("always"));
+        assert!(fixture.evidence.domains.get(&"always".into()).is_some());
     }
 }

@@ -1,11 +1,8 @@
 //! The states of a breaker and what moves it between them. No clock, no lock: instants are arguments.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-/// Between two probes of an open breaker, over all routes of its sink.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+use super::down::PROBE_INTERVAL;
 
 /// Messages in flight for the sink right after it came back. Each confirmation adds one, which doubles the
 /// window per round trip.
@@ -15,7 +12,7 @@ const FIRST_WINDOW: usize = 10;
 pub struct Machine {
     state: MachineState,
     /// Counts changes of state. An outcome counts only in the epoch in which its message was claimed: a batch
-    /// sent before an outage says nothing about the sink after it.
+    /// sent before an outage is no evidence about the sink after it.
     epoch: u64,
     /// Messages that the routes of the sink may have in flight together.
     ceiling: usize,
@@ -157,6 +154,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_from_before_a_change_of_state_say_nothing() {
+    fn outcomes_from_before_a_change_of_state_are_ignored() {
         let mut fixture = MachineFixture::new();
         let (old, late) = (fixture.admit(1).unwrap(), fixture.admit(1).unwrap());
         fixture.fail(old, true);

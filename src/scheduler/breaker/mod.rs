@@ -7,7 +7,7 @@
 
 mod down;
 mod evidence;
-mod losses;
+mod latest;
 mod machine;
 mod streak;
 
@@ -42,10 +42,8 @@ pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
     inner: Mutex<Inner>,
-    /// Seats that are taken; what is granted for a claim under way is not yet.
+    /// Permits that are held; what is granted for a claim under way does not count yet.
     in_flight: AtomicUsize,
-    /// Domains that are down.
-    down: AtomicUsize,
     changed: Notify,
     /// Tasks that wait for a probe queue here, so that every route of the sink has its turn.
     turn: tokio::sync::Mutex<()>,
@@ -83,13 +81,12 @@ impl Breaker {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
         metrics.domains_down.set(0.0);
-        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::default(), last_error: None };
+        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::new(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
             inner: Mutex::new(inner),
             in_flight: AtomicUsize::new(0),
-            down: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -142,7 +139,7 @@ impl Breaker {
         lock(&self.inner).machine.state() == BreakerState::Closed
     }
 
-    /// Seats for up to `want` messages; `None` when none may leave now.
+    /// Permits for up to `want` messages; `None` when none may be sent now.
     pub(super) fn admit(self: &Arc<Self>, want: usize) -> Option<Admission> {
         let grant = self.with(|inner, now| inner.machine.admit(now, want))?;
         Some(Admission { breaker: Arc::clone(self), grant })
@@ -150,7 +147,7 @@ impl Breaker {
 
     /// Whether the domain of a message must be asked for before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
-        self.down.load(Ordering::Relaxed) > 0
+        lock(&self.inner).evidence.count_down() > 0
     }
 
     fn wait(
@@ -219,7 +216,7 @@ impl Breaker {
                 let cause = inner.evidence.failed(now, attempted);
                 let answered = !matches!(outcome, Outcome::Unavailable { .. });
                 if cause == Cause::Domain && answered {
-                    // The sink is there: what is wrong is the domain's.
+                    // The sink is reachable: the cause is the domain.
                     inner.machine.answered(grant);
                 } else {
                     inner.machine.failed(now, grant, cause == Cause::Sink);
@@ -243,10 +240,10 @@ impl Breaker {
 
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut inner = lock(&self.inner);
-        let before = inner.machine.state();
+        let (before, down_before) = (inner.machine.state(), inner.evidence.count_down());
         let result = change(&mut inner, Instant::now());
         let down = inner.evidence.count_down();
-        if self.down.swap(down, Ordering::Relaxed) != down {
+        if down != down_before {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.metrics.domains_down.set(down as f64);
         }
@@ -270,7 +267,7 @@ impl Breaker {
     }
 }
 
-/// Seats granted for one claim; those not taken are given back on drop.
+/// Permits granted for one claim; those not taken are returned on drop.
 pub(super) struct Admission {
     breaker: Arc<Breaker>,
     grant: ClaimGrant,

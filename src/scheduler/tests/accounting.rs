@@ -12,7 +12,7 @@ use crate::{
 const MANY: usize = 2500;
 
 #[tokio::test(start_paused = true)]
-async fn what_several_calls_would_settle_waits_for_the_store_and_is_settled_once() {
+async fn settlements_of_several_calls_wait_for_the_store_and_count_once() {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
     let store = TestStore::new(1);
@@ -35,7 +35,7 @@ async fn what_several_calls_would_settle_waits_for_the_store_and_is_settled_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settlement_that_is_refused_for_good_is_given_up_with_its_lease_and_makes_room() {
+async fn a_settlement_refused_for_good_is_dropped_with_its_lease() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let policy = Policy { max_in_flight: 1, ..policy() };
@@ -67,7 +67,7 @@ async fn what_is_released_is_due_when_it_was_due_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lateness_counts_from_the_due_time_or_from_the_acceptance_if_that_was_later() {
+async fn lateness_counts_from_the_later_of_due_time_and_acceptance() {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
     let store = TestStore::new(1);

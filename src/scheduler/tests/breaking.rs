@@ -45,7 +45,7 @@ async fn an_outage_burns_no_attempt_and_delays_no_other_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_probe_is_another_message_over_all_routes_and_there_is_one_a_second() {
+async fn probes_are_one_a_second_over_all_routes_each_with_another_message() {
     let store = TestStore::new(1);
     let (down, _away) = flapping(&store, MILLI);
     let breaker = Breaker::new("down");

@@ -144,7 +144,7 @@ async fn suspects_at_the_head_do_not_keep_others_from_probing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_makes_the_sink_drop_the_connection_ends_dead_and_the_others_pass() {
+async fn a_message_that_breaks_the_connection_ends_dead_and_the_others_pass() {
     // One among a stream; ten at the head, which fill the window of a slow start; one with a few others.
     for (poisons, others, gap) in [(1, 3000, 20 * MILLI), (10, 3000, 20 * MILLI), (1, 12, 5 * SECOND)] {
         let store = TestStore::new(1);

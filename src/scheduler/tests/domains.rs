@@ -97,7 +97,7 @@ async fn a_part_that_answers_with_failures_only_is_down_and_its_messages_live() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_part_pass() {
+async fn a_message_that_breaks_its_domain_ends_dead_and_the_others_pass() {
     let store = TestStore::new(1);
     let sink = FakeSink::with_domains(&store, part, |delivery| {
         if delivery.id.as_str().starts_with("poison") { Act::report(unavailable()) } else { Act::confirm(5 * MILLI) }
@@ -115,7 +115,7 @@ async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_pa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is_down() {
+async fn a_sink_that_is_up_again_is_noticed_behind_a_backlog_of_one_domain() {
     for outcome in [throttled(), unavailable()] {
         let store = TestStore::new(1);
         let is_down = Arc::new(AtomicBool::new(false));

@@ -22,7 +22,7 @@ async fn a_busy_stream_is_claimed_and_settled_in_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_route_waits_for_room_and_never_exceeds_it() {
+async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     let policy = Policy { max_in_flight: 20, ..policy() };

@@ -122,7 +122,7 @@ async fn each_message_goes_into_the_list_it_names_or_is_dead_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_list_of_many_that_cannot_take_it_counts_for_its_messages_and_leaves_the_breaker_closed() {
+async fn one_list_of_many_that_refuses_counts_for_its_messages_alone() {
     let store = TestStore::new(1);
     let breaker = Breaker::new("jobs");
     let render = Arc::new(|delivery: &Delivery| {
@@ -162,7 +162,7 @@ async fn a_list_that_cannot_take_it_opens_the_breaker_and_nothing_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_takes_several_transfers_is_counted_once_though_some_fail_and_replies_are_lost() {
+async fn a_batch_of_several_transfers_counts_once_despite_lost_replies() {
     for seed in 0..20 {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);

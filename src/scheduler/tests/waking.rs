@@ -41,7 +41,7 @@ async fn lost_wake_ups_cost_max_sleep_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn known_to_be_deaf_it_polls_every_second() {
+async fn without_a_subscription_it_polls_every_second() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let route = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy());
@@ -60,7 +60,7 @@ async fn known_to_be_deaf_it_polls_every_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_partition_looks_once_per_max_sleep() {
+async fn an_idle_partition_polls_once_per_max_sleep() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let _instance = Instance::of_one(&store, &sink);

@@ -60,7 +60,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
 }
 
 #[tokio::test]
-async fn a_redis_that_was_emptied_is_told_the_routes_before_anything_is_taken() {
+async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
     let mut bench = Bench::start().await;
     redis::cmd("FLUSHALL").exec_async(&mut bench.raw).await.expect("flushed");
     external::write(&mut bench.raw, "take members").await;
@@ -137,7 +137,7 @@ async fn a_large_hash_is_not_read_and_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_larger_than_sixteen_mebibytes_is_told_and_not_copied() {
+async fn content_beyond_sixteen_mebibytes_is_reported_and_not_copied() {
     let mut bench = Bench::start().await;
     bench.set("").await;
     let (large, fits) = (vec![b'x'; MAX_CONTENT + 1], vec![b'y'; MAX_CONTENT]);

@@ -120,7 +120,7 @@ async fn signals_of_sources_follow_their_keys_if_the_user_may_subscribe_to_them(
 }
 
 #[tokio::test]
-async fn a_subscription_that_fell_silent_is_noticed_within_five_seconds_and_comes_back() {
+async fn a_silent_subscription_is_noticed_within_five_seconds() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
     let mut listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL"));

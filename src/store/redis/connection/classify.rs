@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_denied_or_unknown_is_told_from_one_that_failed() {
+    fn a_denied_or_unknown_command_is_distinguished_from_a_failed_one() {
         for (line, expected) in [
             ("NOPERM this user has no permissions to run the 'info' command", true),
             ("ERR unknown command 'HELLO', with args beginning with: ", true),

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn links_of_before_are_replaced_when_a_master_is_lost_and_again_when_one_is_found() {
+    async fn earlier_links_are_replaced_when_a_master_is_lost_and_when_one_is_found() {
         let mastership = Mastership::default();
         let first = Instant::now();
         mastership.found(first);
