@@ -338,14 +338,16 @@ fn shown<T: Debug>(result: Result<T, StoreError>) -> String {
 impl Operation {
     /// Whether it may need memory.
     fn grows(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            // It may be remembered.
+            Operation::Cancel(cancellation) => cancellation.unseen && cancellation.record.is_some(),
             Operation::Schedule(_)
-                | Operation::Bury(_)
-                | Operation::Produce(_)
-                | Operation::Reschedule(..)
-                | Operation::Redrive(_)
-        )
+            | Operation::Bury(_)
+            | Operation::Produce(_)
+            | Operation::Reschedule(..)
+            | Operation::Redrive(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether doing it again at once leaves everything as it is, times included; `claim` is what it answered if it is one.
