@@ -52,7 +52,7 @@ impl Instance {
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
-        let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.bell().clone())).collect();
+        let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.signal().clone())).collect();
         let store = |connection| {
             let settings = names.iter().map(|(name, route)| RouteSettings {
                 name: name.clone(),
@@ -61,7 +61,7 @@ impl Instance {
                 remember: route.remember,
                 limits: route.limits,
             });
-            RedisStore::new(connection, prefix, settings).ringing_at_deaths(burials.clone())
+            RedisStore::new(connection, prefix, settings).notifying_of_deaths(burials.clone())
         };
 
         let mut wakes = backend.wakes();
@@ -71,8 +71,8 @@ impl Instance {
                 let partitions = (0..route.partitions)
                     .map(|number| {
                         let partition = Partition { route: name.clone(), number };
-                        let bell = wakes.bell(prefix, &partition);
-                        (partition, bell)
+                        let signal = wakes.signal(prefix, &partition);
+                        (partition, signal)
                     })
                     .collect();
                 let largest = config.server.max_payload + MAX_METADATA_BYTES + STORED_OVERHEAD_BYTES;
@@ -92,9 +92,9 @@ impl Instance {
             .collect();
         for inlet in &inlets {
             let Some(bells) = inlet.bells() else { continue };
-            wakes.ring_on(bells.channels.clone(), &bells.changed);
+            wakes.notify_on(bells.channels.clone(), &bells.changed);
             for number in 0..names[inlet.route()].partitions {
-                wakes.also_ring(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
+                wakes.also_notify(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
             }
         }
         let scheduler = Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed);

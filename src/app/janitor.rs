@@ -15,7 +15,7 @@ use crate::{
     config::RouteConfig,
     message::DeadLimits,
     metrics,
-    store::{Bell, Partition, StoreError, redis::RedisStore},
+    store::{Partition, StoreError, WakeSignal, redis::RedisStore},
 };
 
 /// Between two looks while messages die: as far as their number may be above the limit.
@@ -33,22 +33,22 @@ pub struct Janitor {
     partitions: u16,
     limits: DeadLimits,
     /// Rings when a message of the route died.
-    bell: Arc<Bell>,
+    signal: Arc<WakeSignal>,
 }
 
 impl Janitor {
     /// `None`: all are kept.
     pub fn new(route: &Arc<str>, config: &RouteConfig) -> Option<Self> {
         let (limits, partitions) = (config.dead, config.partitions);
-        (!limits.is_none()).then(|| Self { route: route.clone(), partitions, limits, bell: Arc::default() })
+        (!limits.is_none()).then(|| Self { route: route.clone(), partitions, limits, signal: Arc::default() })
     }
 
     pub fn route(&self) -> &Arc<str> {
         &self.route
     }
 
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    pub fn signal(&self) -> &Arc<WakeSignal> {
+        &self.signal
     }
 
     async fn work(&self, store: &RedisStore) {
@@ -75,11 +75,11 @@ impl Janitor {
         loop {
             let log = reports.iter().filter_map(Report::due).min();
             let Some(wake) = next.into_iter().chain(log).min() else {
-                self.bell.heard().await;
+                self.signal.notified().await;
                 return;
             };
             tokio::select! {
-                _ = self.bell.heard() => return,
+                _ = self.signal.notified() => return,
                 () = sleep_until(wake) => {}
             }
             for report in &mut *reports {

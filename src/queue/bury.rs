@@ -1,14 +1,13 @@
 //! Messages that are dead from the start.
 
-use std::collections::HashMap;
-
-use futures::future::try_join_all;
-
 use super::{Queue, QueueError, coalescer::size};
 use crate::{
     message::{DeadReason, NewMessage},
     metrics,
-    store::redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES},
+    store::{
+        Partition,
+        redis::{MAX_CALL_BYTES, MAX_ERROR_BYTES},
+    },
 };
 
 /// Messages in one script call: they are rare, and may be larger than others.
@@ -20,29 +19,23 @@ impl Queue {
     ///
     /// # Errors
     /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
-    pub async fn inter(
+    pub async fn bury(
         &self,
         route: &str,
         messages: Vec<(NewMessage, String)>,
     ) -> Result<Vec<(NewMessage, String)>, QueueError> {
         let found = self.route(route)?;
-        let mut parts: HashMap<u16, Vec<(NewMessage, String)>> = HashMap::new();
-        for one in messages {
-            parts.entry(one.0.id.partition(found.count())).or_default().push(one);
-        }
-        let left = try_join_all(parts.into_iter().map(async |(number, part)| {
-            let (partition, _) = &found.partitions[usize::from(number)];
-            let mut left = Vec::new();
+        let bury = async |partition: &Partition, part: Vec<(NewMessage, String)>| {
+            let mut taken = Vec::with_capacity(part.len());
             for batch in batches(&part) {
-                let taken = self.registry.when_open(|| self.store.inter(partition, batch)).await?;
-                let of_batch = batch.iter().zip(taken).filter(|(_, taken)| !taken).map(|(one, _)| one.clone());
-                let before = left.len();
-                left.extend(of_batch);
-                metrics::dead(route, DeadReason::Invalid, (batch.len() - (left.len() - before)) as u64);
+                let of_batch = self.registry.when_open(|| self.store.bury(partition, batch)).await?;
+                metrics::dead(route, DeadReason::Invalid, of_batch.iter().filter(|taken| **taken).count() as u64);
+                taken.extend(of_batch);
             }
-            Ok::<_, QueueError>(left)
-        }))
-        .await?;
+            Ok(part.into_iter().zip(taken).map(|(one, taken)| (!taken).then_some(one)).collect())
+        };
+        let left =
+            found.scatter(messages, |(message, _)| &message.id, |partition, _, part| bury(partition, part)).await?;
         Ok(left.into_iter().flatten().collect())
     }
 }

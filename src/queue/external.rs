@@ -1,6 +1,6 @@
 //! Messages that other programs keep on the queue's Redis, moved into a route.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 
@@ -8,13 +8,16 @@ use super::{Queue, QueueError};
 use crate::{
     message::{DeadReason, MessageId},
     metrics,
-    store::redis::{Foreign, ForeignDue, ForeignEntry, Room, Verdict},
+    store::{
+        Partition,
+        redis::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity},
+    },
 };
 
 impl Queue {
     /// What is due in `place`, and when the next one will be.
-    pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, QueueError> {
-        Ok(self.store.foreign_due(place).await?)
+    pub async fn external_due(&self, place: &ExternalPlace) -> Result<ExternalDue, QueueError> {
+        Ok(self.store.external_due(place).await?)
     }
 
     /// Moves what a look found, if it is still there. `via` is the source's name. One verdict each, in order.
@@ -25,46 +28,34 @@ impl Queue {
         &self,
         route: &str,
         via: &str,
-        place: &Foreign,
-        entries: &[ForeignEntry],
-    ) -> Result<Vec<Verdict>, QueueError> {
+        place: &ExternalPlace,
+        entries: &[ExternalEntry],
+    ) -> Result<Vec<MoveOutcome>, QueueError> {
         let found = self.route(route)?;
-        let mut parts: HashMap<u16, (Vec<usize>, Vec<ForeignEntry>)> = HashMap::new();
-        for (at, entry) in entries.iter().enumerate() {
-            let (places, part) = parts.entry(entry.id.partition(found.count())).or_default();
-            places.push(at);
-            part.push(entry.clone());
-        }
-        let answers = try_join_all(parts.into_iter().map(async |(number, (places, part))| {
-            let (partition, _) = &found.partitions[usize::from(number)];
+        let take = async |partition: &Partition, part: Vec<ExternalEntry>| {
             let verdicts =
                 self.registry.when_open(|| self.store.take(partition, place, found.max_payload, &part)).await?;
             let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
-            metrics::scheduled(route, via, count(Verdict::Taken));
-            metrics::dead(route, DeadReason::Invalid, count(Verdict::Invalid));
-            Ok::<_, QueueError>(places.into_iter().zip(verdicts).collect::<Vec<_>>())
-        }))
-        .await?;
-        let mut verdicts = vec![Verdict::Left; entries.len()];
-        for (at, verdict) in answers.into_iter().flatten() {
-            verdicts[at] = verdict;
-        }
-        Ok(verdicts)
+            metrics::scheduled(route, via, count(MoveOutcome::Taken));
+            metrics::dead(route, DeadReason::Invalid, count(MoveOutcome::Invalid));
+            Ok(verdicts)
+        };
+        found.scatter(entries.to_vec(), |entry| &entry.id, |partition, _, part| take(partition, part)).await
     }
 
-    /// Whether some of these, which were left for want of room, would be taken now.
-    pub async fn room(&self, route: &str, ids: &[MessageId]) -> Result<Room, QueueError> {
+    /// Whether some of these, which were left for want of capacity, would be taken now.
+    pub async fn capacity(&self, route: &str, ids: &[MessageId]) -> Result<PendingCapacity, QueueError> {
         let found = self.route(route)?;
         let numbers: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
-        let asked = numbers.into_iter().map(|number| self.store.room(&found.partitions[usize::from(number)].0));
-        let rooms = try_join_all(asked).await?;
-        let has = |room| rooms.contains(&room);
-        Ok(if has(Room::Free) || rooms.is_empty() {
-            Room::Free
-        } else if has(Room::Full) {
-            Room::Full
+        let asked = numbers.into_iter().map(|number| self.store.capacity(&found.partitions[usize::from(number)].0));
+        let capacities = try_join_all(asked).await?;
+        let has = |capacity| capacities.contains(&capacity);
+        Ok(if has(PendingCapacity::Free) || capacities.is_empty() {
+            PendingCapacity::Free
+        } else if has(PendingCapacity::Full) {
+            PendingCapacity::Full
         } else {
-            Room::Paused
+            PendingCapacity::Paused
         })
     }
 

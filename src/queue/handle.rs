@@ -1,8 +1,4 @@
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     Page, QueueError, RouteStats,
@@ -93,25 +89,13 @@ impl Queue {
             return Err(StoreError::Refused { slug: "too-large".into(), text }.into());
         }
         messages.iter().try_for_each(|message| check_due(message.due))?;
-        let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
-        let mut parts: HashMap<u16, Vec<NewMessage>> = HashMap::new();
-        let total = messages.len();
-        for (place, message) in messages.into_iter().enumerate() {
-            let number = message.id.partition(found.count());
-            places.entry(number).or_default().push(place);
-            parts.entry(number).or_default().push(message);
-        }
-        let answers = try_join_all(parts.into_iter().map(async |(number, part)| {
-            let (_, coalescer) = &found.partitions[usize::from(number)];
-            let answers = coalescer.schedule(part).await?;
-            Ok::<_, QueueError>(places[&number].iter().copied().zip(answers).collect::<Vec<_>>())
-        }))
-        .await?;
-        let mut ordered: Vec<Option<Scheduled>> = vec![None; total];
-        for (place, answer) in answers.into_iter().flatten() {
-            ordered[place] = Some(answer);
-        }
-        let scheduled: Vec<Scheduled> = ordered.into_iter().flatten().collect();
+        let scheduled = found
+            .scatter(
+                messages,
+                |message| &message.id,
+                |_, coalescer, part| async { Ok(coalescer.schedule(part).await?) },
+            )
+            .await?;
         let new = scheduled
             .iter()
             .filter(|one| matches!(one.status, ScheduleStatus::Scheduled | ScheduleStatus::Revived))

@@ -11,6 +11,7 @@ mod handle;
 mod merge;
 mod pending;
 mod registry;
+mod scatter;
 
 pub use handle::{Queue, check_due};
 pub use registry::StartError;

@@ -5,19 +5,19 @@ use std::time::Duration;
 use rand::{RngExt, rngs::StdRng};
 use tokio::time::Instant;
 
-use super::{breaker::Attempted, held::Held, route::Route, settler::Settler};
+use super::{breaker::Attempted, held::Held, route::ActiveRoute, settler::Settler};
 use crate::{
     message::{
         DeadReason, Metadata,
         codec::{self, DecodeError},
     },
-    scheduler::decide::{Decision, Verdict, decide},
+    scheduler::decide::{Attribution, Decision, decide},
     sink::{Delivery, Domain, Outcome},
-    store::{Claimed, End},
+    store::{ClaimEnd, Claimed},
     time::ServerClock,
 };
 
-/// How long a message that a later release wrote stays away from this one: seldom enough to cost nothing, while an
+/// How long a message that a later release wrote is deferred: long enough to cost nothing, while an
 /// instance of that release has its chance every time.
 const LATER_RELEASE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -30,23 +30,23 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Reads what was stored. `clock`: as the claim told it. `None` when it cannot be sent, and is with the settler: it is
+    /// Reads what was stored. `clock`: that of the claim. `None` when it cannot be sent, and is with the settler: it is
     /// dead, or a later release's.
     pub fn open(
-        route: &Route,
+        route: &ActiveRoute,
         settler: &Settler,
         clock: &ServerClock,
         claimed: Claimed,
         held: Held,
     ) -> Option<(Self, Delivery)> {
-        let bury = |held, reason, error| settler.settle(held, End::Bury { reason, error });
+        let bury = |held, reason, error| settler.settle(held, ClaimEnd::Bury { reason, error });
         let message = match codec::decode(&claimed.body) {
             Ok(message) => message,
             Err(error @ DecodeError::Version(_)) => {
                 route.unreadable.call_once(|| {
                     tracing::error!(route = %route.name, %error, "left to instances of that release: is one running?");
                 });
-                settler.settle(held, End::Defer { pause: LATER_RELEASE_PAUSE });
+                settler.settle(held, ClaimEnd::Defer { pause: LATER_RELEASE_PAUSE });
                 return None;
             }
             Err(error) => {
@@ -80,30 +80,30 @@ impl Attempt {
         (outcome, domain): (&Outcome, Option<&Domain>),
         sent: Instant,
         clock: &ServerClock,
-        (route, settler, rng): (&Route, &Settler, &mut StdRng),
+        (route, settler, rng): (&ActiveRoute, &Settler, &mut StdRng),
     ) {
         let verdict = self.observe((outcome, domain), sent, clock, route, rng.random());
         let end = match decide(outcome, verdict, self.number, self.max_attempts, &route.policy.retry, rng) {
-            Decision::Ack => End::Ack,
-            Decision::Retry { delay } => End::Retry { delay, error: text(outcome, verdict) },
+            Decision::Ack => ClaimEnd::Ack,
+            Decision::Retry { delay } => ClaimEnd::Retry { delay, error: text(outcome, verdict) },
             Decision::Bury(reason) => {
-                self.held.seat.forget((&route.name, &self.held.lease.id));
-                End::Bury { reason, error: text(outcome, verdict) }
+                self.held.sink_permit.forget((&route.name, &self.held.lease.id));
+                ClaimEnd::Bury { reason, error: text(outcome, verdict) }
             }
-            Decision::Defer { pause } => End::Defer { pause },
+            Decision::Defer { pause } => ClaimEnd::Defer { pause },
         };
         settler.settle(self.held, end);
     }
 
-    /// Reports to the breaker and the metrics. `share` as in `Seat::wait`.
+    /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`.
     pub fn observe(
         &mut self,
         (outcome, domain): (&Outcome, Option<&Domain>),
         sent: Instant,
         clock: &ServerClock,
-        route: &Route,
+        route: &ActiveRoute,
         share: f64,
-    ) -> Verdict {
+    ) -> Attribution {
         let now = Instant::now();
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
         if let Some(kind) = outcome.failure_kind() {
@@ -113,14 +113,14 @@ impl Attempt {
             route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
         }
         let attempted = Attempted { route: &route.name, id: &self.held.lease.id, sent, domain, outcome };
-        self.held.seat.conclude(&attempted, share)
+        self.held.sink_permit.conclude(&attempted, share)
     }
 }
 
-fn text(outcome: &Outcome, verdict: Verdict) -> String {
+fn text(outcome: &Outcome, verdict: Attribution) -> String {
     let error = outcome.error().unwrap_or_default();
     match (outcome, verdict) {
-        (Outcome::Unavailable { .. }, Verdict::Counts) => {
+        (Outcome::Unavailable { .. }, Attribution::Counts) => {
             format!("{error}; again and again with this message, while others get through")
         }
         _ => error.to_owned(),

@@ -11,13 +11,13 @@ use tokio::{
 use super::{
     attempt::Attempt,
     held::Held,
-    route::{Route, Target},
+    route::{ActiveRoute, Target},
     settler::Settler,
     transfer::Transfers,
 };
 use crate::{
     sink::{Delivery, Outcome, Report, Reported, Sink},
-    store::{Claimed, End, Partition},
+    store::{ClaimEnd, Claimed, Partition},
     time::ServerClock,
 };
 
@@ -30,8 +30,8 @@ const START_MARGIN: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_millis(100);
 
 /// What one claim brought.
-pub struct Batch {
-    pub route: Arc<Route>,
+pub struct ClaimedBatch {
+    pub route: Arc<ActiveRoute>,
     pub partition: Partition,
     pub settler: Settler,
     pub clock: ServerClock,
@@ -40,8 +40,8 @@ pub struct Batch {
 }
 
 /// Attempts by their place in the batch that the sink sees; empty once concluded.
-struct Flight {
-    route: Arc<Route>,
+struct SinkBatch {
+    route: Arc<ActiveRoute>,
     settler: Settler,
     clock: ServerClock,
     rng: StdRng,
@@ -49,7 +49,7 @@ struct Flight {
     attempts: Vec<Option<Attempt>>,
 }
 
-impl Batch {
+impl ClaimedBatch {
     /// Ends when every message is with the settler.
     pub async fn run(mut self) {
         let (attempts, deliveries) = self.open();
@@ -59,7 +59,7 @@ impl Batch {
         match &self.route.target {
             Target::Sink { sink, .. } => {
                 let sink = Arc::clone(sink);
-                let flight = Flight {
+                let flight = SinkBatch {
                     route: self.route,
                     settler: self.settler,
                     clock: self.clock,
@@ -109,7 +109,7 @@ impl Batch {
                 continue;
             };
             if let Some(pause) = self.wait(&attempt.held, &delivery) {
-                self.settler.settle(attempt.held, End::Defer { pause });
+                self.settler.settle(attempt.held, ClaimEnd::Defer { pause });
                 continue;
             }
             attempts.push(attempt);
@@ -122,11 +122,11 @@ impl Batch {
     fn wait(&mut self, held: &Held, delivery: &Delivery) -> Option<Duration> {
         let Target::Sink { sink, breaker } = &self.route.target else { return None };
         let domain = if breaker.has_domains_down() { sink.domain(delivery) } else { None };
-        held.seat.wait((&delivery.route, &delivery.id), domain.as_ref(), self.rng.random())
+        held.sink_permit.wait((&delivery.route, &delivery.id), domain.as_ref(), self.rng.random())
     }
 }
 
-impl Flight {
+impl SinkBatch {
     /// The sink runs in a task of its own: its panic or its endless loop is not ours.
     async fn send(mut self, sink: Arc<dyn Sink>, deliveries: Vec<Delivery>) {
         let limit = sink.timeout();
@@ -161,7 +161,7 @@ impl Flight {
     }
 
     fn conclude(&mut self, Reported { index, domain, outcome }: &Reported) {
-        // A second outcome for the same message says nothing.
+        // A second outcome for the same message is ignored.
         if let Some(attempt) = self.attempts.get_mut(*index).and_then(Option::take) {
             let route = (&*self.route, &self.settler, &mut self.rng);
             attempt.conclude((outcome, domain.as_ref()), self.sent, &self.clock, route);

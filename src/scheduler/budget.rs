@@ -1,7 +1,7 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
-//! A claimer reserves `Room` before it claims and gives back what the claim did not use. Each claimed
-//! message carries its `Permit` until its settlement was answered.
+//! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
+//! message carries its `BudgetPermit` until its settlement was answered.
 
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ impl Budget {
 
     /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
     /// one largest message's bytes are free.
-    pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Room> {
+    pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
         let mut free = lock(&self.free);
         if !self.fits(&free) || messages == 0 {
             return None;
@@ -49,13 +49,13 @@ impl Budget {
         let bytes = signed(bytes).max(self.largest).min(free.bytes);
         free.messages -= messages;
         free.bytes -= bytes;
-        Some(Room { budget: Arc::clone(self), messages, bytes })
+        Some(Reservation { budget: Arc::clone(self), messages, bytes })
     }
 
     /// Waits while full. Cancel-safe.
-    pub async fn room(&self) {
+    pub async fn available(&self) {
         loop {
-            // Registered before the look, so that what is freed in between is heard.
+            // Registered before the check, so that nothing freed in between is missed.
             let freed = self.freed.notified();
             if self.fits(&lock(&self.free)) {
                 return;
@@ -64,7 +64,7 @@ impl Budget {
         }
     }
 
-    /// Messages in flight. Room that is reserved for a claim holds none yet.
+    /// Messages in flight; a reservation counts none until they are claimed.
     pub fn in_flight(&self) -> usize {
         lock(&self.free).claimed
     }
@@ -89,13 +89,13 @@ fn signed(bytes: u64) -> i64 {
 
 /// Reserved for one claim.
 #[derive(Debug)]
-pub struct Room {
+pub struct Reservation {
     budget: Arc<Budget>,
     messages: u32,
     bytes: i64,
 }
 
-impl Room {
+impl Reservation {
     pub fn messages(&self) -> u32 {
         self.messages
     }
@@ -105,16 +105,16 @@ impl Room {
     }
 
     /// The part that one claimed message of so many bytes takes.
-    pub fn permit(&mut self, bytes: usize) -> Permit {
+    pub fn permit(&mut self, bytes: usize) -> BudgetPermit {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.messages = self.messages.saturating_sub(1);
         self.bytes -= bytes;
         lock(&self.budget.free).claimed += 1;
-        Permit { budget: Arc::clone(&self.budget), bytes }
+        BudgetPermit { budget: Arc::clone(&self.budget), bytes }
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.give_back(self.messages, self.bytes);
     }
@@ -122,12 +122,12 @@ impl Drop for Room {
 
 /// One message's share; free again on drop.
 #[derive(Debug)]
-pub struct Permit {
+pub struct BudgetPermit {
     budget: Arc<Budget>,
     bytes: i64,
 }
 
-impl Drop for Permit {
+impl Drop for BudgetPermit {
     fn drop(&mut self) {
         lock(&self.budget.free).claimed -= 1;
         self.budget.give_back(1, self.bytes);
@@ -141,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_claim_did_not_use_is_free_again() {
+    fn capacity_that_a_claim_did_not_use_is_free_again() {
         let budget = Budget::new(10, 1000, 100);
-        let mut room = budget.reserve(8, 500).unwrap();
-        assert_eq!((room.messages(), room.bytes(), budget.in_flight()), (8, 500, 0));
-        let permit = room.permit(60);
+        let mut reservation = budget.reserve(8, 500).unwrap();
+        assert_eq!((reservation.messages(), reservation.bytes(), budget.in_flight()), (8, 500, 0));
+        let permit = reservation.permit(60);
         assert_eq!(budget.in_flight(), 1);
-        drop(room);
+        drop(reservation);
         assert_eq!(budget.in_flight(), 1);
         drop(permit);
         assert_eq!(budget.in_flight(), 0);
@@ -156,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_while_a_largest_message_would_not_fit() {
+    fn the_budget_is_full_while_a_largest_message_would_not_fit() {
         let budget = Budget::new(10, 1000, 100);
         let permit = budget.reserve(1, 1000).unwrap().permit(901);
         assert!(budget.reserve(1, 1).is_none());
-        assert!(budget.room().now_or_never().is_none());
+        assert!(budget.available().now_or_never().is_none());
         drop(permit);
-        assert!(budget.room().now_or_never().is_some());
+        assert!(budget.available().now_or_never().is_some());
     }
 
     #[test]
-    fn a_message_larger_than_configured_passes_and_is_paid_for() {
+    fn a_message_larger_than_configured_passes_and_counts() {
         let budget = Budget::new(10, 1000, 100);
         let permit = budget.reserve(1, 100).unwrap().permit(5000);
         assert!(budget.reserve(1, 1).is_none());
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_is_told() {
+    async fn a_waiting_claim_is_notified_of_free_capacity() {
         let budget = Budget::new(1, 1000, 100);
-        let room = budget.reserve(1, 100).unwrap();
-        let waiting = budget.room();
+        let reservation = budget.reserve(1, 100).unwrap();
+        let waiting = budget.available();
         tokio::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
-        drop(room);
+        drop(reservation);
         assert!(waiting.now_or_never().is_some());
     }
 }

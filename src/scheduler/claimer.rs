@@ -1,10 +1,9 @@
 //! One partition's sleeper: registers, polls, sleeps.
 //!
-//! The bell rings whenever its subscription comes about, the first time too, so that a poll follows: nothing that
-//! rings after that is missed. Until then, and while it is known to be lost, the fallback is a second. A poll is a
-//! claim; its reply says when the next is worth it (`View`). In between it sleeps until that, a ring, or the
-//! fallback. While nothing may leave (breaker open, no capacity) an overdue head is not polled again; only
-//! expired leases are recovered then.
+//! The wake signal also notifies when its subscription is established, and a poll follows: no later wake-up is missed.
+//! While the subscription is down, the fallback is one second. A poll is a claim; its reply determines the next one
+//! (`View`). In between the claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
+//! (breaker open, no capacity) an overdue head is not polled again; only expired leases are recovered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,20 +16,20 @@ use tokio::{
 };
 
 use super::{
-    batch::Batch,
+    batch::ClaimedBatch,
     breaker::Admission,
-    budget::Room,
+    budget::Reservation,
     held::Held,
-    pace::{Catch, Pace},
-    route::Route,
+    pace::{ClaimYield, Pace},
+    route::ActiveRoute,
     settler::Settler,
-    sharing::{Courtesy, OVERDUE},
-    store_backoff::{Patience, is_outage},
-    view::{View, Wake, overdue},
+    sharing::{OVERDUE, SharingDelay},
+    store_backoff::{StoreBackoff, is_outage},
+    view::{View, Wakeup, overdue},
 };
 use crate::{
     message::DeadReason,
-    store::{Bell, Claim, ClaimRequest, Lease, Partition, Ring, Suspects},
+    store::{Claim, ClaimRequest, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -45,8 +44,8 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 /// How long suspects are put off while another one is in flight in this process.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two calls for the other instances.
-const CALL_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two wake-ups of the other instances.
+const WAKE_OTHERS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long recovery waits where it would do harm or nothing: after leases that seemed expired but were not, while
 /// settlements wait for an answer, and after an outage of so long, for the settlements of other instances: each of
@@ -54,20 +53,20 @@ const CALL_INTERVAL: Duration = Duration::from_secs(1);
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Claimer {
-    route: Arc<Route>,
+    route: Arc<ActiveRoute>,
     partition: Partition,
-    bell: Arc<Bell>,
+    signal: Arc<WakeSignal>,
     settler: Settler,
     shutdown: watch::Receiver<bool>,
     rng: StdRng,
     view: View,
-    courtesy: Courtesy,
+    sharing_delay: SharingDelay,
     pace: Pace,
-    patience: Patience,
+    backoff: StoreBackoff,
     /// Of the latest claim.
     sequence: u64,
-    /// Other instances are not called before.
-    call_from: Instant,
+    /// Other instances are not woken before.
+    wake_others_from: Instant,
     /// Expired leases are not recovered before.
     recover_from: Instant,
     /// The store's latest answer.
@@ -78,17 +77,17 @@ pub struct Claimer {
 }
 
 /// What a claim needs before it is sent.
-struct Leave {
+struct ClaimCapacity {
     /// The right to have a suspect in flight.
     alone: Option<OwnedSemaphorePermit>,
     admission: Admission,
-    room: Room,
+    reservation: Reservation,
 }
 
 impl Claimer {
     pub fn new(
-        route: &Arc<Route>,
-        (partition, bell): (Partition, Arc<Bell>),
+        route: &Arc<ActiveRoute>,
+        (partition, signal): (Partition, Arc<WakeSignal>),
         settler: Settler,
         shutdown: watch::Receiver<bool>,
         seed: u64,
@@ -97,16 +96,16 @@ impl Claimer {
         Self {
             route: Arc::clone(route),
             partition,
-            bell,
+            signal,
             settler,
             shutdown,
             rng: StdRng::seed_from_u64(seed),
             view: View::new(now),
-            courtesy: Courtesy::default(),
+            sharing_delay: SharingDelay::default(),
             pace: Pace::new(route.max_in_flight()),
-            patience: Patience::default(),
+            backoff: StoreBackoff::default(),
             sequence: 0,
-            call_from: now,
+            wake_others_from: now,
             recover_from: now,
             answered: now,
             took: Duration::ZERO,
@@ -116,7 +115,7 @@ impl Claimer {
 
     /// Until shutdown; then until what is being sent is with the settler.
     pub async fn run(mut self) {
-        while self.poll_is_due().await && self.may_leave().await {
+        while self.poll_is_due().await && self.may_claim().await {
             self.poll().await;
         }
         while let Some(end) = self.batches.join_next().await {
@@ -131,7 +130,7 @@ impl Claimer {
                 return false;
             }
             let now = Instant::now();
-            let (at, wake) = self.view.next(self.max_sleep(), self.courtesy.wait(), self.recover_from);
+            let (at, wake) = self.view.next(self.max_sleep(), self.sharing_delay.wait(), self.recover_from);
             if at <= now {
                 return true;
             }
@@ -139,22 +138,22 @@ impl Claimer {
                 biased;
                 () = stopped(&mut self.shutdown) => return false,
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
-                ring = self.bell.heard() => {
-                    self.route.metrics.woke(match ring {
-                        Ring::Notify | Ring::Call => "notify",
-                        Ring::Resubscribe => "resubscribe",
+                reason = self.signal.notified() => {
+                    self.route.metrics.woke(match reason {
+                        WakeReason::HeadEarlier | WakeReason::Overdue => "notify",
+                        WakeReason::Subscription => "resubscribe",
                     });
-                    match ring {
-                        Ring::Notify => {}
-                        Ring::Call => self.courtesy.called(),
-                        Ring::Resubscribe => self.view.again = true,
+                    match reason {
+                        WakeReason::HeadEarlier => {}
+                        WakeReason::Overdue => self.sharing_delay.reset(),
+                        WakeReason::Subscription => self.view.again = true,
                     }
-                    self.view.rung.get_or_insert(Instant::now());
+                    self.view.woken.get_or_insert(Instant::now());
                     self.pace.refresh();
                 }
                 () = sleep_until(at) => self.route.metrics.woke(match wake {
-                    Wake::Timer => "timer",
-                    Wake::Fallback => "fallback",
+                    Wakeup::Timer => "timer",
+                    Wakeup::Fallback => "fallback",
                 }),
             }
         }
@@ -162,11 +161,11 @@ impl Claimer {
 
     fn max_sleep(&self) -> Duration {
         let max_sleep = self.route.max_sleep;
-        if self.bell.is_listening() { max_sleep } else { max_sleep.min(UNHEARD_SLEEP) }
+        if self.signal.is_listening() { max_sleep } else { max_sleep.min(UNHEARD_SLEEP) }
     }
 
     /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
-    async fn may_leave(&mut self) -> bool {
+    async fn may_claim(&mut self) -> bool {
         let overdue_since = self.view.overdue_since().unwrap_or_else(Instant::now);
         loop {
             let route = Arc::clone(&self.route);
@@ -176,14 +175,14 @@ impl Claimer {
                     sleep_until(at).await;
                 }
                 route.target.breaker().ready().await;
-                route.budget.room().await;
+                route.budget.available().await;
             };
             let lease_ends = self.view.lease.unwrap_or(self.view.polled + self.max_sleep()).max(self.recover_from);
-            let call_at = (overdue_since + OVERDUE).max(self.call_from);
+            let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
                 () = stopped(&mut self.shutdown) => return false,
-                () = sleep_until(call_at) => self.call_others().await,
+                () = sleep_until(wake_others_at) => self.wake_others().await,
                 () = ready => return true,
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 () = sleep_until(lease_ends) => self.recover().await,
@@ -192,35 +191,35 @@ impl Claimer {
     }
 
     /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
-    async fn call_others(&mut self) {
-        self.call_from = Instant::now() + CALL_INTERVAL;
+    async fn wake_others(&mut self) {
+        self.wake_others_from = Instant::now() + WAKE_OTHERS_INTERVAL;
         if self.view.has_due() && self.route.target.breaker().is_closed() {
-            // It is a help, and repeated.
-            let _ = self.route.store.call_all(&self.partition).await;
+            // It only helps, and is repeated.
+            let _ = self.route.store.wake_all(&self.partition).await;
         }
     }
 
-    /// Claims, and sends what it got. Does nothing where something that may leave has just changed.
+    /// Claims, and sends what it got. Does nothing when the capacity has just been used up.
     async fn poll(&mut self) {
-        let Some(leave) = self.leave() else { return };
+        let Some(capacity) = self.reserve() else { return };
         self.sequence += 1;
         let mut request = ClaimRequest {
             claimant: self.route.instance,
             sequence: self.sequence,
             again: false,
-            suspects: match leave.alone {
+            suspects: match capacity.alone {
                 Some(_) => Suspects::One,
                 None if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
                 None => Suspects::PutOff(Duration::ZERO),
             },
-            limit: leave.room.messages(),
-            max_bytes: leave.room.bytes(),
+            limit: capacity.reservation.messages(),
+            max_bytes: capacity.reservation.bytes(),
             // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
             // and what was claimed would be released and claimed again for ever.
             lease: self.route.policy.lease + self.took,
         };
-        // This poll answers every ring before it.
-        let _ = self.bell.heard().now_or_never();
+        // This poll serves every wake-up before it.
+        let _ = self.signal.notified().now_or_never();
         self.pace.start(Instant::now());
         loop {
             match self.route.store.claim(&self.partition, request).await {
@@ -230,16 +229,16 @@ impl Claimer {
                     // A repeated claim may have begun its lease long ago.
                     let left = claim.token.0.saturating_sub(claim.clock.micros);
                     let lease_ends = claim.clock.taken + Duration::from_micros(left);
-                    return self.claimed(claim, leave, lease_ends).await;
+                    return self.claimed(claim, capacity, lease_ends).await;
                 }
                 Err(error) => {
-                    let wait = self.patience.wait(&self.partition, "claim", &error);
+                    let wait = self.backoff.wait(&self.partition, "claim", &error);
                     if is_outage(&error) {
                         // Messages may be claimed: until an answer comes, they are held, and asked for again.
                         request.again = true;
                         sleep(wait).await;
                     } else {
-                        drop(leave);
+                        drop(capacity);
                         self.view.again = true;
                         return self.pause(wait).await;
                     }
@@ -248,23 +247,23 @@ impl Claimer {
         }
     }
 
-    fn leave(&mut self) -> Option<Leave> {
+    fn reserve(&mut self) -> Option<ClaimCapacity> {
         let suspects = Arc::clone(&self.route.suspects);
         let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         let admission = self.route.target.breaker().admit(MAX_MESSAGES as usize)?;
-        let room = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
-        Some(Leave { alone, admission, room })
+        let reservation = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
+        Some(ClaimCapacity { alone, admission, reservation })
     }
 
-    async fn claimed(&mut self, claim: Claim, leave: Leave, lease_ends: Instant) {
+    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, lease_ends: Instant) {
         let expired = self.view.update(&claim, Instant::now());
-        self.courtesy.polled(&claim, self.rng.random());
-        self.pace.caught(caught(&claim));
+        self.sharing_delay.polled(&claim, self.rng.random());
+        self.pace.claimed(claim_yield(&claim));
         if claim.orphans > 0 {
             tracing::error!(partition = %self.partition, count = claim.orphans, "ids without a body are dead now");
             self.route.metrics.dead(DeadReason::Orphan, claim.orphans.into());
         }
-        self.send(claim, leave, lease_ends);
+        self.send(claim, capacity, lease_ends);
         if expired {
             self.recover().await;
         }
@@ -272,13 +271,18 @@ impl Claimer {
 
     fn store_answered(&mut self) {
         let now = Instant::now();
-        if self.patience.answered() && now >= self.answered + RECOVERY_PAUSE {
+        if self.backoff.answered() && now >= self.answered + RECOVERY_PAUSE {
             self.recover_from = self.recover_from.max(now + RECOVERY_PAUSE);
         }
         self.answered = now;
     }
 
-    fn send(&mut self, claim: Claim, Leave { mut alone, mut admission, mut room }: Leave, lease_ends: Instant) {
+    fn send(
+        &mut self,
+        claim: Claim,
+        ClaimCapacity { mut alone, mut admission, mut reservation }: ClaimCapacity,
+        lease_ends: Instant,
+    ) {
         if claim.messages.is_empty() {
             return;
         }
@@ -287,13 +291,13 @@ impl Claimer {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
-                seat: admission.seat(),
-                _permit: room.permit(claimed.body.len()),
+                sink_permit: admission.sink_permit(),
+                _permit: reservation.permit(claimed.body.len()),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)
         });
-        let batch = Batch {
+        let batch = ClaimedBatch {
             route: Arc::clone(&self.route),
             partition: self.partition.clone(),
             settler: self.settler.clone(),
@@ -336,7 +340,7 @@ impl Claimer {
             }
             Err(error) => {
                 self.view.lease = Some(Instant::now());
-                let wait = self.patience.wait(&self.partition, "recover", &error);
+                let wait = self.backoff.wait(&self.partition, "recover", &error);
                 self.pause(wait).await;
             }
         }
@@ -351,13 +355,13 @@ impl Claimer {
     }
 }
 
-fn caught(claim: &Claim) -> Catch {
+fn claim_yield(claim: &Claim) -> ClaimYield {
     let more = !claim.paused && claim.next_due.is_some_and(|due| overdue(claim, due.get()));
     match claim.messages.len() {
         // An orphan, or a suspect that was put off, was progress.
-        0 if more && claim.suspects == 0 && claim.orphans == 0 => Catch::Fruitless,
-        0 => Catch::Empty,
-        count => Catch::Messages { count, more },
+        0 if more && claim.suspects == 0 && claim.orphans == 0 => ClaimYield::Fruitless,
+        0 => ClaimYield::Empty,
+        count => ClaimYield::Messages { count, more },
     }
 }
 
@@ -365,7 +369,7 @@ fn stopping(shutdown: &watch::Receiver<bool>) -> bool {
     *shutdown.borrow() || shutdown.has_changed().is_err()
 }
 
-/// Ends at shutdown, which is also when its sender is gone. Cancel-safe.
+/// Ends at shutdown or when its sender is dropped. Cancel-safe.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|stop| *stop).await;
 }

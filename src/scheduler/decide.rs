@@ -8,7 +8,7 @@ use crate::{message::DeadReason, retry::RetryPolicy, sink::Outcome};
 
 /// What a failed attempt is put down to, as far as the message is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Attribution {
     /// The message: the attempt counts.
     Counts,
     /// Its destination, or not known yet: nothing counts, and the message is due again after this time.
@@ -33,7 +33,7 @@ pub enum Decision {
 /// `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
 pub fn decide(
     outcome: &Outcome,
-    verdict: Verdict,
+    verdict: Attribution,
     attempt: u32,
     max_attempts: Option<u32>,
     policy: &RetryPolicy,
@@ -42,7 +42,7 @@ pub fn decide(
     let retry_after = match (outcome, verdict) {
         (Outcome::Confirmed, _) => return Decision::Ack,
         (Outcome::Rejected { .. } | Outcome::Unsendable { .. }, _) => return Decision::Bury(DeadReason::Rejected),
-        (_, Verdict::Waits(pause)) => return Decision::Defer { pause },
+        (_, Attribution::Waits(pause)) => return Decision::Defer { pause },
         (Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. }, _) => *retry_after,
         (Outcome::Unavailable { .. }, _) => None,
     };
@@ -62,7 +62,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn follows(outcome: &Outcome, verdict: Verdict, attempt: u32) -> Decision {
+    fn follows(outcome: &Outcome, verdict: Attribution, attempt: u32) -> Decision {
         let policy = RetryPolicy { max_attempts: 3, backoff: Backoff::new(SECOND, 2.0, 60 * SECOND, 0.0).unwrap() };
         decide(outcome, verdict, attempt, None, &policy, &mut StdRng::seed_from_u64(1))
     }
@@ -84,7 +84,7 @@ mod tests {
             (Outcome::Rejected { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
             (Outcome::Unsendable { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
         ] {
-            assert_eq!(follows(&outcome, Verdict::Counts, attempt), decision, "{outcome:?}");
+            assert_eq!(follows(&outcome, Attribution::Counts, attempt), decision, "{outcome:?}");
         }
     }
 
@@ -92,13 +92,13 @@ mod tests {
     fn retry_after_is_a_lower_bound_and_capped() {
         for (asked, delay) in [(30, 30), (1_000_000_000, 60), (0, 1)] {
             let outcome = failed(Some(asked * SECOND));
-            assert_eq!(follows(&outcome, Verdict::Counts, 1), Decision::Retry { delay: delay * SECOND });
+            assert_eq!(follows(&outcome, Attribution::Counts, 1), Decision::Retry { delay: delay * SECOND });
         }
     }
 
     #[test]
     fn a_failure_of_the_destination_counts_nothing() {
-        let waits = Verdict::Waits(2 * SECOND);
+        let waits = Attribution::Waits(2 * SECOND);
         assert_eq!(follows(&failed(None), waits, 3), Decision::Defer { pause: 2 * SECOND });
         assert_eq!(follows(&Outcome::Confirmed, waits, 3), Decision::Ack);
         let rejected = Outcome::Rejected { error: String::new() };

@@ -1,6 +1,6 @@
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{breaker::Seat, budget::Permit};
+use super::{breaker::SinkPermit, budget::BudgetPermit};
 use crate::{store::Lease, time::UnixMillis};
 
 /// A claimed message and what it holds until its settlement was answered.
@@ -10,8 +10,8 @@ pub struct Held {
     pub not_before: UnixMillis,
     /// No other instance can have it before: the lease counted from when the claim was sent.
     pub lease_ends: Instant,
-    pub seat: Seat,
-    pub _permit: Permit,
+    pub sink_permit: SinkPermit,
+    pub _permit: BudgetPermit,
     /// Of a suspect: one at a time in a process.
     pub _alone: Option<OwnedSemaphorePermit>,
 }

@@ -7,9 +7,9 @@
 //! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink or the
 //! message's failure domain is down), the route's `budget` (messages and bytes in flight) and the `pace` of claims. A
 //! claimed message holds its share of each (`held`) until its settlement was answered; all of them are given back on
-//! drop, so an aborted task cannot keep any. Several instances share a partition by `courtesy`.
+//! drop, so an aborted task cannot keep any. Several instances share a partition by the delays of `sharing`.
 //!
-//! Nothing here knows Redis or a protocol: it runs over `port::Store`, `port::Bell` and `sink::Sink`.
+//! Nothing here knows Redis or a protocol: it runs over `store::Store`, `store::WakeSignal` and `sink::Sink`.
 
 mod attempt;
 mod batch;
@@ -45,7 +45,7 @@ pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
     route::{Element, Policy, Render, RouteSetup, Target},
 };
-use self::{budget::Budget, claimer::Claimer, route::Route, settler::Settler};
+use self::{budget::Budget, claimer::Claimer, route::ActiveRoute, settler::Settler};
 use crate::{metrics::RouteMetrics, store::Store};
 
 /// All routes of one instance.
@@ -57,7 +57,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// `max_sleep`: longest sleep of a partition whose bell is listening. `seed` decides the jitter of retries, and
+    /// `max_sleep`: longest sleep of a partition whose signal is listening. `seed` decides the jitter of retries, and
     /// the name of the instance: another one for each.
     /// The counters of the routes begin here.
     pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
@@ -68,7 +68,7 @@ impl Scheduler {
         Self { store, routes: routes.into_iter().map(counted).collect(), max_sleep, seed }
     }
 
-    /// Until `shutdown` is true or its sender gone; then claims no more, and returns once what is being sent
+    /// Until `shutdown` is true or its sender is dropped; then claims no more, and returns once what is being sent
     /// has ended and everything is settled. The caller bounds that: dropping the future aborts the rest, whose
     /// leases bring it back.
     ///
@@ -84,7 +84,7 @@ impl Scheduler {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
-            let route = Arc::new(Route {
+            let route = Arc::new(ActiveRoute {
                 metrics,
                 budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
                 name,
@@ -96,9 +96,9 @@ impl Scheduler {
                 max_sleep: self.max_sleep,
                 unreadable: Once::new(),
             });
-            for (partition, bell) in partitions {
+            for (partition, signal) in partitions {
                 let settler = Settler::start(&route, &partition, &mut tasks);
-                let claimer = Claimer::new(&route, (partition, bell), settler, shutdown.clone(), rng.random());
+                let claimer = Claimer::new(&route, (partition, signal), settler, shutdown.clone(), rng.random());
                 tasks.spawn(claimer.run());
             }
         }

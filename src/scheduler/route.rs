@@ -13,14 +13,14 @@ use crate::{
     metrics::RouteMetrics,
     retry::RetryPolicy,
     sink::{Delivery, Sink},
-    store::{Bell, Partition, Store},
+    store::{Partition, Store, WakeSignal},
 };
 
-/// A route as the scheduler is told of it.
+/// The settings of a route in the scheduler.
 pub struct RouteSetup {
     pub route: Arc<str>,
-    /// Each with its bell, which need not be subscribed yet: it rings when that comes about, and so makes look again.
-    pub partitions: Vec<(Partition, Arc<Bell>)>,
+    /// Each with its wake signal, which need not be subscribed yet: it notifies once it is.
+    pub partitions: Vec<(Partition, Arc<WakeSignal>)>,
     pub policy: Policy,
     pub target: Target,
 }
@@ -79,7 +79,7 @@ impl Target {
 }
 
 /// A route at work.
-pub struct Route {
+pub struct ActiveRoute {
     pub name: Arc<str>,
     pub policy: Policy,
     pub target: Target,
@@ -90,13 +90,13 @@ pub struct Route {
     pub instance: u64,
     /// The right to have a suspect in flight.
     pub suspects: Arc<Semaphore>,
-    /// Longest sleep of a partition whose bell is listening.
+    /// Longest sleep of a partition whose signal is listening.
     pub max_sleep: Duration,
-    /// Whether it was told that messages of a later release wait here.
+    /// Whether it was logged that messages of a later release wait here.
     pub unreadable: Once,
 }
 
-impl Route {
+impl ActiveRoute {
     pub fn show_in_flight(&self) {
         self.metrics.in_flight(self.budget.in_flight());
     }

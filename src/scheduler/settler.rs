@@ -1,7 +1,7 @@
-//! Settles claims, many in a call: one lane for each partition.
+//! Settles claims, many in a call: one task for each partition.
 //!
-//! A lane repeats until the store answers; fencing makes that safe. Until then `Unanswered` says so. A message keeps its
-//! share of the in-flight budget and its seat until its settlement was answered.
+//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
+//! share of the in-flight budget and its permits until its settlement was answered.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ use tokio::{
 
 use super::{
     held::Held,
-    route::Route,
-    store_backoff::{Patience, is_outage},
-    unanswered::{Mark, Unanswered},
+    route::ActiveRoute,
+    store_backoff::{StoreBackoff, is_outage},
+    unanswered::{Unanswered, UnansweredGuard},
 };
-use crate::store::{End, Partition, Settled, Settlement, StoreError};
+use crate::store::{ClaimEnd, Partition, Settled, Settlement, StoreError};
 
-/// Between the starts of two calls of a lane, unless `FLUSH_AT` messages wait: at most 100 calls a second.
+/// Between the starts of two calls of a partition, unless `FLUSH_AT` messages wait: at most 100 calls a second.
 /// A lone message is settled at once.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -29,37 +29,37 @@ const FLUSH_AT: usize = 256;
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
-/// The lane of one partition. It ends when this and its clones are gone and all is settled.
+/// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
 #[derive(Clone)]
 pub struct Settler {
-    lane: UnboundedSender<Item>,
+    sender: UnboundedSender<Item>,
     unanswered: Unanswered,
 }
 
 struct Item {
     held: Held,
-    end: End,
+    end: ClaimEnd,
     /// An earlier try got no answer, so it may have been done.
     repeated: bool,
 }
 
 impl Settler {
-    pub fn start(route: &Arc<Route>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
+    pub fn start(route: &Arc<ActiveRoute>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
         let unanswered = Unanswered::default();
         // Holds at most what the route may have in flight.
-        let (lane, arrivals) = unbounded_channel();
-        let task = Lane {
+        let (sender, arrivals) = unbounded_channel();
+        let task = SettleTask {
             route: Arc::clone(route),
             partition: partition.clone(),
             arrivals,
             waiting: Vec::new(),
-            patience: Patience::default(),
+            backoff: StoreBackoff::default(),
             unanswered: unanswered.clone(),
             mark: None,
             refused: false,
         };
         tasks.spawn(task.run());
-        Self { lane, unanswered }
+        Self { sender, unanswered }
     }
 
     /// What of the partition waits for an answer of the store that did not come at first.
@@ -67,44 +67,44 @@ impl Settler {
         &self.unanswered
     }
 
-    pub fn settle(&self, held: Held, end: End) {
-        // The lane is gone only after an abort: then the lease brings the message back.
-        let _ = self.lane.send(Item { held, end, repeated: false });
+    pub fn settle(&self, held: Held, end: ClaimEnd) {
+        // The task has ended only after an abort: then the lease brings the message back.
+        let _ = self.sender.send(Item { held, end, repeated: false });
     }
 
     /// As if it had never been claimed.
     pub fn give_back(&self, held: Held) {
         let at = held.not_before;
-        self.settle(held, End::Release { at });
+        self.settle(held, ClaimEnd::Release { at });
     }
 }
 
-/// Whether a settlement counts as done. A stale verdict on a repeat, while nobody else could have taken
-/// over the lease, means that the try without an answer had been done.
+/// Whether a settlement counts as done. A stale result on a repeat, while no other instance could have taken
+/// over the lease, means that the try without an answer had taken effect.
 pub fn took_effect(verdict: Settled, held: &Held, repeated: bool) -> bool {
     verdict == Settled::Done || (repeated && Instant::now() < held.lease_ends)
 }
 
-struct Lane {
-    route: Arc<Route>,
+struct SettleTask {
+    route: Arc<ActiveRoute>,
     partition: Partition,
     arrivals: UnboundedReceiver<Item>,
     waiting: Vec<Item>,
-    patience: Patience,
+    backoff: StoreBackoff,
     unanswered: Unanswered,
     /// From a call without an answer until nothing is left that waited for it.
-    mark: Option<Mark>,
+    mark: Option<UnansweredGuard>,
     /// A call was refused: the next ones have one kind each, so that only what is refused waits.
     refused: bool,
 }
 
-impl Lane {
+impl SettleTask {
     async fn run(mut self) {
         let mut next_flush = Instant::now();
         while self.gather(next_flush).await {
             next_flush = Instant::now() + SETTLE_INTERVAL;
             if let Err(error) = self.flush().await {
-                let wait = self.patience.wait(&self.partition, "settle", &error);
+                let wait = self.backoff.wait(&self.partition, "settle", &error);
                 sleep(wait).await;
             }
         }
@@ -160,7 +160,7 @@ impl Lane {
             .collect();
         let error = match self.route.store.settle(&self.partition, &settlements).await {
             Ok(verdicts) => {
-                self.patience.answered();
+                self.backoff.answered();
                 self.count(&items, &verdicts);
                 return Ok(());
             }
@@ -189,10 +189,10 @@ impl Lane {
                 continue;
             }
             match end {
-                End::Ack => metrics.delivered.increment(1),
-                End::Retry { .. } => metrics.retried.increment(1),
-                End::Bury { reason, .. } => metrics.dead(*reason, 1),
-                End::Release { .. } | End::Defer { .. } => metrics.released.increment(1),
+                ClaimEnd::Ack => metrics.delivered.increment(1),
+                ClaimEnd::Retry { .. } => metrics.retried.increment(1),
+                ClaimEnd::Bury { reason, .. } => metrics.dead(*reason, 1),
+                ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),
             }
         }
     }

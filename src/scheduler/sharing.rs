@@ -1,6 +1,6 @@
 //! How several instances share a partition without a leader: an instance that finds that another took what was due waits
 //! a little longer next time, one that waited in vain does not wait any more. So one instance serves a partition that it
-//! can keep up with, and the others look at it once a second.
+//! can keep up with, and the others poll it once a second.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ const FIRST: Duration = Duration::from_millis(10);
 /// The longest wait: what a message is late when the instance that served its partition has died.
 const LONGEST: Duration = Duration::from_millis(900);
 
-/// So long may a message be overdue: then no other instance serves the partition, or it cannot keep up and calls the
+/// So long may a message be overdue: then no other instance serves the partition, or it cannot keep up and wakes the
 /// others.
 pub const OVERDUE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
-pub struct Courtesy {
+pub struct SharingDelay {
     base: Duration,
     /// `base` less up to a quarter, drawn for each poll: instances and messages must not fall into step.
     wait: Duration,
@@ -25,7 +25,7 @@ pub struct Courtesy {
     polled: u64,
 }
 
-impl Courtesy {
+impl SharingDelay {
     /// Before the next poll for what is due.
     pub fn wait(&self) -> Duration {
         self.wait
@@ -53,7 +53,7 @@ impl Courtesy {
     }
 
     /// Another instance cannot keep up.
-    pub fn called(&mut self) {
+    pub fn reset(&mut self) {
         (self.base, self.wait) = Default::default();
     }
 }
@@ -96,15 +96,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_instance_that_comes_second_waits_longer_up_to_a_second() {
-        let mut courtesy = Courtesy::default();
+        let mut sharing_delay = SharingDelay::default();
         let mut waits = Vec::new();
         for _ in 0..9 {
-            courtesy.polled = 0;
-            courtesy.polled(&claim(None, None, Some(1)), 0.0);
-            waits.push(courtesy.wait().as_millis());
+            sharing_delay.polled = 0;
+            sharing_delay.polled(&claim(None, None, Some(1)), 0.0);
+            waits.push(sharing_delay.wait().as_millis());
         }
         assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 900, 900]);
-        let mut alone = Courtesy::default();
+        let mut alone = SharingDelay::default();
         for elsewhere in [None, Some(10_000_000)] {
             alone.polled(&claim(None, None, elsewhere), 0.0);
             alone.polled(&claim(None, None, elsewhere), 0.0);
@@ -113,19 +113,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_waited_in_vain_or_is_called_waits_no_more() {
+    async fn an_instance_that_waited_in_vain_or_is_woken_waits_no_more() {
         for (taken, head, ends) in
             [(Some(20), None, true), (Some(19), None, true), (Some(5), None, false), (None, Some(20), true)]
         {
-            let mut courtesy = Courtesy { base: 2 * FIRST, wait: 2 * FIRST, polled: 0 };
-            courtesy.polled(&claim(taken, head, Some(1)), 0.0);
-            assert_eq!(courtesy.wait().is_zero(), ends, "{taken:?} {head:?}");
+            let mut sharing_delay = SharingDelay { base: 2 * FIRST, wait: 2 * FIRST, polled: 0 };
+            sharing_delay.polled(&claim(taken, head, Some(1)), 0.0);
+            assert_eq!(sharing_delay.wait().is_zero(), ends, "{taken:?} {head:?}");
         }
-        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
-        courtesy.polled(&claim(Some(49), None, Some(1)), 0.0);
-        assert!(courtesy.wait().is_zero(), "nothing serves what is so late");
-        let mut courtesy = Courtesy { base: LONGEST, wait: LONGEST, polled: 0 };
-        courtesy.called();
-        assert!(courtesy.wait().is_zero());
+        let mut sharing_delay = SharingDelay { base: LONGEST, wait: LONGEST, polled: 0 };
+        sharing_delay.polled(&claim(Some(49), None, Some(1)), 0.0);
+        assert!(sharing_delay.wait().is_zero(), "nothing serves what is so late");
+        let mut sharing_delay = SharingDelay { base: LONGEST, wait: LONGEST, polled: 0 };
+        sharing_delay.reset();
+        assert!(sharing_delay.wait().is_zero());
     }
 }

@@ -10,21 +10,21 @@ const FIRST: Duration = Duration::from_millis(50);
 /// Longest wait while it cannot be reached: well within the 2 s in which a route must be back once Redis is.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Wait when the store answered that somebody must look at it: a person is not faster.
-const FOR_A_PERSON: Duration = Duration::from_secs(5);
+/// Wait after an error that an operator must resolve: people are not faster.
+const OPERATOR_WAIT: Duration = Duration::from_secs(5);
 
-/// Between two log lines of the same trouble.
+/// Between two log lines of the same error.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Counts failures in a row.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct StoreBackoff {
     failures: u32,
     logged: Option<tokio::time::Instant>,
 }
 
-impl Patience {
-    /// Logs the error, once a minute at most, and tells how long to wait.
+impl StoreBackoff {
+    /// Logs the error, once a minute at most, and returns how long to wait.
     pub fn wait(&mut self, place: &dyn std::fmt::Display, doing: &'static str, error: &StoreError) -> Duration {
         let now = tokio::time::Instant::now();
         if self.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL) {
@@ -32,11 +32,11 @@ impl Patience {
             if is_outage(error) {
                 tracing::warn!(partition = %place, doing, %error, "the store does not answer; trying again");
             } else {
-                tracing::error!(partition = %place, doing, %error, "this partition waits until somebody looks at it");
+                tracing::error!(partition = %place, doing, %error, "this partition waits for an operator to resolve the error");
             }
         }
         self.failures = self.failures.saturating_add(1);
-        if is_outage(error) { LONGEST.min(FIRST * (1 << (self.failures - 1).min(8))) } else { FOR_A_PERSON }
+        if is_outage(error) { LONGEST.min(FIRST * (1 << (self.failures - 1).min(8))) } else { OPERATOR_WAIT }
     }
 
     /// Returns whether it had failed before.
@@ -56,12 +56,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_grow_to_half_a_second_and_start_anew_after_an_answer() {
-        let away = StoreError::Unavailable { kind: "timeout", text: String::new() };
-        let mut patience = Patience::default();
-        let waits: Vec<_> = (0..6).map(|_| patience.wait(&"r:0", "claim", &away).as_millis()).collect();
+        let outage = StoreError::Unavailable { kind: "timeout", text: String::new() };
+        let mut backoff = StoreBackoff::default();
+        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&"r:0", "claim", &outage).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
-        assert!(patience.answered() && !patience.answered());
-        assert_eq!(patience.wait(&"r:0", "claim", &away), FIRST);
-        assert_eq!(patience.wait(&"r:0", "claim", &StoreError::WrongType { text: String::new() }), FOR_A_PERSON);
+        assert!(backoff.answered() && !backoff.answered());
+        assert_eq!(backoff.wait(&"r:0", "claim", &outage), FIRST);
+        assert_eq!(backoff.wait(&"r:0", "claim", &StoreError::WrongType { text: String::new() }), OPERATOR_WAIT);
     }
 }

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
-    route::{Element, Route},
+    route::{ActiveRoute, Element},
     settler::{Settler, took_effect},
-    store_backoff::{Patience, is_outage},
+    store_backoff::{StoreBackoff, is_outage},
 };
 use crate::{
     sink::Outcome,
@@ -28,7 +28,7 @@ const MAX_MESSAGES: usize = 500;
 
 /// One batch on its way into lists.
 pub struct Transfers<'a> {
-    pub route: &'a Route,
+    pub route: &'a ActiveRoute,
     pub partition: &'a Partition,
     pub settler: &'a Settler,
     pub clock: &'a ServerClock,
@@ -65,7 +65,7 @@ impl Transfers<'_> {
 
     async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
         let sent = Instant::now();
-        let mut patience = Patience::default();
+        let mut backoff = StoreBackoff::default();
         // What got no answer may have been done, and is not to be recovered while it is repeated.
         let mut unanswered = None;
         loop {
@@ -79,9 +79,9 @@ impl Transfers<'_> {
                     return;
                 }
                 Err(error) => {
-                    let wait = patience.wait(self.partition, "transfer", &error);
-                    let over = attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now());
-                    if !is_outage(&error) && over {
+                    let wait = backoff.wait(self.partition, "transfer", &error);
+                    let expired = attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now());
+                    if !is_outage(&error) && expired {
                         return;
                     }
                     if is_outage(&error) {

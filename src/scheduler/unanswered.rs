@@ -4,7 +4,7 @@ use std::sync::{
 };
 
 /// Counts the settlements of a partition that the store did not answer, by call: their messages are delivered or
-/// decided upon, and must not be taken for crashed when the store is back and their leases are over.
+/// decided upon, and must not be taken for crashed when the store is reachable again and their leases have expired.
 #[derive(Clone, Debug, Default)]
 pub struct Unanswered(Arc<AtomicUsize>);
 
@@ -13,17 +13,17 @@ impl Unanswered {
         self.0.load(Ordering::SeqCst) > 0
     }
 
-    /// One, until the mark is dropped.
-    pub fn mark(&self) -> Mark {
+    /// Counts one, until the guard is dropped.
+    pub fn mark(&self) -> UnansweredGuard {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Mark(self.clone())
+        UnansweredGuard(self.clone())
     }
 }
 
 #[derive(Debug)]
-pub struct Mark(Unanswered);
+pub struct UnansweredGuard(Unanswered);
 
-impl Drop for Mark {
+impl Drop for UnansweredGuard {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::SeqCst);
     }

@@ -11,7 +11,7 @@ const LEASE_SLACK: Duration = Duration::from_millis(1);
 
 /// Why a sleeper wakes; a label of `punctual_wakeups_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
+pub enum Wakeup {
     Timer,
     Fallback,
 }
@@ -23,7 +23,7 @@ pub struct View {
     /// A reason to poll at once that stands until a poll is answered.
     pub again: bool,
     /// A wake-up came that no poll has followed yet.
-    pub rung: Option<Instant>,
+    pub woken: Option<Instant>,
     paused: bool,
     /// When the head is due, by Redis' clock not a moment too early.
     due: Option<Instant>,
@@ -36,7 +36,7 @@ pub struct View {
 impl View {
     /// Nothing was seen yet: poll.
     pub fn new(now: Instant) -> Self {
-        Self { polled: now, again: true, rung: None, paused: false, due: None, lease: None, suspects: false }
+        Self { polled: now, again: true, woken: None, paused: false, due: None, lease: None, suspects: false }
     }
 
     /// `received` is the base for every instant: Redis read its clock before it, so nothing comes too early.
@@ -45,7 +45,7 @@ impl View {
         let at = |micros: u64| received + Duration::from_micros(micros.saturating_sub(claim.clock.micros));
         self.polled = received;
         self.again = false;
-        self.rung = None;
+        self.woken = None;
         self.paused = claim.paused;
         self.suspects = claim.suspects > 0;
         self.due = claim.next_due.map(|due| {
@@ -56,19 +56,19 @@ impl View {
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
 
-    /// When to poll next. `courtesy`: how long what is due is left to other instances. `recover_from`: when an ended
+    /// When to poll next. `sharing_delay`: how long what is due is left to other instances. `recover_from`: when an ended
     /// lease is worth a poll.
-    pub fn next(&self, max_sleep: Duration, courtesy: Duration, recover_from: Instant) -> (Instant, Wake) {
+    pub fn next(&self, max_sleep: Duration, sharing_delay: Duration, recover_from: Instant) -> (Instant, Wakeup) {
         if self.again {
-            return (self.polled, Wake::Timer);
+            return (self.polled, Wakeup::Timer);
         }
         // What was overdue at the last poll, no other instance takes.
-        let due = self.due.map(|at| if at <= self.polled { at } else { at + courtesy });
+        let due = self.due.map(|at| if at <= self.polled { at } else { at + sharing_delay });
         [
-            due.filter(|_| !self.paused).map(|at| (at, Wake::Timer)),
-            self.rung.map(|at| (at + courtesy, Wake::Timer)),
-            self.lease.map(|at| (at.max(recover_from), Wake::Timer)),
-            Some((self.polled + max_sleep, Wake::Fallback)),
+            due.filter(|_| !self.paused).map(|at| (at, Wakeup::Timer)),
+            self.woken.map(|at| (at + sharing_delay, Wakeup::Timer)),
+            self.lease.map(|at| (at.max(recover_from), Wakeup::Timer)),
+            Some((self.polled + max_sleep, Wakeup::Fallback)),
         ]
         .into_iter()
         .flatten()
@@ -83,7 +83,7 @@ impl View {
 
     /// Whether a message is due, as far as is known.
     pub fn has_due(&self) -> bool {
-        !self.paused && (self.rung.is_some() || self.due.is_some_and(|due| due <= Instant::now()))
+        !self.paused && (self.woken.is_some() || self.due.is_some_and(|due| due <= Instant::now()))
     }
 }
 

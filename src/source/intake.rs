@@ -172,7 +172,7 @@ impl Intake {
             message.due = Due::NOW;
         }
         while !bad.is_empty() {
-            let left = self.until_done(|| self.queue.inter(&self.route, bad.clone())).await?;
+            let left = self.until_done(|| self.queue.bury(&self.route, bad.clone())).await?;
             bad = Vec::new();
             for (message, error) in left {
                 bad.extend(self.other_content(message).await?.map(|message| (message, error)));

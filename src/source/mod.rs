@@ -11,7 +11,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::store::Bell;
+use crate::store::WakeSignal;
 
 pub use self::{
     entry::Entry,
@@ -23,10 +23,10 @@ pub use self::{
 #[derive(Clone, Debug, Default)]
 pub struct Bells {
     /// Rings on every message of `channels`.
-    pub changed: Arc<Bell>,
+    pub changed: Arc<WakeSignal>,
     pub channels: Vec<String>,
     /// Rings on the wake-ups of the source's route: it may have been resumed.
-    pub woken: Arc<Bell>,
+    pub woken: Arc<WakeSignal>,
 }
 
 /// A configured way in.

@@ -42,7 +42,7 @@ pub enum Found {
     Ended(Ended),
 }
 
-/// A live message as it can be looked at.
+/// A live message as `get` and `list` return it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub id: MessageId,
@@ -70,7 +70,7 @@ pub enum Rescheduled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     Cancelled,
-    /// It was dead, and is gone now.
+    /// It was dead, and is deleted now.
     Purged,
     InFlight,
     NotFound,

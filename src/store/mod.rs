@@ -1,8 +1,7 @@
-//! Where messages wait. `redis` keeps them in Redis; `memory` serves the tests of the scheduler.
+//! Where messages wait. `redis` keeps them in Redis, `memory` in plain maps, for tests.
 
 mod answer;
 mod claim;
-#[cfg(test)]
 pub mod memory;
 pub mod redis;
 mod settlement;
@@ -15,8 +14,8 @@ use async_trait::async_trait;
 pub use self::{
     answer::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, Lease, Recovered, Suspects, Token},
-    settlement::{End, Settled, Settlement, Transfer, Transferred},
-    wake::{Bell, Ring},
+    settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
+    wake::{WakeReason, WakeSignal},
 };
 
 /// One partition of a route's queue.
@@ -39,7 +38,7 @@ pub enum StoreError {
     /// `punctual_redis_errors_total`.
     #[error("redis {kind}: {text}")]
     Unavailable { kind: &'static str, text: String },
-    /// A foreign value at one of the route's keys: somebody must look.
+    /// A value of another type at one of the route's keys: an operator must act.
     #[error("redis wrong_type: {text}")]
     WrongType { text: String },
     /// A script refused the request; nothing was written.
@@ -54,11 +53,11 @@ pub trait Store: Send + Sync + 'static {
     /// Moves expired leases back to pending, due now, or to dead after the last crash (`DeadReason::Crash`).
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError>;
 
-    /// One verdict per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
-    /// of the claim lives: the crashes of its message are forgotten.
+    /// One result per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
+    /// of the claim is alive: it resets the crash count of its message.
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
-    /// Into any lists; what is wrong with one does not hold up another. The caller bounds the bytes of all values.
+    /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
-    /// Makes every instance poll now, however long it would have waited: messages are overdue and this one is full.
-    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError>;
+    /// Makes every instance poll now: messages are overdue and this one has no capacity.
+    async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError>;
 }

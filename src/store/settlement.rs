@@ -29,12 +29,12 @@ pub enum Transferred {
 #[derive(Clone, Debug)]
 pub struct Settlement {
     pub lease: Lease,
-    pub end: End,
+    pub end: ClaimEnd,
 }
 
 #[derive(Clone, Debug)]
-pub enum End {
-    /// Delivered: the message is gone.
+pub enum ClaimEnd {
+    /// Delivered: the message is deleted.
     Ack,
     /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened where it is long.
     Retry { delay: Duration, error: String },
@@ -46,14 +46,14 @@ pub enum End {
     Defer { pause: Duration },
 }
 
-impl End {
+impl ClaimEnd {
     /// The name of its kind, in logs and in `punctual_stale_settlements_total`.
     pub fn name(&self) -> &'static str {
         match self {
-            End::Ack => "ack",
-            End::Retry { .. } => "retry",
-            End::Bury { .. } => "bury",
-            End::Release { .. } | End::Defer { .. } => "release",
+            ClaimEnd::Ack => "ack",
+            ClaimEnd::Retry { .. } => "retry",
+            ClaimEnd::Bury { .. } => "bury",
+            ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => "release",
         }
     }
 }

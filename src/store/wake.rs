@@ -1,64 +1,64 @@
-//! The signal that a store's subscription gives to who waits for due messages.
+//! The signal by which a store's subscription wakes those that wait for due messages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Rings when a partition's head may have become earlier. It carries no data: look again. Who listens to the store
-/// rings it; how soon a lost subscription is noticed is theirs to say.
+/// Notifies that a partition's head may have become earlier. It carries no data: poll again. How soon a lost subscription
+/// is noticed depends on the store.
 #[derive(Debug, Default)]
-pub struct Bell {
-    rung: Notify,
+pub struct WakeSignal {
+    notify: Notify,
     resubscribed: AtomicBool,
-    called: AtomicBool,
+    overdue: AtomicBool,
     listening: AtomicBool,
 }
 
-/// Why a bell rang.
+/// Why a signal notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ring {
+pub enum WakeReason {
     /// The head became earlier.
-    Notify,
-    /// Another instance has overdue messages and no capacity (`Store::call_all`).
-    Call,
-    /// The subscription came back, or was lost: anything may have been missed.
-    Resubscribe,
+    HeadEarlier,
+    /// Another instance has overdue messages and no capacity (`Store::wake_all`).
+    Overdue,
+    /// The subscription was established or lost: anything may have been missed.
+    Subscription,
 }
 
-impl Bell {
-    /// Remembers one ring while nothing waits for it.
-    pub fn ring(&self) {
-        self.rung.notify_one();
+impl WakeSignal {
+    /// Notifies that the head became earlier. One notification is kept while nothing waits for it.
+    pub fn notify(&self) {
+        self.notify.notify_one();
     }
 
-    /// A ring that asks for a poll without delay.
-    pub fn call(&self) {
-        self.called.store(true, Ordering::SeqCst);
-        self.rung.notify_one();
+    /// Asks for a poll without delay.
+    pub fn notify_overdue(&self) {
+        self.overdue.store(true, Ordering::SeqCst);
+        self.notify.notify_one();
     }
 
-    /// Records whether wake-ups arrive at present, and rings.
+    /// Records whether wake-ups arrive at present, and notifies.
     pub fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::SeqCst);
         self.resubscribed.store(true, Ordering::SeqCst);
-        self.rung.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Whether the subscription behind this bell answers, as far as is known: false until the first one.
+    /// Whether the subscription behind this signal answers, as far as is known: false until the first one.
     pub fn is_listening(&self) -> bool {
         self.listening.load(Ordering::SeqCst)
     }
 
-    /// Cancel-safe.
-    pub async fn heard(&self) -> Ring {
-        self.rung.notified().await;
-        let called = self.called.swap(false, Ordering::SeqCst);
+    /// Waits for the next notification. Cancel-safe.
+    pub async fn notified(&self) -> WakeReason {
+        self.notify.notified().await;
+        let overdue = self.overdue.swap(false, Ordering::SeqCst);
         if self.resubscribed.swap(false, Ordering::SeqCst) {
-            Ring::Resubscribe
-        } else if called {
-            Ring::Call
+            WakeReason::Subscription
+        } else if overdue {
+            WakeReason::Overdue
         } else {
-            Ring::Notify
+            WakeReason::HeadEarlier
         }
     }
 }

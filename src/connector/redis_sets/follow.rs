@@ -9,8 +9,8 @@ use crate::{
     message::MessageId,
     source::{Intake, Stopped},
     store::{
-        Ring,
-        redis::{ForeignDue, ForeignEntry, Room, Verdict},
+        WakeReason,
+        redis::{ExternalDue, ExternalEntry, MoveOutcome, PendingCapacity},
     },
 };
 
@@ -35,7 +35,7 @@ impl RedisSets {
         loop {
             // Subscribe, look, sleep: the bell remembers what rings from here on.
             told.ask(self).await;
-            let due = intake.until_done(|| intake.queue().foreign_due(&self.place)).await?;
+            let due = intake.until_done(|| intake.queue().external_due(&self.place)).await?;
             let looked = Instant::now();
             if due.members.is_empty() {
                 gone = 0;
@@ -44,8 +44,8 @@ impl RedisSets {
                 let longest = self.longest_sleep(&told);
                 tokio::select! {
                     () = sleep(next.map_or(longest, |next| next.min(longest))) => prompted = false,
-                    ring = self.bells.changed.heard() => {
-                        prompted = ring == Ring::Notify;
+                    ring = self.bells.changed.notified() => {
+                        prompted = ring == WakeReason::HeadEarlier;
                         if !prompted {
                             told.asked = None;
                         }
@@ -82,19 +82,19 @@ impl RedisSets {
         let woken = &self.bells.woken;
         let mut pause = PAUSES[0];
         loop {
-            let room = intake.until_done(|| intake.queue().room(intake.route(), ids)).await?;
+            let room = intake.until_done(|| intake.queue().capacity(intake.route(), ids)).await?;
             let asked = Instant::now();
             match room {
-                Room::Free => return Ok(()),
-                Room::Full => {
+                PendingCapacity::Free => return Ok(()),
+                PendingCapacity::Full => {
                     sleep(pause).await;
                     pause = PAUSES[1].min(pause * 2);
                 }
-                Room::Paused => {
+                PendingCapacity::Paused => {
                     let longest = if woken.is_listening() { self.max_sleep } else { PAUSES[1] };
                     tokio::select! {
                         () = sleep(longest) => {}
-                        _ = woken.heard() => {}
+                        _ = woken.notified() => {}
                     }
                     sleep_until(asked + PAUSED_SLEEP).await;
                 }
@@ -102,13 +102,13 @@ impl RedisSets {
         }
     }
 
-    async fn take(&self, intake: &Intake, due: ForeignDue) -> Result<Outcome, Stopped> {
+    async fn take(&self, intake: &Intake, due: ExternalDue) -> Result<Outcome, Stopped> {
         let entries: Vec<_> = due.members.into_iter().map(|member| entry(&self.place, member, None)).collect();
         let verdicts = self.take_entries(intake, &entries).await?;
         let of = |wanted| entries.iter().zip(&verdicts).filter(move |(_, verdict)| **verdict == wanted);
         let again: Vec<_> =
-            of(Verdict::Conflict).map(|(old, _)| entry(&self.place, old.member.clone(), Some(due.now))).collect();
-        let mut left: Vec<MessageId> = of(Verdict::Left).map(|(entry, _)| entry.id.clone()).collect();
+            of(MoveOutcome::Conflict).map(|(old, _)| entry(&self.place, old.member.clone(), Some(due.now))).collect();
+        let mut left: Vec<MessageId> = of(MoveOutcome::Left).map(|(entry, _)| entry.id.clone()).collect();
         let mut moved = verdicts.iter().copied().any(has_left);
         if !again.is_empty() {
             // A member that came again while its message is live: another message, not the same one twice.
@@ -116,7 +116,7 @@ impl RedisSets {
             let renamed = verdicts.iter().filter(|verdict| has_left(**verdict)).count();
             intake.metrics().conflicts.increment(renamed as u64);
             moved |= renamed > 0;
-            let of_again = again.into_iter().zip(&verdicts).filter(|(_, verdict)| **verdict == Verdict::Left);
+            let of_again = again.into_iter().zip(&verdicts).filter(|(_, verdict)| **verdict == MoveOutcome::Left);
             left.extend(of_again.map(|(entry, _)| entry.id));
         }
         Ok(if moved {
@@ -128,11 +128,11 @@ impl RedisSets {
         })
     }
 
-    async fn take_entries(&self, intake: &Intake, entries: &[ForeignEntry]) -> Result<Vec<Verdict>, Stopped> {
+    async fn take_entries(&self, intake: &Intake, entries: &[ExternalEntry]) -> Result<Vec<MoveOutcome>, Stopped> {
         let take = || intake.queue().take(intake.route(), intake.name(), &self.place, entries);
         let verdicts = intake.until_done(take).await?;
         let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
-        let (taken, invalid) = (count(Verdict::Taken), count(Verdict::Invalid));
+        let (taken, invalid) = (count(MoveOutcome::Taken), count(MoveOutcome::Invalid));
         intake.metrics().taken.increment(taken);
         intake.metrics().invalid.increment(invalid);
         if invalid > 0 {
@@ -153,12 +153,12 @@ enum Outcome {
     Stuck(Vec<MessageId>),
 }
 
-fn has_left(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Taken | Verdict::Invalid)
+fn has_left(verdict: MoveOutcome) -> bool {
+    matches!(verdict, MoveOutcome::Taken | MoveOutcome::Invalid)
 }
 
 /// Until the first one that is not due yet will be.
-fn until_next(due: &ForeignDue) -> Option<Duration> {
+fn until_next(due: &ExternalDue) -> Option<Duration> {
     let next = due.next_due?.get().saturating_mul(1000);
     Some(Duration::from_micros(next.saturating_sub(due.now)))
 }

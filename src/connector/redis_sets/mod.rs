@@ -21,12 +21,12 @@ use tokio::sync::watch;
 use crate::source::{Bells, Intake, Source};
 use crate::{
     config::{DelayQueueConfig, ScoreUnit, SortedSetConfig},
-    store::redis::{DelayQueueKeys, Foreign, connection::Connection},
+    store::redis::{DelayQueueKeys, ExternalPlace, connection::Connection},
 };
 
 /// Somebody's keys.
 pub struct RedisSets {
-    place: Foreign,
+    place: ExternalPlace,
     /// Between two looks while Redis does not tell of changes.
     poll: Duration,
     /// The same while it does: a notification may be lost.
@@ -50,8 +50,8 @@ impl RedisSets {
         };
         let key = config.key.clone();
         let place = match config.hash_prefix.clone() {
-            None => Foreign::Members { key, unit },
-            Some(prefix) => Foreign::Hashes { key, unit, prefix },
+            None => ExternalPlace::Members { key, unit },
+            Some(prefix) => ExternalPlace::Hashes { key, unit, prefix },
         };
         Self::new(place, config.poll, client, connection, max_sleep)
     }
@@ -64,10 +64,16 @@ impl RedisSets {
         max_sleep: Duration,
     ) -> Self {
         let keys = DelayQueueKeys::new(&config.prefix, &config.name, config.hash_tag);
-        Self::new(Foreign::DelayQueue(keys), config.poll, client, connection, max_sleep)
+        Self::new(ExternalPlace::DelayQueue(keys), config.poll, client, connection, max_sleep)
     }
 
-    fn new(place: Foreign, poll: Duration, client: &Client, connection: Arc<Connection>, max_sleep: Duration) -> Self {
+    fn new(
+        place: ExternalPlace,
+        poll: Duration,
+        client: &Client,
+        connection: Arc<Connection>,
+        max_sleep: Duration,
+    ) -> Self {
         let mut source = Self { place, poll, max_sleep, bells: Bells::default(), connection };
         source.bells.channels = source.channels(client.get_connection_info().redis_settings().db());
         source
@@ -76,8 +82,8 @@ impl RedisSets {
     /// Key, type, and the command that counts.
     fn parts(&self) -> Vec<(&String, &'static str, &'static str)> {
         match &self.place {
-            Foreign::Members { key, .. } | Foreign::Hashes { key, .. } => vec![(key, "zset", "ZCARD")],
-            Foreign::DelayQueue(keys) => vec![
+            ExternalPlace::Members { key, .. } | ExternalPlace::Hashes { key, .. } => vec![(key, "zset", "ZCARD")],
+            ExternalPlace::DelayQueue(keys) => vec![
                 (&keys.pending, "zset", "ZCARD"),
                 (&keys.ready, "list", "LLEN"),
                 (&keys.retry, "list", "LLEN"),

@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use crate::{
     message::{MessageId, Metadata, Origin, digest},
-    store::redis::{Foreign, ForeignEntry},
+    store::redis::{ExternalEntry, ExternalPlace},
 };
 
 /// The member itself is the id where it can be one, else its digest. With `again`, any number that was not used
 /// before, it gets another one, for a member that came again while its message is still live.
-pub fn entry(place: &Foreign, member: Bytes, again: Option<u64>) -> ForeignEntry {
+pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> ExternalEntry {
     let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse(text).ok());
     let id = match (as_id, again) {
         (Some(id), None) => id,
@@ -17,17 +17,17 @@ pub fn entry(place: &Foreign, member: Bytes, again: Option<u64>) -> ForeignEntry
         (_, Some(number)) => digest(&[key_of(place), &member, &number.to_be_bytes()]),
     };
     // A payload is no name; and consumers must be able to tell another message from the one that is live.
-    let names = !matches!(place, Foreign::Members { .. }) && again.is_none();
+    let names = !matches!(place, ExternalPlace::Members { .. }) && again.is_none();
     let shown = std::str::from_utf8(&member).ok().filter(|text| names && *text != id.as_str());
     let origin = Origin { id: shown.map(str::to_owned), ..Origin::default() };
-    let content_type = matches!(place, Foreign::Hashes { .. }).then(|| "application/json".to_owned());
-    ForeignEntry { member, id, metadata: Metadata { origin: origin.or_none(), content_type, ..Metadata::default() } }
+    let content_type = matches!(place, ExternalPlace::Hashes { .. }).then(|| "application/json".to_owned());
+    ExternalEntry { member, id, metadata: Metadata { origin: origin.or_none(), content_type, ..Metadata::default() } }
 }
 
-fn key_of(place: &Foreign) -> &[u8] {
+fn key_of(place: &ExternalPlace) -> &[u8] {
     match place {
-        Foreign::Members { key, .. } | Foreign::Hashes { key, .. } => key.as_bytes(),
-        Foreign::DelayQueue(keys) => keys.pending.as_bytes(),
+        ExternalPlace::Members { key, .. } | ExternalPlace::Hashes { key, .. } => key.as_bytes(),
+        ExternalPlace::DelayQueue(keys) => keys.pending.as_bytes(),
     }
 }
 
@@ -37,8 +37,8 @@ mod tests {
 
     #[test]
     fn names_are_kept_and_payloads_are_not_told_twice() {
-        let members = Foreign::Members { key: "k".into(), unit: 1 };
-        let hashes = Foreign::Hashes { key: "k".into(), unit: 1, prefix: "task".into() };
+        let members = ExternalPlace::Members { key: "k".into(), unit: 1 };
+        let hashes = ExternalPlace::Hashes { key: "k".into(), unit: 1, prefix: "task".into() };
         let named = entry(&hashes, Bytes::from_static(b"task:1"), None);
         assert_eq!((named.id.as_str(), named.metadata.origin), ("task:1", None));
         let odd = entry(&hashes, Bytes::from_static(b"task 1"), None);

@@ -1,7 +1,7 @@
 //! Whether Redis tells of changes: keyspace notifications.
 
 use super::RedisSets;
-use crate::store::redis::Foreign;
+use crate::store::redis::ExternalPlace;
 
 impl RedisSets {
     /// The channels on which it tells of this source's keys.
@@ -15,7 +15,7 @@ impl RedisSets {
         question.arg("GET").arg("notify-keyspace-events");
         let answer: Result<Vec<String>, _> = self.connection.run(&question).await;
         let flags = answer.ok().and_then(|mut answer| answer.pop()).unwrap_or_default();
-        let lists = matches!(self.place, Foreign::DelayQueue(_));
+        let lists = matches!(self.place, ExternalPlace::DelayQueue(_));
         tells(&flags, lists)
     }
 }

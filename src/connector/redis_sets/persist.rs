@@ -10,7 +10,7 @@ use crate::{
     source::{Intake, Stopped},
     store::{
         StoreError,
-        redis::{DelayQueueKeys, Foreign},
+        redis::{DelayQueueKeys, ExternalPlace},
     },
 };
 
@@ -26,7 +26,7 @@ const STEP_PAUSE: Duration = Duration::from_millis(10);
 impl RedisSets {
     /// Never returns, for a delayqueue.
     pub(super) async fn keep_bodies(&self, intake: &Intake) -> Result<(), Stopped> {
-        let Foreign::DelayQueue(keys) = &self.place else { return Ok(()) };
+        let ExternalPlace::DelayQueue(keys) = &self.place else { return Ok(()) };
         loop {
             let pause = match self.walk(intake, keys).await {
                 Ok(()) => {

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::message::MessageId;
 
-/// Between two probes of a domain that is down.
+/// Between two probes of a domain that is down, and of an open breaker over all routes of its sink.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.
@@ -22,21 +22,21 @@ pub const MAX_RATE: u32 = 1000;
 pub const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// A message: its route, and its id there.
-pub type Key = (Arc<str>, MessageId);
+pub type MessageKey = (Arc<str>, MessageId);
 
 #[derive(Debug)]
-pub struct Down {
+pub struct DomainOutage {
     since: Instant,
     next_probe: Instant,
     /// The message of the latest probe.
-    probe: Option<Key>,
+    probe: Option<MessageKey>,
     pause: Duration,
     /// Messages put off since `window`.
     put_off: u32,
     window: Instant,
 }
 
-impl Down {
+impl DomainOutage {
     pub fn new(now: Instant) -> Self {
         Self { since: now, next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
     }

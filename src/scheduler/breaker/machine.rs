@@ -1,11 +1,8 @@
 //! The states of a breaker and what moves it between them. No clock, no lock: instants are arguments.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-/// Between two probes of an open breaker, over all routes of its sink.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+use super::down::PROBE_INTERVAL;
 
 /// Messages in flight for the sink right after it came back. Each confirmation adds one, which doubles the
 /// window per round trip.
@@ -13,9 +10,9 @@ const FIRST_WINDOW: usize = 10;
 
 #[derive(Debug)]
 pub struct Machine {
-    state: State,
+    state: MachineState,
     /// Counts changes of state. An outcome counts only in the epoch in which its message was claimed: a batch
-    /// sent before an outage says nothing about the sink after it.
+    /// sent before an outage is no evidence about the sink after it.
     epoch: u64,
     /// Messages that the routes of the sink may have in flight together.
     ceiling: usize,
@@ -23,7 +20,7 @@ pub struct Machine {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum MachineState {
     /// `window`: messages in flight during a slow start.
     Closed { window: Option<usize> },
     Open {
@@ -43,7 +40,7 @@ pub enum BreakerState {
 
 /// Whether messages may leave for the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum Readiness {
     Now,
     At(Instant),
     /// When something comes back from the sink.
@@ -52,7 +49,7 @@ pub enum Leave {
 
 /// So many messages may be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct ClaimGrant {
     pub messages: usize,
     pub at: Instant,
     pub epoch: u64,
@@ -61,7 +58,7 @@ pub struct Grant {
 
 impl Machine {
     pub fn new() -> Self {
-        Self { state: State::Closed { window: None }, epoch: 0, ceiling: 0, in_flight: 0 }
+        Self { state: MachineState::Closed { window: None }, epoch: 0, ceiling: 0, in_flight: 0 }
     }
 
     /// A route joins that may have so many messages in flight.
@@ -71,37 +68,37 @@ impl Machine {
 
     pub fn state(&self) -> BreakerState {
         match self.state {
-            State::Closed { .. } => BreakerState::Closed,
-            State::Open { probes: 0, .. } => BreakerState::Open,
-            State::Open { .. } => BreakerState::HalfOpen,
+            MachineState::Closed { .. } => BreakerState::Closed,
+            MachineState::Open { probes: 0, .. } => BreakerState::Open,
+            MachineState::Open { .. } => BreakerState::HalfOpen,
         }
     }
 
-    pub fn leave(&self, now: Instant) -> Leave {
+    pub fn readiness(&self, now: Instant) -> Readiness {
         match self.state {
-            State::Closed { window: Some(window) } if self.in_flight >= window => Leave::Later,
-            State::Closed { .. } => Leave::Now,
-            State::Open { next_probe, .. } if next_probe <= now => Leave::Now,
-            State::Open { next_probe, .. } => Leave::At(next_probe),
+            MachineState::Closed { window: Some(window) } if self.in_flight >= window => Readiness::Later,
+            MachineState::Closed { .. } => Readiness::Now,
+            MachineState::Open { next_probe, .. } if next_probe <= now => Readiness::Now,
+            MachineState::Open { next_probe, .. } => Readiness::At(next_probe),
         }
     }
 
-    /// Up to `want` messages; `None` unless `leave` says now. What is not used is to be returned.
-    pub fn admit(&mut self, now: Instant, want: usize) -> Option<Grant> {
-        if want == 0 || self.leave(now) != Leave::Now {
+    /// Up to `want` messages; `None` unless `readiness` is `Now`. What is not used is to be returned.
+    pub fn admit(&mut self, now: Instant, want: usize) -> Option<ClaimGrant> {
+        if want == 0 || self.readiness(now) != Readiness::Now {
             return None;
         }
         let epoch = self.epoch;
         let (messages, probe) = match &mut self.state {
-            State::Closed { window } => (window.map_or(want, |window| want.min(window - self.in_flight)), false),
-            State::Open { next_probe, probes } => {
+            MachineState::Closed { window } => (window.map_or(want, |window| want.min(window - self.in_flight)), false),
+            MachineState::Open { next_probe, probes } => {
                 *next_probe = now + PROBE_INTERVAL;
                 *probes += 1;
                 (1, true)
             }
         };
         self.in_flight += messages;
-        Some(Grant { messages, at: now, epoch, probe })
+        Some(ClaimGrant { messages, at: now, epoch, probe })
     }
 
     /// So many granted messages are no longer in flight.
@@ -111,8 +108,8 @@ impl Machine {
 
     /// A probe came to nothing: nothing was claimed, or nothing sent. Unless another has left since, the next
     /// may leave at once.
-    pub fn probe_unused(&mut self, grant: Grant, now: Instant) {
-        if let State::Open { next_probe, probes } = &mut self.state
+    pub fn probe_unused(&mut self, grant: ClaimGrant, now: Instant) {
+        if let MachineState::Open { next_probe, probes } = &mut self.state
             && grant.epoch == self.epoch
         {
             *probes -= 1;
@@ -123,33 +120,33 @@ impl Machine {
     }
 
     /// The destination answered: a probe closes the breaker, with a slow start.
-    pub fn answered(&mut self, grant: Grant) {
+    pub fn answered(&mut self, grant: ClaimGrant) {
         if grant.epoch != self.epoch {
             return;
         }
         match &mut self.state {
-            State::Open { .. } => self.turn(State::Closed { window: Some(FIRST_WINDOW) }),
-            State::Closed { window } => {
+            MachineState::Open { .. } => self.turn(MachineState::Closed { window: Some(FIRST_WINDOW) }),
+            MachineState::Closed { window } => {
                 *window = window.map(|window| window + 1).filter(|window| *window < self.ceiling);
             }
         }
     }
 
     /// An attempt failed. `sink_down`: the whole sink is the cause.
-    pub fn failed(&mut self, now: Instant, grant: Grant, sink_down: bool) {
+    pub fn failed(&mut self, now: Instant, grant: ClaimGrant, sink_down: bool) {
         if grant.epoch != self.epoch {
             return;
         }
         match &mut self.state {
-            State::Open { probes, .. } => *probes -= 1,
-            State::Closed { .. } if sink_down => {
-                self.turn(State::Open { next_probe: now + PROBE_INTERVAL, probes: 0 });
+            MachineState::Open { probes, .. } => *probes -= 1,
+            MachineState::Closed { .. } if sink_down => {
+                self.turn(MachineState::Open { next_probe: now + PROBE_INTERVAL, probes: 0 });
             }
-            State::Closed { .. } => {}
+            MachineState::Closed { .. } => {}
         }
     }
 
-    fn turn(&mut self, state: State) {
+    fn turn(&mut self, state: MachineState) {
         self.state = state;
         self.epoch += 1;
     }
@@ -157,16 +154,18 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    struct Bench {
+    struct MachineFixture {
         machine: Machine,
         now: Instant,
     }
 
-    impl Bench {
+    impl MachineFixture {
         fn new() -> Self {
             let mut machine = Machine::new();
             machine.join(40);
@@ -174,22 +173,22 @@ mod tests {
         }
 
         fn opened() -> Self {
-            let mut bench = Self::new();
-            let grant = bench.admit(1).unwrap();
-            bench.fail(grant, true);
-            bench
+            let mut fixture = Self::new();
+            let grant = fixture.admit(1).unwrap();
+            fixture.fail(grant, true);
+            fixture
         }
 
-        fn admit(&mut self, want: usize) -> Option<Grant> {
+        fn admit(&mut self, want: usize) -> Option<ClaimGrant> {
             self.machine.admit(self.now, want)
         }
 
-        fn fail(&mut self, grant: Grant, sink_down: bool) {
+        fn fail(&mut self, grant: ClaimGrant, sink_down: bool) {
             self.machine.failed(self.now, grant, sink_down);
             self.machine.leave_flight(1);
         }
 
-        fn answer(&mut self, grant: Grant) {
+        fn answer(&mut self, grant: ClaimGrant) {
             self.machine.answered(grant);
             self.machine.leave_flight(1);
         }
@@ -197,68 +196,68 @@ mod tests {
 
     #[test]
     fn it_opens_only_for_a_failure_of_the_sink() {
-        let mut bench = Bench::new();
-        let grant = bench.admit(1).unwrap();
-        bench.fail(grant, false);
-        assert_eq!(bench.machine.state(), BreakerState::Closed);
-        let bench = Bench::opened();
-        assert_eq!(bench.machine.state(), BreakerState::Open);
-        assert_eq!(bench.machine.leave(bench.now), Leave::At(bench.now + SECOND));
+        let mut fixture = MachineFixture::new();
+        let grant = fixture.admit(1).unwrap();
+        fixture.fail(grant, false);
+        assert_eq!(fixture.machine.state(), BreakerState::Closed);
+        let fixture = MachineFixture::opened();
+        assert_eq!(fixture.machine.state(), BreakerState::Open);
+        assert_eq!(fixture.machine.readiness(fixture.now), Readiness::At(fixture.now + SECOND));
     }
 
     #[test]
     fn an_open_breaker_lets_one_probe_a_second_pass() {
-        let mut bench = Bench::opened();
-        assert_eq!(bench.admit(100), None);
-        bench.now += SECOND;
-        let probe = bench.admit(100).unwrap();
+        let mut fixture = MachineFixture::opened();
+        assert_eq!(fixture.admit(100), None);
+        fixture.now += SECOND;
+        let probe = fixture.admit(100).unwrap();
         assert!(probe.probe && probe.messages == 1);
-        assert_eq!(bench.machine.state(), BreakerState::HalfOpen);
-        assert_eq!(bench.admit(1), None);
-        bench.fail(probe, false);
-        assert_eq!(bench.machine.state(), BreakerState::Open);
-        assert_eq!(bench.admit(1), None, "a failed probe does not bring the next one forward");
-        bench.now += SECOND;
-        assert!(bench.admit(1).is_some());
+        assert_eq!(fixture.machine.state(), BreakerState::HalfOpen);
+        assert_eq!(fixture.admit(1), None);
+        fixture.fail(probe, false);
+        assert_eq!(fixture.machine.state(), BreakerState::Open);
+        assert_eq!(fixture.admit(1), None, "a failed probe does not bring the next one forward");
+        fixture.now += SECOND;
+        assert!(fixture.admit(1).is_some());
     }
 
     #[test]
     fn a_probe_that_found_nothing_is_another_routes_to_use() {
-        let mut bench = Bench::opened();
-        bench.now += SECOND;
-        let probe = bench.admit(1).unwrap();
-        bench.machine.probe_unused(probe, bench.now);
-        bench.machine.leave_flight(1);
-        assert!(bench.admit(1).is_some());
+        let mut fixture = MachineFixture::opened();
+        fixture.now += SECOND;
+        let probe = fixture.admit(1).unwrap();
+        fixture.machine.probe_unused(probe, fixture.now);
+        fixture.machine.leave_flight(1);
+        assert!(fixture.admit(1).is_some());
     }
 
     #[test]
     fn after_an_answered_probe_the_window_doubles_per_round_trip() {
-        let mut bench = Bench::opened();
-        bench.now += SECOND;
-        let probe = bench.admit(1).unwrap();
-        bench.answer(probe);
+        let mut fixture = MachineFixture::opened();
+        fixture.now += SECOND;
+        let probe = fixture.admit(1).unwrap();
+        fixture.answer(probe);
         let mut windows = Vec::new();
         for _ in 0..3 {
-            let grant = bench.admit(1000).expect("closed");
+            let grant = fixture.admit(1000).expect("closed");
             windows.push(grant.messages);
-            assert_eq!(bench.admit(1).is_none(), grant.messages < 1000, "the window is full");
-            (0..grant.messages).for_each(|_| bench.answer(grant));
+            assert_eq!(fixture.admit(1).is_none(), grant.messages < 1000, "the window is full");
+            (0..grant.messages).for_each(|_| fixture.answer(grant));
         }
         assert_eq!(windows, [10, 20, 1000], "no window from the ceiling of 40 on");
     }
 
     #[test]
-    fn outcomes_from_before_a_change_of_state_say_nothing() {
-        let mut bench = Bench::new();
-        let (old, late) = (bench.admit(1).unwrap(), bench.admit(1).unwrap());
-        bench.fail(old, true);
-        bench.answer(late);
-        assert_eq!(bench.machine.state(), BreakerState::Open);
-        bench.now += SECOND;
-        let probe = bench.admit(1).unwrap();
-        bench.answer(probe);
-        bench.machine.failed(bench.now, late, true);
-        assert_eq!(bench.machine.state(), BreakerState::Closed);
+    fn outcomes_from_before_a_change_of_state_are_ignored() {
+        let mut fixture = MachineFixture::new();
+        let (old, late) = (fixture.admit(1).unwrap(), fixture.admit(1).unwrap());
+        fixture.fail(old, true);
+        fixture.answer(late);
+        assert_eq!(fixture.machine.state(), BreakerState::Open);
+        fixture.now += SECOND;
+        let probe = fixture.admit(1).unwrap();
+        fixture.answer(probe);
+        fixture.machine.failed(fixture.now, late, true);
+        assert_eq!(fixture.machine.state(), BreakerState::Closed);
     }
 }

@@ -7,7 +7,7 @@
 
 mod down;
 mod evidence;
-mod losses;
+mod latest;
 mod machine;
 mod streak;
 
@@ -28,13 +28,13 @@ pub(super) use self::evidence::Attempted;
 pub use self::machine::BreakerState;
 use self::{
     evidence::{Cause, Evidence},
-    machine::{Grant, Leave, Machine},
+    machine::{ClaimGrant, Machine, Readiness},
 };
 use super::lock;
 use crate::{
     message::MessageId,
     metrics::SinkMetrics,
-    scheduler::decide::Verdict,
+    scheduler::decide::Attribution,
     sink::{Domain, Outcome},
 };
 
@@ -42,10 +42,8 @@ pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
     inner: Mutex<Inner>,
-    /// Seats that are taken; what is granted for a claim under way is not yet.
-    seated: AtomicUsize,
-    /// Domains that are down.
-    down: AtomicUsize,
+    /// Permits that are held; what is granted for a claim under way does not count yet.
+    in_flight: AtomicUsize,
     changed: Notify,
     /// Tasks that wait for a probe queue here, so that every route of the sink has its turn.
     turn: tokio::sync::Mutex<()>,
@@ -83,13 +81,12 @@ impl Breaker {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
         metrics.domains_down.set(0.0);
-        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::default(), last_error: None };
+        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::new(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
             inner: Mutex::new(inner),
-            seated: AtomicUsize::new(0),
-            down: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -108,7 +105,7 @@ impl Breaker {
         BreakerStatus {
             state: inner.machine.state(),
             last_error: inner.last_error.clone(),
-            in_flight: self.seated.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
             down: inner.evidence.down(),
         }
     }
@@ -120,17 +117,17 @@ impl Breaker {
 
     /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
     pub(super) async fn ready(&self) {
-        if self.is_closed() && lock(&self.inner).machine.leave(Instant::now()) == Leave::Now {
+        if self.is_closed() && lock(&self.inner).machine.readiness(Instant::now()) == Readiness::Now {
             return;
         }
         let _turn = self.turn.lock().await;
         loop {
             let changed = self.changed.notified();
-            let leave = lock(&self.inner).machine.leave(Instant::now());
-            match leave {
-                Leave::Now => return,
-                Leave::Later => changed.await,
-                Leave::At(at) => tokio::select! {
+            let readiness = lock(&self.inner).machine.readiness(Instant::now());
+            match readiness {
+                Readiness::Now => return,
+                Readiness::Later => changed.await,
+                Readiness::At(at) => tokio::select! {
                     () = changed => {}
                     () = sleep_until(at) => {}
                 },
@@ -142,7 +139,7 @@ impl Breaker {
         lock(&self.inner).machine.state() == BreakerState::Closed
     }
 
-    /// Seats for up to `want` messages; `None` when none may leave now.
+    /// Permits for up to `want` messages; `None` when none may be sent now.
     pub(super) fn admit(self: &Arc<Self>, want: usize) -> Option<Admission> {
         let grant = self.with(|inner, now| inner.machine.admit(now, want))?;
         Some(Admission { breaker: Arc::clone(self), grant })
@@ -150,7 +147,7 @@ impl Breaker {
 
     /// Whether the domain of a message must be asked for before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
-        self.down.load(Ordering::Relaxed) > 0
+        lock(&self.inner).evidence.count_down() > 0
     }
 
     fn wait(
@@ -176,7 +173,7 @@ impl Breaker {
         wait
     }
 
-    fn conclude(&self, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    fn conclude(&self, grant: ClaimGrant, attempted: &Attempted<'_>, share: f64) -> Attribution {
         let outcome = attempted.outcome;
         self.with(|inner, now| {
             if let Some(error) = outcome.error() {
@@ -186,7 +183,14 @@ impl Breaker {
         })
     }
 
-    fn cause(&self, inner: &mut Inner, now: Instant, grant: Grant, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    fn cause(
+        &self,
+        inner: &mut Inner,
+        now: Instant,
+        grant: ClaimGrant,
+        attempted: &Attempted<'_>,
+        share: f64,
+    ) -> Attribution {
         let Attempted { outcome, domain, .. } = *attempted;
         match outcome {
             Outcome::Confirmed | Outcome::Rejected { .. } => {
@@ -197,14 +201,14 @@ impl Breaker {
                     tracing::info!(sink = %self.sink, %domain, seconds, "the domain is up again");
                 }
                 inner.machine.answered(grant);
-                Verdict::Counts
+                Attribution::Counts
             }
             // Nothing was sent.
             Outcome::Unsendable { .. } => {
                 if grant.probe {
                     inner.machine.probe_unused(grant, now);
                 }
-                Verdict::Counts
+                Attribution::Counts
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();
@@ -212,7 +216,7 @@ impl Breaker {
                 let cause = inner.evidence.failed(now, attempted);
                 let answered = !matches!(outcome, Outcome::Unavailable { .. });
                 if cause == Cause::Domain && answered {
-                    // The sink is there: what is wrong is the domain's.
+                    // The sink is reachable: the cause is the domain.
                     inner.machine.answered(grant);
                 } else {
                     inner.machine.failed(now, grant, cause == Cause::Sink);
@@ -223,12 +227,12 @@ impl Breaker {
                 }
                 if inner.machine.state() != BreakerState::Closed {
                     // Behind the others that are due: each probe is another message.
-                    return Verdict::Waits(Duration::ZERO);
+                    return Attribution::Waits(Duration::ZERO);
                 }
                 let pause = inner.evidence.pause(now, attempted, share);
                 match (cause, pause) {
                     (Cause::Message(verdict), None) => verdict,
-                    (_, pause) => Verdict::Waits(pause.unwrap_or_default()),
+                    (_, pause) => Attribution::Waits(pause.unwrap_or_default()),
                 }
             }
         }
@@ -236,10 +240,10 @@ impl Breaker {
 
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut inner = lock(&self.inner);
-        let before = inner.machine.state();
+        let (before, down_before) = (inner.machine.state(), inner.evidence.count_down());
         let result = change(&mut inner, Instant::now());
         let down = inner.evidence.count_down();
-        if self.down.swap(down, Ordering::Relaxed) != down {
+        if down != down_before {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.metrics.domains_down.set(down as f64);
         }
@@ -263,10 +267,10 @@ impl Breaker {
     }
 }
 
-/// Seats granted for one claim; those not taken are given back on drop.
+/// Permits granted for one claim; those not taken are returned on drop.
 pub(super) struct Admission {
     breaker: Arc<Breaker>,
-    grant: Grant,
+    grant: ClaimGrant,
 }
 
 impl Admission {
@@ -275,10 +279,10 @@ impl Admission {
     }
 
     /// For one claimed message; at most as many as were granted.
-    pub fn seat(&mut self) -> Seat {
+    pub fn sink_permit(&mut self) -> SinkPermit {
         self.grant.messages -= 1;
-        self.breaker.seated.fetch_add(1, Ordering::Relaxed);
-        Seat { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
+        self.breaker.in_flight.fetch_add(1, Ordering::Relaxed);
+        SinkPermit { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
     }
 }
 
@@ -297,13 +301,13 @@ impl Drop for Admission {
 }
 
 /// One message in flight for the sink, until it is dropped.
-pub(super) struct Seat {
+pub(super) struct SinkPermit {
     breaker: Arc<Breaker>,
-    grant: Grant,
+    grant: ClaimGrant,
     reported: bool,
 }
 
-impl Seat {
+impl SinkPermit {
     /// How long the message has to wait before it is sent, as its domain is down, or as another shows more about the sink;
     /// `None`: it may be sent. `share`: in `0..=1`, spreads those that wait.
     pub fn wait(&self, message: (&Arc<str>, &MessageId), domain: Option<&Domain>, share: f64) -> Option<Duration> {
@@ -316,16 +320,16 @@ impl Seat {
     }
 
     /// What a failed attempt is put down to; at most once. `share` as in `wait`.
-    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Verdict {
+    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Attribution {
         debug_assert!(!self.reported, "one outcome per attempt");
         self.reported = true;
         self.breaker.conclude(self.grant, attempted, share)
     }
 }
 
-impl Drop for Seat {
+impl Drop for SinkPermit {
     fn drop(&mut self) {
-        self.breaker.seated.fetch_sub(1, Ordering::Relaxed);
+        self.breaker.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.breaker.with(|inner, now| {
             inner.machine.leave_flight(1);
             if self.grant.probe && !self.reported {

@@ -5,7 +5,6 @@ use tokio::time::Instant;
 use super::{sink::Act, *};
 use crate::{
     message::{DeadReason, StoredMessage, codec},
-    store::memory::Faults,
     time::UnixMillis,
 };
 
@@ -13,21 +12,21 @@ use crate::{
 const MANY: usize = 2500;
 
 #[tokio::test(start_paused = true)]
-async fn what_several_calls_would_settle_waits_for_the_store_and_is_settled_once() {
+async fn settlements_of_several_calls_wait_for_the_store_and_count_once() {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(SECOND));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(SECOND));
     let policy = Policy { max_in_flight: MANY, ..policy() };
-    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, numbered(MANY), Duration::ZERO);
+    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, numbered(MANY), Duration::ZERO);
     sleep(SECOND / 2).await;
     // All are being sent, and are delivered while the store is down, for longer than their leases.
-    assert_eq!(twin.count(&partition("r")), (0, MANY, 0));
-    twin.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+    assert_eq!(store.count(&partition("r")), (0, MANY, 0));
+    store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
     sleep(2 * LEASE).await;
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!(sink.seen().len(), MANY, "none is sent twice");
     let total = |name| counted(&recorder, name, "");
@@ -36,13 +35,13 @@ async fn what_several_calls_would_settle_waits_for_the_store_and_is_settled_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settlement_that_is_refused_for_good_is_given_up_with_its_lease_and_makes_room() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+async fn a_settlement_refused_for_good_is_dropped_with_its_lease() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     let policy = Policy { max_in_flight: 1, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    twin.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
-    schedule(&twin, ["a", "b"], Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    store.set_faults(Faults { wrong_type: true, only: Some("settle"), ..Faults::default() });
+    schedule(&store, ["a", "b"], Duration::ZERO);
     let begun = Instant::now();
     sleep(LEASE / 2).await;
     assert_eq!(sink.taken().into_keys().collect::<Vec<_>>(), ["a"], "its share of the budget is not free yet");
@@ -53,37 +52,37 @@ async fn a_settlement_that_is_refused_for_good_is_given_up_with_its_lease_and_ma
 
 #[tokio::test(start_paused = true)]
 async fn what_is_released_is_due_when_it_was_due_before() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    schedule(&twin, ["first"], Duration::ZERO);
-    schedule(&twin, ["second"], 20 * MILLI);
-    let before = twin.pending(&partition("r"));
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    schedule(&store, ["first"], Duration::ZERO);
+    schedule(&store, ["second"], 20 * MILLI);
+    let before = store.pending(&partition("r"));
     sleep(SECOND).await;
-    twin.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
-    let instance = Instance::of_one(&twin, &sink);
+    store.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
+    let instance = Instance::of_one(&store, &sink);
     sleep(50 * MILLI).await;
-    assert_eq!(twin.count(&partition("r")), (0, 2, 0));
+    assert_eq!(store.count(&partition("r")), (0, 2, 0));
     instance.stop().await;
-    assert_eq!((twin.pending(&partition("r")), sink.seen().len()), (before, 0));
+    assert_eq!((store.pending(&partition("r")), sink.seen().len()), (before, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn lateness_counts_from_the_due_time_or_from_the_acceptance_if_that_was_later() {
+async fn lateness_counts_from_the_later_of_due_time_and_acceptance() {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let now = twin.now() / 1000;
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let now = store.now() / 1000;
     // Due when it was accepted, and due an hour before.
     for (id, due) in [("in-time", now), ("overdue", now - 3_600_000)] {
         let at = |millis| UnixMillis::new(millis).unwrap();
         let (metadata, payload) = (Metadata::default(), Bytes::new());
         let message = StoredMessage { due: at(due), accepted: at(now), metadata, payload };
-        twin.schedule_body(&partition("r"), id, due, codec::encode(&message));
+        store.schedule_body(&partition("r"), id, due, codec::encode(&message));
     }
     sleep(2 * SECOND).await;
-    let instance = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
+    let instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
     instance.stop().await;
     let page = recorder.handle().render();
     let value = |name: &str| -> f64 {
@@ -97,18 +96,18 @@ async fn lateness_counts_from_the_due_time_or_from_the_acceptance_if_that_was_la
 
 #[tokio::test(start_paused = true)]
 async fn the_last_attempt_is_the_routes_or_the_messages_own() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::report(failed()));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(failed()));
     let limits = [("default", None, 3), ("one", Some(1), 1), ("two", Some(2), 2), ("five", Some(5), 5)];
     for (id, max_attempts, _) in limits {
         let metadata = Metadata { max_attempts, ..Metadata::default() };
-        twin.schedule(&partition("r"), id, Duration::ZERO, metadata);
+        store.schedule(&partition("r"), id, Duration::ZERO, metadata);
     }
-    let _instance = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
     for (id, _, attempts) in limits {
         let seen: Vec<_> = sink.seen().into_iter().filter(|seen| seen.id == id).map(|seen| seen.attempt).collect();
         assert_eq!(seen, (1..=attempts).collect::<Vec<_>>(), "{id}");
-        assert_eq!(twin.dead(&partition("r"))[id].0, DeadReason::Attempts, "{id}");
+        assert_eq!(store.dead(&partition("r"))[id].0, DeadReason::Attempts, "{id}");
     }
 }

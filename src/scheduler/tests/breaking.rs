@@ -1,64 +1,60 @@
-//! A sink that is away.
+//! A sink that is down.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{sink::Act, *};
-use crate::{scheduler::BreakerState, store::memory::Faults};
+use crate::scheduler::BreakerState;
 
 /// A sink that is unreachable while the flag is set.
-fn flapping(twin: &Arc<Twin>, delay: Duration) -> (Arc<FakeSink>, Arc<AtomicBool>) {
-    let away = Arc::new(AtomicBool::new(true));
-    let flag = Arc::clone(&away);
-    let sink =
-        FakeSink::new(
-            twin,
-            move |_| {
-                if flag.load(Ordering::SeqCst) { Act::report(unavailable()) } else { Act::confirm(delay) }
-            },
-        );
-    (sink, away)
+fn flapping(store: &Arc<TestStore>, delay: Duration) -> (Arc<FakeSink>, Arc<AtomicBool>) {
+    let is_down = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&is_down);
+    let sink = FakeSink::new(store, move |_| {
+        if flag.load(Ordering::SeqCst) { Act::report(unavailable()) } else { Act::confirm(delay) }
+    });
+    (sink, is_down)
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_burns_no_attempt_and_delays_no_other_route() {
-    let twin = Twin::new(1);
-    let (down, away) = flapping(&twin, MILLI);
-    let good = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let (down, is_down) = flapping(&store, MILLI);
+    let good = FakeSink::good(&store);
     let breaker = Breaker::new("down");
     let routes = vec![
-        setup(&twin, "r", to_sink(&down, &breaker), policy()),
-        setup(&twin, "good", to_sink(&good, &Breaker::new("good")), policy()),
+        setup(&store, "r", to_sink(&down, &breaker), policy()),
+        setup(&store, "good", to_sink(&good, &Breaker::new("good")), policy()),
     ];
-    let _instance = Instance::start(&twin, routes);
+    let _instance = Instance::start(&store, routes);
     for n in 0..3000u32 {
         let delay = n * 20 * MILLI;
-        schedule(&twin, [format!("m{n}")], delay);
-        twin.schedule(&partition("good"), &format!("g{n}"), delay, Metadata::default());
+        schedule(&store, [format!("m{n}")], delay);
+        store.schedule(&partition("good"), &format!("g{n}"), delay, Metadata::default());
     }
     sleep(MINUTE).await;
     assert_eq!(breaker.status().state, BreakerState::Open);
     assert_eq!(breaker.status().last_error.as_deref(), Some("connection refused"));
     assert!(down.seen().len() <= 65, "{} probes in a minute", down.seen().len());
-    away.store(false, Ordering::SeqCst);
-    until_empty(&twin, "r").await;
-    until_empty(&twin, "good").await;
-    assert_eq!((down.taken().len(), twin.count(&partition("r")).2), (3000, 0));
+    is_down.store(false, Ordering::SeqCst);
+    until_empty(&store, "r").await;
+    until_empty(&store, "good").await;
+    assert_eq!((down.taken().len(), store.count(&partition("r")).2), (3000, 0));
     assert!(down.seen().iter().all(|seen| seen.attempt == 1));
     assert_eq!(breaker.status().state, BreakerState::Closed);
     assert!(good.most_late() <= 12, "{} ms", good.most_late());
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_probe_is_another_message_over_all_routes_and_there_is_one_a_second() {
-    let twin = Twin::new(1);
-    let (down, _away) = flapping(&twin, MILLI);
+async fn probes_are_one_a_second_over_all_routes_each_with_another_message() {
+    let store = TestStore::new(1);
+    let (down, _away) = flapping(&store, MILLI);
     let breaker = Breaker::new("down");
-    let routes = ["r", "q"].map(|route| setup(&twin, route, to_sink(&down, &breaker), policy()));
+    let routes = ["r", "q"].map(|route| setup(&store, route, to_sink(&down, &breaker), policy()));
     for id in ["a", "b", "c"] {
-        twin.schedule(&partition("r"), &format!("r-{id}"), Duration::ZERO, Metadata::default());
-        twin.schedule(&partition("q"), &format!("q-{id}"), Duration::ZERO, Metadata::default());
+        store.schedule(&partition("r"), &format!("r-{id}"), Duration::ZERO, Metadata::default());
+        store.schedule(&partition("q"), &format!("q-{id}"), Duration::ZERO, Metadata::default());
     }
-    let _instance = Instance::start(&twin, routes.into());
+    let _instance = Instance::start(&store, routes.into());
     sleep(20 * SECOND).await;
     let seen = down.seen();
     let probes = &seen[seen.iter().position(|seen| seen.at.elapsed() < 19_500 * MILLI).unwrap()..];
@@ -67,18 +63,18 @@ async fn each_probe_is_another_message_over_all_routes_and_there_is_one_a_second
     for id in ["r-a", "r-b", "r-c", "q-a", "q-b", "q-c"] {
         assert!(probes.iter().filter(|probe| probe.id == id).count() >= 2, "{id} had its turns: {probes:?}");
     }
-    assert_eq!(twin.failures(&partition("r"), "r-a"), 0);
+    assert_eq!(store.failures(&partition("r"), "r-a"), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_starts_slowly_when_the_sink_is_back() {
-    let twin = Twin::new(1);
-    let (sink, away) = flapping(&twin, SECOND);
+    let store = TestStore::new(1);
+    let (sink, is_down) = flapping(&store, SECOND);
     let policy = Policy { max_in_flight: 200, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, numbered(1000), Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, numbered(1000), Duration::ZERO);
     sleep(10 * SECOND).await;
-    away.store(false, Ordering::SeqCst);
+    is_down.store(false, Ordering::SeqCst);
     until("the confirmed probe", || sink.taken().len() == 1).await;
     sink.most_inside();
     let mut windows = Vec::new();
@@ -90,71 +86,71 @@ async fn it_starts_slowly_when_the_sink_is_back() {
     assert!((10..=20).contains(&windows[0]), "{windows:?}");
     assert!(windows.windows(2).all(|pair| pair[1] <= 2 * pair[0] && pair[1] >= pair[0]), "{windows:?}");
     assert_eq!(windows[5], 200);
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn five_throttled_open_it_and_those_before_count_as_attempts() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::report(throttled()));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::report(throttled()));
     let breaker = Breaker::new("s");
     let policy = Policy { max_in_flight: 5, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy)]);
-    schedule(&twin, numbered(100), Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy)]);
+    schedule(&store, numbered(100), Duration::ZERO);
     sleep(10 * MINUTE).await;
     assert_eq!(breaker.status().state, BreakerState::Open);
-    let counted = numbered(100).iter().filter(|id| twin.failures(&partition("r"), id) > 0).count();
-    assert_eq!((counted, twin.count(&partition("r"))), (4, (100, 0, 0)));
+    let counted = numbered(100).iter().filter(|id| store.failures(&partition("r"), id) > 0).count();
+    assert_eq!((counted, store.count(&partition("r"))), (4, (100, 0, 0)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_still_recovers_the_leases_of_others() {
-    let twin = Twin::new(1);
-    let (sink, _away) = flapping(&twin, MILLI);
-    let other = FakeSink::new(&twin, |_| Act::confirm(SECOND));
-    let dying = Instance::of_one(&twin, &other);
-    schedule(&twin, numbered(20), Duration::ZERO);
+    let store = TestStore::new(1);
+    let (sink, _away) = flapping(&store, MILLI);
+    let other = FakeSink::new(&store, |_| Act::confirm(SECOND));
+    let dying = Instance::of_one(&store, &other);
+    schedule(&store, numbered(20), Duration::ZERO);
     sleep(100 * MILLI).await;
     dying.kill().await;
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, ["x"], Duration::ZERO);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["x"], Duration::ZERO);
     sleep(LEASE + SECOND).await;
-    assert_eq!(twin.count(&partition("r")), (21, 0, 0));
+    assert_eq!(store.count(&partition("r")), (21, 0, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_and_an_outage_of_the_store_together_end_well() {
-    let twin = Twin::new(1);
-    let (sink, away) = flapping(&twin, MILLI);
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, numbered(50), Duration::ZERO);
+    let store = TestStore::new(1);
+    let (sink, is_down) = flapping(&store, MILLI);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, numbered(50), Duration::ZERO);
     sleep(SECOND).await;
-    twin.set_faults(Faults { down: true, ..Faults::default() });
+    store.set_faults(Faults { down: true, ..Faults::default() });
     sleep(MINUTE).await;
-    away.store(false, Ordering::SeqCst);
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
+    is_down.store(false, Ordering::SeqCst);
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 50);
 }
 
 #[tokio::test(start_paused = true)]
 async fn messages_that_the_sink_cannot_stand_do_not_stop_the_others() {
     for poisons in [1, 10, 50] {
-        let twin = Twin::new(1);
-        let sink = FakeSink::new(&twin, |delivery| {
+        let store = TestStore::new(1);
+        let sink = FakeSink::new(&store, |delivery| {
             if delivery.id.as_str().starts_with("poison") {
                 Act::report(unavailable())
             } else {
                 Act::confirm(20 * MILLI)
             }
         });
-        let _instance = Instance::of_one(&twin, &sink);
+        let _instance = Instance::of_one(&store, &sink);
         for n in 0..2000u32 {
-            schedule(&twin, [format!("m{n}")], n * 10 * MILLI);
+            schedule(&store, [format!("m{n}")], n * 10 * MILLI);
         }
-        schedule(&twin, (0..poisons).map(|n| format!("poison{n}")), 5 * SECOND);
-        until_empty(&twin, "r").await;
-        assert_eq!((twin.count(&partition("r")).2, sink.taken().len()), (poisons, 2000));
+        schedule(&store, (0..poisons).map(|n| format!("poison{n}")), 5 * SECOND);
+        until_empty(&store, "r").await;
+        assert_eq!((store.count(&partition("r")).2, sink.taken().len()), (poisons, 2000));
         let good = sink.seen().into_iter().filter(|seen| seen.id.starts_with('m'));
         let late: Vec<u64> = good.map(|seen| seen.late).filter(|late| *late > 100).collect();
         let most = if poisons == 1 { 0 } else { 1000 };

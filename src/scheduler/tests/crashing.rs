@@ -10,23 +10,23 @@ const HANG: Duration = Duration::from_millis(1900);
 
 #[tokio::test(start_paused = true)]
 async fn poison_is_dead_after_five_claims_and_every_innocent_lives() {
-    let twin = Twin::new(1);
+    let store = TestStore::new(1);
     let crash = Arc::new(Notify::new());
     let trigger = Arc::clone(&crash);
-    let sink = FakeSink::new(&twin, move |delivery| {
+    let sink = FakeSink::new(&store, move |delivery| {
         if delivery.id.as_str() == "poison" {
             trigger.notify_one();
-            return Act::end(sink::End::Hang);
+            return Act::end(sink::SinkEnd::Hang);
         }
         Act::confirm(20 * MILLI)
     });
-    schedule(&twin, numbered(20), Duration::ZERO);
-    schedule(&twin, ["poison"], Duration::ZERO);
-    schedule(&twin, (20..40).map(|n| format!("m{n:05}")), MILLI);
+    schedule(&store, numbered(20), Duration::ZERO);
+    schedule(&store, ["poison"], Duration::ZERO);
+    schedule(&store, (20..40).map(|n| format!("m{n:05}")), MILLI);
     let mut crashes = 0;
     loop {
-        let instance = Instance::of_one(&twin, &sink);
-        let done = until_empty(&twin, "r");
+        let instance = Instance::of_one(&store, &sink);
+        let done = until_empty(&store, "r");
         tokio::select! {
             () = done => break,
             () = crash.notified() => instance.kill().await,
@@ -34,36 +34,36 @@ async fn poison_is_dead_after_five_claims_and_every_innocent_lives() {
         crashes += 1;
         assert!(crashes <= 5);
     }
-    assert_eq!(twin.claims(&partition("r"), "poison"), 5);
-    assert_eq!(twin.dead(&partition("r")).into_keys().collect::<Vec<_>>(), ["poison"]);
-    assert_eq!(twin.dead(&partition("r"))["poison"].0, DeadReason::Crash);
+    assert_eq!(store.claims(&partition("r"), "poison"), 5);
+    assert_eq!(store.dead(&partition("r")).into_keys().collect::<Vec<_>>(), ["poison"]);
+    assert_eq!(store.dead(&partition("r"))["poison"].0, DeadReason::Crash);
     assert_eq!(sink.taken().len(), 40);
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_suspect_is_in_flight_at_a_time_and_delays_no_other_message() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(10 * MILLI));
-    let hanging = FakeSink::new(&twin, |delivery| {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(10 * MILLI));
+    let hanging = FakeSink::new(&store, |delivery| {
         if delivery.id.as_str().starts_with("suspect") {
             return Act { delay: HANG, ..Act::report(failed()) };
         }
         Act::confirm(10 * MILLI)
     });
     let routes = vec![
-        setup(&twin, "r", to_sink(&hanging, &Breaker::new("r")), policy()),
-        setup(&twin, "q", to_sink(&sink, &Breaker::new("q")), policy()),
+        setup(&store, "r", to_sink(&hanging, &Breaker::new("r")), policy()),
+        setup(&store, "q", to_sink(&sink, &Breaker::new("q")), policy()),
     ];
     for n in 0..1000u32 {
-        schedule(&twin, [format!("m{n}")], n * 5 * MILLI);
-        twin.schedule(&partition("q"), &format!("q{n}"), n * 5 * MILLI, Metadata::default());
+        schedule(&store, [format!("m{n}")], n * 5 * MILLI);
+        store.schedule(&partition("q"), &format!("q{n}"), n * 5 * MILLI, Metadata::default());
     }
     for n in 0..1000u32 {
         let id = format!("suspect{n:04}");
-        schedule(&twin, [&id], Duration::ZERO);
-        twin.set_crashes(&partition("r"), &id, 2);
+        schedule(&store, [&id], Duration::ZERO);
+        store.set_crashes(&partition("r"), &id, 2);
     }
-    let _instance = Instance::start(&twin, routes);
+    let _instance = Instance::start(&store, routes);
     sleep(6 * SECOND).await;
     let ordinary = hanging.taken().keys().filter(|id| id.starts_with('m')).count();
     assert_eq!((ordinary, sink.taken().len()), (1000, 1000));
@@ -79,86 +79,86 @@ async fn one_suspect_is_in_flight_at_a_time_and_delays_no_other_message() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_suspects_of_one_crash_are_delivered_soon() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     for n in 0..1000u32 {
         let id = format!("suspect{n:04}");
-        schedule(&twin, [&id], Duration::ZERO);
-        twin.set_crashes(&partition("r"), &id, 2);
+        schedule(&store, [&id], Duration::ZERO);
+        store.set_crashes(&partition("r"), &id, 2);
     }
-    let _instance = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 1000);
     assert!(sink.most_late() < 60_000, "{} ms", sink.most_late());
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_only_suspects_are_due_they_probe_and_the_other_routes_go_on() {
-    let twin = Twin::new(1);
+    let store = TestStore::new(1);
     let begun = tokio::time::Instant::now();
     let down =
         FakeSink::new(
-            &twin,
+            &store,
             move |_| {
                 if begun.elapsed() < MINUTE { Act::report(unavailable()) } else { Act::confirm(MILLI) }
             },
         );
-    let good = FakeSink::good(&twin);
+    let good = FakeSink::good(&store);
     let breaker = Breaker::new("down");
     let routes = vec![
-        setup(&twin, "r", to_sink(&down, &breaker), policy()),
-        setup(&twin, "good", to_sink(&good, &Breaker::new("good")), policy()),
+        setup(&store, "r", to_sink(&down, &breaker), policy()),
+        setup(&store, "good", to_sink(&good, &Breaker::new("good")), policy()),
     ];
     for id in ["a", "b", "c"] {
-        schedule(&twin, [id], Duration::ZERO);
-        twin.set_crashes(&partition("r"), id, 2);
+        schedule(&store, [id], Duration::ZERO);
+        store.set_crashes(&partition("r"), id, 2);
     }
     for n in 0..1000u32 {
-        twin.schedule(&partition("good"), &format!("g{n}"), n * 60 * MILLI, Metadata::default());
+        store.schedule(&partition("good"), &format!("g{n}"), n * 60 * MILLI, Metadata::default());
     }
-    let _instance = Instance::start(&twin, routes);
+    let _instance = Instance::start(&store, routes);
     sleep(MINUTE).await;
     assert!((50..=62).contains(&down.seen().len()), "{} probes", down.seen().len());
     assert!(good.most_late() <= 12);
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     assert_eq!(down.taken().len(), 3);
     assert!(begun.elapsed() < 2 * MINUTE);
 }
 
 #[tokio::test(start_paused = true)]
 async fn suspects_at_the_head_do_not_keep_others_from_probing() {
-    let twin = Twin::new(1);
+    let store = TestStore::new(1);
     let begun = tokio::time::Instant::now();
-    let down = FakeSink::new(&twin, move |_| {
+    let down = FakeSink::new(&store, move |_| {
         if begun.elapsed() < 10 * SECOND { Act::report(unavailable()) } else { Act::confirm(MILLI) }
     });
     for id in ["a", "b", "c", "d", "e"] {
-        schedule(&twin, [id], Duration::ZERO);
-        twin.set_crashes(&partition("r"), id, 2);
+        schedule(&store, [id], Duration::ZERO);
+        store.set_crashes(&partition("r"), id, 2);
     }
-    schedule(&twin, ["x"], MILLI);
-    let _instance = Instance::of_one(&twin, &down);
+    schedule(&store, ["x"], MILLI);
+    let _instance = Instance::of_one(&store, &down);
     until("a taken message", || !down.taken().is_empty()).await;
     assert!(begun.elapsed() < 12 * SECOND, "{:?}", begun.elapsed());
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_makes_the_sink_drop_the_connection_ends_dead_and_the_others_pass() {
+async fn a_message_that_breaks_the_connection_ends_dead_and_the_others_pass() {
     // One among a stream; ten at the head, which fill the window of a slow start; one with a few others.
     for (poisons, others, gap) in [(1, 3000, 20 * MILLI), (10, 3000, 20 * MILLI), (1, 12, 5 * SECOND)] {
-        let twin = Twin::new(1);
-        let sink = FakeSink::new(&twin, |delivery| {
+        let store = TestStore::new(1);
+        let sink = FakeSink::new(&store, |delivery| {
             if delivery.id.as_str().starts_with("poison") { Act::report(lost()) } else { Act::confirm(20 * MILLI) }
         });
         let breaker = Breaker::new("s");
-        schedule(&twin, (0..poisons).map(|n| format!("poison{n}")), Duration::ZERO);
+        schedule(&store, (0..poisons).map(|n| format!("poison{n}")), Duration::ZERO);
         for (n, id) in (0..).zip(numbered(others)) {
-            schedule(&twin, [id], n * gap);
+            schedule(&store, [id], n * gap);
         }
-        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
-        until_empty(&twin, "r").await;
-        let dead = twin.dead(&partition("r"));
+        let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy())]);
+        until_empty(&store, "r").await;
+        let dead = store.dead(&partition("r"));
         assert_eq!((dead.len(), sink.taken().len()), (poisons, others));
         for (id, (reason, error)) in &dead {
             assert!(id.starts_with("poison") && *reason == DeadReason::Attempts, "{id}: {reason:?}");

@@ -14,10 +14,13 @@ fn part(delivery: &Delivery) -> Option<Domain> {
 }
 
 /// A sink of ten parts, one of which acts as told while the flag is set.
-fn partly_broken(twin: &Arc<Twin>, act: impl Fn() -> Act + Send + Sync + 'static) -> (Arc<FakeSink>, Arc<AtomicBool>) {
+fn partly_broken(
+    store: &Arc<TestStore>,
+    act: impl Fn() -> Act + Send + Sync + 'static,
+) -> (Arc<FakeSink>, Arc<AtomicBool>) {
     let broken = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&broken);
-    let sink = FakeSink::with_domains(twin, part, move |delivery| {
+    let sink = FakeSink::with_domains(store, part, move |delivery| {
         let hit = flag.load(Ordering::SeqCst) && part(delivery).as_deref() == Some(BROKEN);
         if hit { act() } else { Act::confirm(5 * MILLI) }
     });
@@ -33,13 +36,13 @@ fn late(sink: &FakeSink, of: impl Fn(&str) -> bool) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
     for hang in [MILLI, 1999 * MILLI] {
-        let twin = Twin::new(1);
-        let (sink, broken) = partly_broken(&twin, move || Act { delay: hang, ..Act::report(unavailable()) });
+        let store = TestStore::new(1);
+        let (sink, broken) = partly_broken(&store, move || Act { delay: hang, ..Act::report(unavailable()) });
         let breaker = Breaker::new("s");
         for n in 0..6000u32 {
-            schedule(&twin, [format!("m{n:05}")], n * 10 * MILLI);
+            schedule(&store, [format!("m{n:05}")], n * 10 * MILLI);
         }
-        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
+        let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy())]);
         sleep(MINUTE).await;
         assert_eq!((breaker.status().state, &*breaker.status().down), (BreakerState::Closed, &[BROKEN.into()][..]));
         let others = late(&sink, |id| !id.ends_with('3'));
@@ -49,10 +52,10 @@ async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
         // What was sent before the first of them was given up, and a probe a second.
         assert!(tried <= 85, "{tried} attempts");
         broken.store(false, Ordering::SeqCst);
-        let back = twin.now() / 1000;
-        until_empty(&twin, "r").await;
-        assert!(twin.now() / 1000 - back <= 4000, "{} ms", twin.now() / 1000 - back);
-        assert_eq!((sink.taken().len(), twin.count(&partition("r")).2), (6000, 0));
+        let back = store.now() / 1000;
+        until_empty(&store, "r").await;
+        assert!(store.now() / 1000 - back <= 4000, "{} ms", store.now() / 1000 - back);
+        assert_eq!((sink.taken().len(), store.count(&partition("r")).2), (6000, 0));
         assert!(sink.seen().iter().all(|seen| seen.attempt == 1));
         assert!(breaker.status().down.is_empty());
     }
@@ -60,13 +63,13 @@ async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_message_does_not_wait_behind_a_thousand_of_a_part_that_is_down() {
-    let twin = Twin::new(1);
-    let (sink, _broken) = partly_broken(&twin, || Act::report(unavailable()));
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, (0..1000).map(|n| format!("m{n}3")), Duration::ZERO);
+    let store = TestStore::new(1);
+    let (sink, _broken) = partly_broken(&store, || Act::report(unavailable()));
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, (0..1000).map(|n| format!("m{n}3")), Duration::ZERO);
     sleep(20 * SECOND).await;
     for n in 0..10 {
-        schedule(&twin, [format!("lone{n}1")], Duration::ZERO);
+        schedule(&store, [format!("lone{n}1")], Duration::ZERO);
         sleep(1700 * MILLI).await;
     }
     let lone = late(&sink, |id| id.starts_with("lone"));
@@ -75,52 +78,52 @@ async fn a_lone_message_does_not_wait_behind_a_thousand_of_a_part_that_is_down()
 
 #[tokio::test(start_paused = true)]
 async fn a_part_that_answers_with_failures_only_is_down_and_its_messages_live() {
-    let twin = Twin::new(1);
-    let (sink, broken) = partly_broken(&twin, || Act::report(failed()));
+    let store = TestStore::new(1);
+    let (sink, broken) = partly_broken(&store, || Act::report(failed()));
     let breaker = Breaker::new("s");
     let backoff = Backoff::new(4 * SECOND, 2.0, MINUTE, 0.2).unwrap();
     let policy = Policy { retry: RetryPolicy { max_attempts: 4, backoff }, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy)]);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy)]);
     for n in 0..6000u32 {
-        schedule(&twin, [format!("m{n:05}")], n * 10 * MILLI);
+        schedule(&store, [format!("m{n:05}")], n * 10 * MILLI);
     }
     sleep(10 * MINUTE).await;
     assert_eq!(breaker.status().down, [Domain::from(BROKEN)]);
-    let (pending, unack, dead) = twin.count(&partition("r"));
+    let (pending, unack, dead) = store.count(&partition("r"));
     assert_eq!((pending + unack, dead, sink.taken().len()), (600, 0, 5400));
     broken.store(false, Ordering::SeqCst);
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 6000);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_its_part_cannot_stand_ends_dead_and_the_others_of_the_part_pass() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::with_domains(&twin, part, |delivery| {
+async fn a_message_that_breaks_its_domain_ends_dead_and_the_others_pass() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::with_domains(&store, part, |delivery| {
         if delivery.id.as_str().starts_with("poison") { Act::report(unavailable()) } else { Act::confirm(5 * MILLI) }
     });
-    schedule(&twin, ["poison3"], Duration::ZERO);
+    schedule(&store, ["poison3"], Duration::ZERO);
     for n in 0..600u32 {
-        schedule(&twin, [format!("m{n:05}")], n * 100 * MILLI);
+        schedule(&store, [format!("m{n:05}")], n * 100 * MILLI);
     }
-    let _instance = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
-    let dead = twin.dead(&partition("r"));
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
+    let dead = store.dead(&partition("r"));
     assert_eq!((dead.into_keys().collect::<Vec<_>>(), sink.taken().len()), (vec!["poison3".to_owned()], 600));
     let late = late(&sink, |id| id.starts_with('m'));
     assert!(late[late.len() * 9 / 10] <= 20 && *late.last().unwrap() <= 4000, "{:?}", late.last());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is_down() {
+async fn a_sink_that_is_up_again_is_noticed_behind_a_backlog_of_one_domain() {
     for outcome in [throttled(), unavailable()] {
-        let twin = Twin::new(1);
-        let away = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&away);
+        let store = TestStore::new(1);
+        let is_down = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_down);
         // Without a connection there is no part.
-        let flagged = Arc::clone(&away);
+        let flagged = Arc::clone(&is_down);
         let domain = move |delivery: &Delivery| part(delivery).filter(|_| !flagged.load(Ordering::SeqCst));
-        let sink = FakeSink::with_domains(&twin, domain, move |delivery| {
+        let sink = FakeSink::with_domains(&store, domain, move |delivery| {
             if flag.load(Ordering::SeqCst) {
                 return Act::report(unavailable());
             }
@@ -128,15 +131,15 @@ async fn a_sink_that_is_up_again_is_noticed_behind_the_backlog_of_a_part_that_is
             if broken { Act::report(outcome.clone()) } else { Act::confirm(5 * MILLI) }
         });
         let breaker = Breaker::new("s");
-        let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &breaker), policy())]);
-        schedule(&twin, (0..2000).map(|n| format!("m{n}3")), Duration::ZERO);
+        let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy())]);
+        schedule(&store, (0..2000).map(|n| format!("m{n}3")), Duration::ZERO);
         for n in 0..600u32 {
-            schedule(&twin, [format!("lone{n}1")], n * 100 * MILLI);
+            schedule(&store, [format!("lone{n}1")], n * 100 * MILLI);
         }
         sleep(20 * SECOND).await;
-        away.store(true, Ordering::SeqCst);
+        is_down.store(true, Ordering::SeqCst);
         sleep(20 * SECOND).await;
-        away.store(false, Ordering::SeqCst);
+        is_down.store(false, Ordering::SeqCst);
         sleep(5 * SECOND).await;
         assert_eq!(breaker.status().state, BreakerState::Closed);
         sleep(15 * SECOND).await;

@@ -3,46 +3,46 @@
 use std::collections::BTreeMap;
 
 use super::{sink::Act, *};
-use crate::{message::DeadReason, store::memory::Faults};
+use crate::message::DeadReason;
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_stream_is_claimed_and_settled_in_batches() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(5 * MILLI));
-    let instance = Instance::of_one(&twin, &sink);
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(5 * MILLI));
+    let instance = Instance::of_one(&store, &sink);
     for (n, id) in numbered(10_000).into_iter().enumerate() {
-        schedule(&twin, [id], SECOND + u32::try_from(n).unwrap() * SECOND / 5000);
+        schedule(&store, [id], SECOND + u32::try_from(n).unwrap() * SECOND / 5000);
     }
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!((sink.early(), sink.taken().len()), (0, 10_000));
     assert!(sink.taken().values().all(|times| *times == 1));
     assert!(sink.most_late() <= 12);
-    assert!(twin.all_calls() < 500, "{} calls: more than 0.05 per message", twin.all_calls());
+    assert!(store.all_calls() < 500, "{} calls: more than 0.05 per message", store.all_calls());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_route_waits_for_room_and_never_exceeds_it() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     let policy = Policy { max_in_flight: 20, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, numbered(200), Duration::ZERO);
-    until_empty(&twin, "r").await;
-    assert_eq!(twin.most_unacked(&partition("r")), 20);
-    assert!(twin.all_calls() <= 45, "{} calls for ten times twenty messages", twin.all_calls());
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, numbered(200), Duration::ZERO);
+    until_empty(&store, "r").await;
+    assert_eq!(store.most_unacked(&partition("r")), 20);
+    assert!(store.all_calls() <= 45, "{} calls for ten times twenty messages", store.all_calls());
 }
 
 #[tokio::test(start_paused = true)]
 async fn bytes_in_flight_are_bounded_too() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     // A body is its id and 23 bytes: 29.
     let policy = Policy { max_in_flight_bytes: 100, largest_message: 29, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, numbered(30), Duration::ZERO);
-    until_empty(&twin, "r").await;
-    assert_eq!((twin.most_unacked(&partition("r")), sink.taken().len()), (3, 30));
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, numbered(30), Duration::ZERO);
+    until_empty(&store, "r").await;
+    assert_eq!((store.most_unacked(&partition("r")), sink.taken().len()), (3, 30));
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,31 +64,31 @@ async fn however_slow_claims_are_a_message_is_not_released_for_ever() {
 async fn claimed_slowly(claim_reply: Duration) -> (Arc<FakeSink>, u64) {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
-    twin.set_faults(Faults { claim_reply, ..Faults::default() });
-    schedule(&twin, ["a"], Duration::ZERO);
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    until_empty(&twin, "r").await;
+    store.set_faults(Faults { claim_reply, ..Faults::default() });
+    schedule(&store, ["a"], Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    until_empty(&store, "r").await;
     let released = counted(&recorder, "punctual_messages_released_total", "");
     (sink, released)
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     let here = partition("r");
     let expires = |at| Metadata { expires_at: Some(at), ..Metadata::default() };
-    let now = twin.now() / 1000;
-    twin.schedule(&here, "expired", SECOND, expires(now + 999));
-    twin.schedule(&here, "in-time", SECOND, expires(now + 1100));
-    twin.schedule_body(&here, "lost", now, Bytes::from_static(b"\0"));
-    twin.schedule_body(&here, "damaged", now, Bytes::from_static(b"\x01abc"));
-    let _instance = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
-    let reasons: Vec<_> = twin.dead(&here).into_iter().map(|(id, (reason, _))| (id, reason)).collect();
+    let now = store.now() / 1000;
+    store.schedule(&here, "expired", SECOND, expires(now + 999));
+    store.schedule(&here, "in-time", SECOND, expires(now + 1100));
+    store.schedule_body(&here, "lost", now, Bytes::from_static(b"\0"));
+    store.schedule_body(&here, "damaged", now, Bytes::from_static(b"\x01abc"));
+    let _instance = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
+    let reasons: Vec<_> = store.dead(&here).into_iter().map(|(id, (reason, _))| (id, reason)).collect();
     let expected =
         [("damaged", DeadReason::Undecodable), ("expired", DeadReason::Expired), ("lost", DeadReason::Orphan)];
     assert_eq!(reasons, expected.map(|(id, reason)| (id.to_owned(), reason)));
@@ -97,58 +97,58 @@ async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_later_release_wrote_is_left_to_it_and_holds_up_nobody() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     let here = partition("r");
-    twin.schedule_body(&here, "later", twin.now() / 1000, Bytes::from_static(b"\x02abc"));
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, numbered(100), 10 * SECOND);
+    store.schedule_body(&here, "later", store.now() / 1000, Bytes::from_static(b"\x02abc"));
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, numbered(100), 10 * SECOND);
     sleep(MINUTE).await;
     assert_eq!(sink.taken().len(), 100);
     assert!(sink.most_late() <= 12);
-    assert!(twin.dead(&here).is_empty());
-    let claims = twin.claims(&here, "later");
+    assert!(store.dead(&here).is_empty());
+    let claims = store.claims(&here, "later");
     assert!((20..=40).contains(&claims), "{claims} claims in a minute");
 }
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_finishes_what_is_being_sent_and_leaves_the_rest() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::confirm(SECOND));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(SECOND));
     let policy = Policy { max_in_flight: 10, ..policy() };
-    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, numbered(25), Duration::ZERO);
+    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, numbered(25), Duration::ZERO);
     sleep(SECOND / 2).await;
-    let begun = twin.now();
+    let begun = store.now();
     instance.stop().await;
-    assert!(twin.now() - begun < 600_000);
-    assert_eq!((twin.count(&partition("r")), sink.taken().len()), ((15, 0, 0), 10));
+    assert!(store.now() - begun < 600_000);
+    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((15, 0, 0), 10));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_claimed_but_not_sent_at_shutdown_is_released_at_once() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    twin.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
-    schedule(&twin, numbered(5), Duration::ZERO);
-    let instance = Instance::of_one(&twin, &sink);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    store.set_faults(Faults { claim_reply: 100 * MILLI, ..Faults::default() });
+    schedule(&store, numbered(5), Duration::ZERO);
+    let instance = Instance::of_one(&store, &sink);
     sleep(50 * MILLI).await;
-    assert_eq!(twin.count(&partition("r")), (0, 5, 0));
-    let begun = twin.now();
+    assert_eq!(store.count(&partition("r")), (0, 5, 0));
+    let begun = store.now();
     instance.stop().await;
-    assert!(twin.now() - begun < 100_000);
-    assert_eq!((twin.count(&partition("r")), sink.seen().len()), ((5, 0, 0), 0));
+    assert!(store.now() - begun < 100_000);
+    assert_eq!((store.count(&partition("r")), sink.seen().len()), ((5, 0, 0), 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_instances_share_a_route_without_a_duplicate() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let instances = [Instance::of_one(&twin, &sink), Instance::of_one(&twin, &sink)];
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let instances = [Instance::of_one(&store, &sink), Instance::of_one(&store, &sink)];
     for (n, id) in numbered(500).into_iter().enumerate() {
-        schedule(&twin, [id], u32::try_from(n).unwrap() * 3 * MILLI);
+        schedule(&store, [id], u32::try_from(n).unwrap() * 3 * MILLI);
     }
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     for instance in instances {
         instance.stop().await;
     }
@@ -158,32 +158,32 @@ async fn two_instances_share_a_route_without_a_duplicate() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn on_several_threads_and_real_time_nothing_is_missed() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
     let policy = Policy { max_in_flight: 50, ..policy() };
-    let instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     for (n, id) in numbered(2000).into_iter().enumerate() {
-        schedule(&twin, [id], u32::try_from(n).unwrap() * MILLI / 4);
+        schedule(&store, [id], u32::try_from(n).unwrap() * MILLI / 4);
     }
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!((sink.early(), sink.taken().len(), sink.seen().len()), (0, 2000, 2000));
-    assert!(twin.most_unacked(&partition("r")) <= 50);
+    assert!(store.most_unacked(&partition("r")) <= 50);
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_eight_instances_one_serves_a_light_load_and_the_others_look_on() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let mut instances: Vec<_> = (0..8).map(|_| Instance::of_one(&twin, &sink)).collect();
-    schedule(&twin, ["first"], Duration::ZERO);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let mut instances: Vec<_> = (0..8).map(|_| Instance::of_one(&store, &sink)).collect();
+    schedule(&store, ["first"], Duration::ZERO);
     for n in 0..1200u32 {
-        schedule(&twin, [format!("m{n}")], SECOND + n * 50 * MILLI);
+        schedule(&store, [format!("m{n}")], SECOND + n * 50 * MILLI);
     }
     sleep(11 * SECOND).await;
-    let before = twin.all_calls();
+    let before = store.all_calls();
     sleep(20 * SECOND).await;
-    let calls = f64::from(twin.all_calls() - before) / 400.0;
+    let calls = f64::from(store.all_calls() - before) / 400.0;
     assert!(calls <= 3.0, "{calls} calls for each message");
     let mut late: Vec<_> = sink.seen().iter().map(|seen| seen.late).collect();
     late.sort_unstable();
@@ -198,24 +198,24 @@ async fn of_eight_instances_one_serves_a_light_load_and_the_others_look_on() {
         let late = sink.seen()[settled..].iter().map(|seen| seen.late).max().unwrap();
         assert!(late <= 60, "{late} ms, {} left", instances.len());
     }
-    until_empty(&twin, "r").await;
+    until_empty(&store, "r").await;
     assert!(sink.most_late() <= 1000, "{} ms", sink.most_late());
     assert_eq!(sink.taken().len(), 1201);
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_one_instance_cannot_keep_up_the_others_join_soon() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| sink::Act::confirm(200 * MILLI));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| sink::Act::confirm(200 * MILLI));
     let policy = Policy { max_in_flight: 10, ..policy() };
-    let start = || Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    let start = || Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     let _instances: Vec<_> = (0..8).map(|_| start()).collect();
     for n in 0..200u32 {
-        schedule(&twin, [format!("light{n}")], n * 100 * MILLI);
+        schedule(&store, [format!("light{n}")], n * 100 * MILLI);
     }
     sleep(20 * SECOND).await;
     sink.most_inside();
-    schedule(&twin, numbered(80), 100 * MILLI);
+    schedule(&store, numbered(80), 100 * MILLI);
     sleep(100 * MILLI + 150 * MILLI).await;
     assert!(sink.most_inside() >= 70, "{} in flight", sink.most_inside());
 }
@@ -223,22 +223,22 @@ async fn when_one_instance_cannot_keep_up_the_others_join_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_without_an_answer_is_repeated_and_costs_no_lease() {
     for (fault, long) in [(true, false), (false, false), (false, true)] {
-        let twin = Twin::new(1);
-        let sink = FakeSink::good(&twin);
+        let store = TestStore::new(1);
+        let sink = FakeSink::good(&store);
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
-        let _instance = Instance::of_one(&twin, &sink);
-        let _other = Instance::of_one(&twin, &sink);
-        schedule(&twin, numbered(300), SECOND);
+        let _instance = Instance::of_one(&store, &sink);
+        let _other = Instance::of_one(&store, &sink);
+        schedule(&store, numbered(300), SECOND);
         // The replies get lost, then the store is down, for longer than a lease or not.
-        twin.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
+        store.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
         sleep(SECOND + 100 * MILLI).await;
-        twin.set_faults(Faults { down: fault || long, ..Faults::default() });
+        store.set_faults(Faults { down: fault || long, ..Faults::default() });
         sleep(if long { 2 * LEASE } else { SECOND }).await;
-        twin.set_faults(Faults::default());
-        let back = twin.now();
-        until_empty(&twin, "r").await;
-        assert!(twin.now() - back <= 2_000_000, "{} us", twin.now() - back);
+        store.set_faults(Faults::default());
+        let back = store.now();
+        until_empty(&store, "r").await;
+        assert!(store.now() - back <= 2_000_000, "{} us", store.now() - back);
         assert_eq!(counted(&recorder, "punctual_leases_expired_total", ""), 0);
         assert!(sink.taken().len() == 300 && sink.taken().values().all(|times| *times == 1));
     }

@@ -1,4 +1,4 @@
-//! The scheduler on a paused clock, over the store's twin and sinks that do as they are told.
+//! The scheduler on a paused clock, over the in-memory store and sinks with given outcomes.
 
 mod accounting;
 mod breaking;
@@ -8,6 +8,7 @@ mod flowing;
 mod settling;
 mod simulation;
 mod sink;
+mod store;
 mod waking;
 
 use std::{sync::Arc, time::Duration};
@@ -16,9 +17,11 @@ use bytes::Bytes;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
-use self::sink::FakeSink;
+use self::{
+    sink::FakeSink,
+    store::{Faults, TestStore},
+};
 use super::{Breaker, Element, Policy, RouteSetup, Scheduler, Target};
-use crate::store::memory::Twin;
 use crate::{
     message::Metadata,
     retry::{Backoff, RetryPolicy},
@@ -58,10 +61,10 @@ fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
     Target::List { render, one_list: true, breaker: Arc::clone(breaker) }
 }
 
-fn setup(twin: &Twin, route: &str, target: Target, policy: Policy) -> RouteSetup {
+fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> RouteSetup {
     let partition = partition(route);
-    let bell = twin.subscribe(&partition);
-    RouteSetup { route: route.into(), partitions: vec![(partition, bell)], policy, target }
+    let signal = store.subscribe(&partition);
+    RouteSetup { route: route.into(), partitions: vec![(partition, signal)], policy, target }
 }
 
 /// One scheduler, as one process runs it.
@@ -71,15 +74,15 @@ struct Instance {
 }
 
 impl Instance {
-    fn start(twin: &Arc<Twin>, routes: Vec<RouteSetup>) -> Self {
+    fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(twin.clone(), routes, MAX_SLEEP, twin.next_seed());
+        let scheduler = Scheduler::new(store.clone(), routes, MAX_SLEEP, store.next_seed());
         Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
     }
 
     /// One route `r` with the usual policy.
-    fn of_one(twin: &Arc<Twin>, sink: &Arc<FakeSink>) -> Self {
-        Self::start(twin, vec![setup(twin, "r", to_sink(sink, &Breaker::new("s")), policy())])
+    fn of_one(store: &Arc<TestStore>, sink: &Arc<FakeSink>) -> Self {
+        Self::start(store, vec![setup(store, "r", to_sink(sink, &Breaker::new("s")), policy())])
     }
 
     async fn stop(self) {
@@ -105,17 +108,17 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     panic!("ten minutes passed without: {what}");
 }
 
-async fn until_empty(twin: &Twin, route: &str) {
+async fn until_empty(store: &TestStore, route: &str) {
     until("an empty queue", || {
-        let (pending, unack, _) = twin.count(&partition(route));
+        let (pending, unack, _) = store.count(&partition(route));
         pending + unack == 0
     })
     .await;
 }
 
-fn schedule(twin: &Twin, ids: impl IntoIterator<Item = impl AsRef<str>>, delay: Duration) {
+fn schedule(store: &TestStore, ids: impl IntoIterator<Item = impl AsRef<str>>, delay: Duration) {
     for id in ids {
-        twin.schedule(&partition("r"), id.as_ref(), delay, Metadata::default());
+        store.schedule(&partition("r"), id.as_ref(), delay, Metadata::default());
     }
 }
 

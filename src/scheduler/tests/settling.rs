@@ -1,24 +1,25 @@
 //! What follows from what became of an attempt, and what a lost or late answer of the store changes.
 
 use super::{
-    sink::{Act, End},
+    sink::{Act, SinkEnd},
     *,
 };
-use crate::{message::DeadReason, store::memory::Faults};
+use crate::message::DeadReason;
 
 #[tokio::test(start_paused = true)]
 async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
-    let ends = [End::Report(failed()), End::Report(throttled()), End::Silence, End::Hang, End::Panic];
+    let ends =
+        [SinkEnd::Report(failed()), SinkEnd::Report(throttled()), SinkEnd::Silence, SinkEnd::Hang, SinkEnd::Panic];
     for end in ends {
-        let twin = Twin::new(1);
+        let store = TestStore::new(1);
         let act = end.clone();
-        let sink = FakeSink::new(&twin, move |_| Act::end(act.clone()));
-        let _instance = Instance::of_one(&twin, &sink);
-        schedule(&twin, ["a"], Duration::ZERO);
-        until_empty(&twin, "r").await;
+        let sink = FakeSink::new(&store, move |_| Act::end(act.clone()));
+        let _instance = Instance::of_one(&store, &sink);
+        schedule(&store, ["a"], Duration::ZERO);
+        until_empty(&store, "r").await;
         let attempts: Vec<_> = sink.seen().into_iter().map(|seen| seen.attempt).collect();
         assert_eq!(attempts, [1, 2, 3], "{end:?}");
-        let (reason, error) = &twin.dead(&partition("r"))["a"];
+        let (reason, error) = &store.dead(&partition("r"))["a"];
         assert!(*reason == DeadReason::Attempts && !error.is_empty(), "{end:?}");
         let wait = sink.seen()[1].at - sink.seen()[0].at;
         assert!(wait >= 800 * MILLI && wait <= FakeSink::TIMEOUT + 2 * SECOND, "{end:?}: {wait:?}");
@@ -27,30 +28,26 @@ async fn every_way_to_fail_counts_until_the_attempts_are_used_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_message_does_not_hold_up_its_batch() {
-    let twin = Twin::new(1);
-    let sink =
-        FakeSink::new(
-            &twin,
-            |delivery| {
-                if delivery.id.as_str() == "m00000" { Act::end(End::Hang) } else { Act::confirm(MILLI) }
-            },
-        );
-    schedule(&twin, numbered(100), Duration::ZERO);
-    let _instance = Instance::of_one(&twin, &sink);
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |delivery| {
+        if delivery.id.as_str() == "m00000" { Act::end(SinkEnd::Hang) } else { Act::confirm(MILLI) }
+    });
+    schedule(&store, numbered(100), Duration::ZERO);
+    let _instance = Instance::of_one(&store, &sink);
     sleep(50 * MILLI).await;
-    assert_eq!(twin.count(&partition("r")), (0, 1, 0));
+    assert_eq!(store.count(&partition("r")), (0, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_attempt_ends_before_its_lease() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::new(&twin, |_| Act::end(End::Hang));
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::end(SinkEnd::Hang));
     let policy = Policy { lease: FakeSink::TIMEOUT + SECOND / 2, ..policy() };
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
-    schedule(&twin, ["a"], Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
+    schedule(&store, ["a"], Duration::ZERO);
     sleep(FakeSink::TIMEOUT + 200 * MILLI).await;
-    assert_eq!((twin.failures(&partition("r"), "a"), twin.count(&partition("r"))), (1, (1, 0, 0)));
-    assert_eq!(twin.calls("recover"), 0);
+    assert_eq!((store.failures(&partition("r"), "a"), store.count(&partition("r"))), (1, (1, 0, 0)));
+    assert_eq!(store.calls("recover"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,15 +61,15 @@ async fn a_settlement_with_a_lost_lease_changes_nothing_and_is_counted() {
     for (op, act) in ends {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
-        let twin = Twin::new(1);
-        let sink = FakeSink::new(&twin, move |_| act.clone());
-        let instance = Instance::of_one(&twin, &sink);
-        schedule(&twin, ["a"], Duration::ZERO);
+        let store = TestStore::new(1);
+        let sink = FakeSink::new(&store, move |_| act.clone());
+        let instance = Instance::of_one(&store, &sink);
+        schedule(&store, ["a"], Duration::ZERO);
         sleep(SECOND / 2).await;
-        twin.lose_lease(&partition("r"), "a");
+        store.lose_lease(&partition("r"), "a");
         sleep(SECOND).await;
         instance.stop().await;
-        assert_eq!(twin.count(&partition("r")), (0, 1, 0), "{op}");
+        assert_eq!(store.count(&partition("r")), (0, 1, 0), "{op}");
         let stale = counted(&recorder, "punctual_stale_settlements_total", &format!("op=\"{op}\""));
         assert_eq!((stale, counted(&recorder, "punctual_messages_delivered_total", "")), (1, 0), "{op}");
     }
@@ -83,19 +80,19 @@ async fn a_lost_reply_counts_once() {
     for list in [false, true] {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
-        let twin = Twin::new(1);
-        let sink = FakeSink::new(&twin, |_| Act::confirm(100 * MILLI));
+        let store = TestStore::new(1);
+        let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
         let breaker = Breaker::new("s");
         let target = if list { to_list("jobs", &breaker) } else { to_sink(&sink, &breaker) };
-        let instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+        let instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
         let only = Some(if list { "transfer" } else { "settle" });
-        twin.set_faults(Faults { after: 1.0, only, ..Faults::default() });
-        schedule(&twin, numbered(10), Duration::ZERO);
+        store.set_faults(Faults { after: 1.0, only, ..Faults::default() });
+        schedule(&store, numbered(10), Duration::ZERO);
         sleep(SECOND).await;
-        twin.set_faults(Faults::default());
+        store.set_faults(Faults::default());
         instance.stop().await;
-        assert_eq!(twin.count(&partition("r")), (0, 0, 0));
-        assert_eq!(if list { twin.list("jobs").len() } else { sink.taken().len() }, 10);
+        assert_eq!(store.count(&partition("r")), (0, 0, 0));
+        assert_eq!(if list { store.list("jobs").len() } else { sink.taken().len() }, 10);
         assert_eq!(counted(&recorder, "punctual_messages_delivered_total", ""), 10);
         assert_eq!(counted(&recorder, "punctual_stale_settlements_total", ""), 0);
     }
@@ -103,7 +100,7 @@ async fn a_lost_reply_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn each_message_goes_into_the_list_it_names_or_is_dead_with_the_reason() {
-    let twin = Twin::new(1);
+    let store = TestStore::new(1);
     let breaker = Breaker::new("jobs");
     let render = Arc::new(|delivery: &Delivery| {
         let id = delivery.id.to_string();
@@ -111,65 +108,65 @@ async fn each_message_goes_into_the_list_it_names_or_is_dead_with_the_reason() {
         list.map(|list| Element { list, value: id.into() })
     });
     let target = Target::List { render, one_list: false, breaker: Arc::clone(&breaker) };
-    schedule(&twin, numbered(100), Duration::ZERO);
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
-    until_empty(&twin, "r").await;
+    schedule(&store, numbered(100), Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
+    until_empty(&store, "r").await;
     for list in 0..9 {
         let expected: Vec<_> = (0..10).map(|n| format!("m{:05}", 10 * n + list)).collect();
-        assert_eq!(twin.list(&list.to_string()), expected);
+        assert_eq!(store.list(&list.to_string()), expected);
     }
-    let dead = twin.dead(&partition("r"));
+    let dead = store.dead(&partition("r"));
     assert_eq!(dead.len(), 10);
     assert!(dead.values().all(|death| *death == (DeadReason::Rejected, "not allowed".into())), "{dead:?}");
     assert_eq!(breaker.status().state, crate::scheduler::BreakerState::Closed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_list_of_many_that_cannot_take_it_counts_for_its_messages_and_leaves_the_breaker_closed() {
-    let twin = Twin::new(1);
+async fn one_list_of_many_that_refuses_counts_for_its_messages_alone() {
+    let store = TestStore::new(1);
     let breaker = Breaker::new("jobs");
     let render = Arc::new(|delivery: &Delivery| {
         let id = delivery.id.to_string();
         Ok(Element { list: id[5..].into(), value: id.into() })
     });
     let target = Target::List { render, one_list: false, breaker: Arc::clone(&breaker) };
-    twin.set_faults(Faults { refusing_list: Some("3"), ..Faults::default() });
-    schedule(&twin, numbered(100), Duration::ZERO);
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+    store.set_faults(Faults { refusing_list: Some("3"), ..Faults::default() });
+    schedule(&store, numbered(100), Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
     sleep(SECOND / 2).await;
-    assert_eq!(twin.count(&partition("r")), (10, 0, 0));
-    assert_eq!((twin.list("3").len(), twin.list("4").len()), (0, 10));
-    assert_eq!(twin.failures(&partition("r"), "m00003"), 1);
+    assert_eq!(store.count(&partition("r")), (10, 0, 0));
+    assert_eq!((store.list("3").len(), store.list("4").len()), (0, 10));
+    assert_eq!(store.failures(&partition("r"), "m00003"), 1);
     assert_eq!(breaker.status().state, crate::scheduler::BreakerState::Closed);
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
-    assert_eq!(twin.list("3").len(), 10);
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    assert_eq!(store.list("3").len(), 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_cannot_take_it_opens_the_breaker_and_nothing_counts() {
-    let twin = Twin::new(1);
+    let store = TestStore::new(1);
     let breaker = Breaker::new("jobs");
-    twin.set_faults(Faults { refusing_list: Some("jobs"), ..Faults::default() });
-    schedule(&twin, numbered(1200), Duration::ZERO);
-    let _instance = Instance::start(&twin, vec![setup(&twin, "r", to_list("jobs", &breaker), policy())]);
+    store.set_faults(Faults { refusing_list: Some("jobs"), ..Faults::default() });
+    schedule(&store, numbered(1200), Duration::ZERO);
+    let _instance = Instance::start(&store, vec![setup(&store, "r", to_list("jobs", &breaker), policy())]);
     sleep(MINUTE).await;
-    assert!(twin.calls("transfer") <= 63, "{} transfers", twin.calls("transfer"));
-    assert_eq!(breaker.status().last_error.as_deref(), Some("list `jobs`: WRONGTYPE"));
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
-    let mut list: Vec<_> = twin.list("jobs");
+    assert!(store.calls("transfer") <= 63, "{} transfers", store.calls("transfer"));
+    assert_eq!(breaker.status().last_error.as_deref(), Some("list `jobs`: the key holds a string"));
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
+    let mut list: Vec<_> = store.list("jobs");
     list.sort();
     assert_eq!(list, numbered(1200));
-    assert_eq!(twin.count(&partition("r")).2, 0);
+    assert_eq!(store.count(&partition("r")).2, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_takes_several_transfers_is_counted_once_though_some_fail_and_replies_are_lost() {
+async fn a_batch_of_several_transfers_counts_once_despite_lost_replies() {
     for seed in 0..20 {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
-        let twin = Twin::new(seed);
+        let store = TestStore::new(seed);
         // Three to a call.
         let value = Bytes::from(vec![0; 1 << 20]);
         let render = Arc::new(move |delivery: &Delivery| {
@@ -178,15 +175,15 @@ async fn a_batch_that_takes_several_transfers_is_counted_once_though_some_fail_a
         let target = Target::List { render, one_list: false, breaker: Breaker::new("jobs") };
         let faults =
             Faults { before: 0.1, after: 0.2, only: Some("transfer"), refusing_list: Some("3"), ..Faults::default() };
-        twin.set_faults(faults);
-        schedule(&twin, numbered(30), Duration::ZERO);
-        let instance = Instance::start(&twin, vec![setup(&twin, "r", target, policy())]);
+        store.set_faults(faults);
+        schedule(&store, numbered(30), Duration::ZERO);
+        let instance = Instance::start(&store, vec![setup(&store, "r", target, policy())]);
         sleep(SECOND).await;
-        assert!(twin.calls("transfer") >= 10, "seed {seed}");
-        twin.set_faults(Faults { refusing_list: None, ..faults });
-        until_empty(&twin, "r").await;
+        assert!(store.calls("transfer") >= 10, "seed {seed}");
+        store.set_faults(Faults { refusing_list: None, ..faults });
+        until_empty(&store, "r").await;
         instance.stop().await;
-        let pushed: usize = (0..10).map(|list| twin.list(&list.to_string()).len()).sum();
+        let pushed: usize = (0..10).map(|list| store.list(&list.to_string()).len()).sum();
         let total = |name: &str| counted(&recorder, &format!("punctual_{name}_total"), "");
         assert_eq!((pushed, total("messages_delivered"), total("messages_dead")), (30, 30, 0), "seed {seed}");
         assert_eq!((total("stale_settlements"), total("leases_expired")), (0, 0), "seed {seed}");

@@ -6,10 +6,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    sink::{Act, End},
+    sink::{Act, SinkEnd},
     *,
 };
-use crate::store::memory::Faults;
 
 /// After so long everything works.
 const CALM: Duration = Duration::from_secs(20);
@@ -19,7 +18,7 @@ const CALM: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     sinks_fail: bool,
-    sinks_away: bool,
+    sinks_down: bool,
     /// One part of each sink.
     parts_fail: bool,
     store_fails: bool,
@@ -28,7 +27,7 @@ struct Plan {
 
 struct World {
     plan: Plan,
-    twin: Arc<Twin>,
+    store: Arc<TestStore>,
     rng: StdRng,
     sinks: Vec<Arc<FakeSink>>,
     breakers: usize,
@@ -55,7 +54,7 @@ fn whatever_sinks_do_nothing_is_lost_and_attempts_are_bounded() {
 #[test]
 fn an_outage_of_sinks_kills_nothing_and_burns_no_attempt() {
     for seed in 0..400 {
-        simulate(seed, Plan { sinks_away: true, ..Plan::default() });
+        simulate(seed, Plan { sinks_down: true, ..Plan::default() });
     }
 }
 
@@ -76,7 +75,7 @@ fn lost_replies_and_outages_of_the_store_lose_nothing() {
 #[test]
 fn all_faults_together_and_killed_instances_lose_nothing() {
     for seed in 0..600 {
-        simulate(seed, Plan { sinks_fail: true, sinks_away: true, parts_fail: true, store_fails: true, kills: true });
+        simulate(seed, Plan { sinks_fail: true, sinks_down: true, parts_fail: true, store_fails: true, kills: true });
     }
 }
 
@@ -106,13 +105,13 @@ fn simulate(seed: u64, plan: Plan) {
 impl World {
     fn new(seed: u64, plan: Plan) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let twin = Twin::new(rng.random());
+        let store = TestStore::new(rng.random());
         let routes = rng.random_range(1..=3);
-        let sinks = (0..routes).map(|_| random_sink(&twin, plan, &mut rng)).collect();
+        let sinks = (0..routes).map(|_| random_sink(&store, plan, &mut rng)).collect();
         let policy = Policy { max_in_flight: *pick(&mut rng, &[1, 3, 10, 100]), ..policy() };
         Self {
             plan,
-            twin,
+            store,
             sinks,
             breakers: rng.random_range(1..=routes),
             partitions: rng.random_range(1..=2),
@@ -131,7 +130,7 @@ impl World {
                 self.schedule_some();
             }
             if self.plan.store_fails {
-                self.twin.set_faults(random_faults(&mut self.rng));
+                self.store.set_faults(random_faults(&mut self.rng));
             }
             if self.plan.kills && self.rng.random_bool(0.05) {
                 instances.pop().expect("one runs").kill().await;
@@ -139,7 +138,7 @@ impl World {
             }
             sleep(CALM / 40).await;
         }
-        self.twin.set_faults(Faults::default());
+        self.store.set_faults(Faults::default());
         assert!(begun.elapsed() >= CALM);
         until("an empty queue", || self.everywhere().all(|queue| queue.0 + queue.1 == 0)).await;
         self.check(recorder);
@@ -153,10 +152,10 @@ impl World {
         let breakers: Vec<_> = (0..self.breakers).map(|n| Breaker::new(&format!("s{n}"))).collect();
         let routes = self.sinks.iter().enumerate().map(|(n, sink)| {
             let target = to_sink(sink, &breakers[n % breakers.len()]);
-            let bells = self.partitions_of(n).map(|partition| (partition.clone(), self.twin.subscribe(&partition)));
-            RouteSetup { route: route(n), partitions: bells.collect(), policy: self.policy, target }
+            let signals = self.partitions_of(n).map(|partition| (partition.clone(), self.store.subscribe(&partition)));
+            RouteSetup { route: route(n), partitions: signals.collect(), policy: self.policy, target }
         });
-        Instance::start(&self.twin, routes.collect())
+        Instance::start(&self.store, routes.collect())
     }
 
     fn partitions_of(&self, n: usize) -> impl Iterator<Item = Partition> + use<> {
@@ -164,7 +163,7 @@ impl World {
     }
 
     fn everywhere(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
-        (0..self.sinks.len()).flat_map(|n| self.partitions_of(n)).map(|partition| self.twin.count(&partition))
+        (0..self.sinks.len()).flat_map(|n| self.partitions_of(n)).map(|partition| self.store.count(&partition))
     }
 
     fn schedule_some(&mut self) {
@@ -173,13 +172,13 @@ impl World {
             let number = self.rng.random_range(0..self.partitions);
             let id = format!("{}-{n}-{number}", self.scheduled.len());
             let delay = self.rng.random_range(0..3000) * MILLI;
-            self.twin.schedule(&Partition { route: route(n), number }, &id, delay, Metadata::default());
+            self.store.schedule(&Partition { route: route(n), number }, &id, delay, Metadata::default());
             self.scheduled.insert(id);
         }
     }
 
     fn check(&self, recorder: &PrometheusRecorder) {
-        self.twin.check();
+        self.store.check();
         let plan = self.plan;
         let mut ended = BTreeSet::new();
         let mut dead = 0;
@@ -189,10 +188,10 @@ impl World {
             assert!(sink.seen().iter().all(|seen| seen.attempt <= self.policy.retry.max_attempts), "attempts");
             ended.extend(sink.taken().into_keys());
             for partition in self.partitions_of(n) {
-                let (_, _, buried) = self.twin.count(&partition);
+                let (_, _, buried) = self.store.count(&partition);
                 dead += buried;
                 if buried > 0 {
-                    ended.extend(self.twin.dead(&partition).into_keys());
+                    ended.extend(self.store.dead(&partition).into_keys());
                 }
             }
             let once = sink.taken().values().all(|times| *times == 1);
@@ -208,7 +207,7 @@ impl World {
             assert_eq!((delivered + buried, buried), (self.scheduled.len() as u64, dead as u64), "counters add up");
             assert_eq!(counted(recorder, "punctual_stale_settlements_total", ""), 0);
         }
-        if !plan.sinks_away && !plan.sinks_fail && !plan.parts_fail && !plan.store_fails {
+        if !plan.sinks_down && !plan.sinks_fail && !plan.parts_fail && !plan.store_fails {
             let late = self.sinks.iter().map(|sink| sink.most_late()).max().unwrap();
             let limit = if self.policy.max_in_flight < 100 { 5000 } else { 12 };
             assert!(late <= limit, "{late} ms late");
@@ -218,10 +217,10 @@ impl World {
     /// Two minutes of nothing to do.
     async fn check_idle(&self) {
         sleep(LEASE + SECOND).await;
-        let before = self.twin.all_calls();
+        let before = self.store.all_calls();
         sleep(2 * MINUTE).await;
         let sleepers = u32::from(self.partitions) * u32::try_from(self.sinks.len() * self.instances).unwrap();
-        let calls = self.twin.all_calls() - before;
+        let calls = self.store.all_calls() - before;
         assert!(calls <= sleepers * 5, "{calls} calls of {sleepers} idle sleepers");
     }
 }
@@ -242,23 +241,23 @@ fn random_faults(rng: &mut StdRng) -> Faults {
         after: share(rng),
         latency: rng.random_range(0..30) * MILLI,
         down: rng.random_bool(0.1),
-        deaf: rng.random_bool(0.1),
+        wake_ups_lost: rng.random_bool(0.1),
         ..Faults::default()
     }
 }
 
-fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> {
+fn random_sink(store: &Arc<TestStore>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> {
     let begun = Instant::now();
     let trouble = if plan.sinks_fail { rng.random_range(0.0..0.9) } else { 0.0 };
-    let away = rng.random_range(0..CALM.as_millis());
-    let away = away..away + rng.random_range(0..10_000);
+    let outage = rng.random_range(0..CALM.as_millis());
+    let outage = outage..outage + rng.random_range(0..10_000);
     // Sinks share breakers: each is one of its parts, or has three.
     let (own, parts) = (rng.random::<u32>(), rng.random_range(1..=3));
     let domain = move |delivery: &Delivery| Some(format!("{own}/{}", part(delivery, parts)).into());
     let broken = rng.random_range(0..parts);
     let how = rng.random_range(0..4);
     let rng = std::sync::Mutex::new(StdRng::seed_from_u64(rng.random()));
-    FakeSink::with_domains(twin, domain, move |delivery| {
+    FakeSink::with_domains(store, domain, move |delivery| {
         let mut rng = rng.lock().unwrap();
         let quick = rng.random_range(0..50) * MILLI;
         if plan.parts_fail && begun.elapsed() < CALM && part(delivery, parts) == broken {
@@ -269,7 +268,7 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
                 _ => Act { delay: quick, ..Act::report(failed()) },
             };
         }
-        if plan.sinks_away && away.contains(&begun.elapsed().as_millis()) {
+        if plan.sinks_down && outage.contains(&begun.elapsed().as_millis()) {
             return Act { delay: quick, ..Act::report(unavailable()) };
         }
         if begun.elapsed() >= CALM || !rng.random_bool(trouble) {
@@ -280,9 +279,9 @@ fn random_sink(twin: &Arc<Twin>, plan: Plan, rng: &mut StdRng) -> Arc<FakeSink> 
             0 => Act::report(failed()),
             1 => Act { delay: slow, ..Act::report(failed()) },
             2 => Act { takes: true, ..Act::report(throttled()) },
-            3 => Act { takes: true, ..Act::end(End::Hang) },
-            4 => Act::end(End::Panic),
-            5 => Act::end(End::Silence),
+            3 => Act { takes: true, ..Act::end(SinkEnd::Hang) },
+            4 => Act::end(SinkEnd::Panic),
+            5 => Act::end(SinkEnd::Silence),
             6 => Act::report(throttled()),
             8 => Act { takes: true, ..Act::report(lost()) },
             7 => Act::report(Outcome::Rejected { error: "HTTP 400".into() }),

@@ -12,8 +12,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::super::lock;
+use super::store::TestStore;
 use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
-use crate::store::memory::Twin;
 
 /// What a sink does with one message.
 #[derive(Clone, Debug)]
@@ -21,11 +21,11 @@ pub struct Act {
     pub delay: Duration,
     /// Whether the destination has it in the end, whatever is reported.
     pub takes: bool,
-    pub end: End,
+    pub end: SinkEnd,
 }
 
 #[derive(Clone, Debug)]
-pub enum End {
+pub enum SinkEnd {
     Report(Outcome),
     Silence,
     Hang,
@@ -34,14 +34,14 @@ pub enum End {
 
 impl Act {
     pub fn confirm(delay: Duration) -> Self {
-        Self { delay, takes: true, end: End::Report(Outcome::Confirmed) }
+        Self { delay, takes: true, end: SinkEnd::Report(Outcome::Confirmed) }
     }
 
     pub fn report(outcome: Outcome) -> Self {
-        Self { delay: Duration::from_millis(1), takes: false, end: End::Report(outcome) }
+        Self { delay: Duration::from_millis(1), takes: false, end: SinkEnd::Report(outcome) }
     }
 
-    pub fn end(end: End) -> Self {
+    pub fn end(end: SinkEnd) -> Self {
         Self { delay: Duration::from_millis(1), takes: false, end }
     }
 }
@@ -63,7 +63,7 @@ pub struct FakeSink {
     timeout: Duration,
     act: Of<Act>,
     domain: Of<Option<Domain>>,
-    twin: Arc<Twin>,
+    store: Arc<TestStore>,
     seen: Mutex<Vec<Seen>>,
     taken: Mutex<BTreeMap<String, u32>>,
     inside: AtomicUsize,
@@ -75,12 +75,12 @@ pub struct FakeSink {
 impl FakeSink {
     pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-    pub fn new(twin: &Arc<Twin>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
-        Self::with_domains(twin, |_| None, act)
+    pub fn new(store: &Arc<TestStore>, act: impl Fn(&Delivery) -> Act + Send + Sync + 'static) -> Arc<Self> {
+        Self::with_domains(store, |_| None, act)
     }
 
     pub fn with_domains(
-        twin: &Arc<Twin>,
+        store: &Arc<TestStore>,
         domain: impl Fn(&Delivery) -> Option<Domain> + Send + Sync + 'static,
         act: impl Fn(&Delivery) -> Act + Send + Sync + 'static,
     ) -> Arc<Self> {
@@ -88,7 +88,7 @@ impl FakeSink {
             timeout: Self::TIMEOUT,
             act: Box::new(act),
             domain: Box::new(domain),
-            twin: Arc::clone(twin),
+            store: Arc::clone(store),
             seen: Mutex::default(),
             taken: Mutex::default(),
             inside: AtomicUsize::new(0),
@@ -99,8 +99,8 @@ impl FakeSink {
     }
 
     /// Confirms everything after a millisecond.
-    pub fn good(twin: &Arc<Twin>) -> Arc<Self> {
-        Self::new(twin, |_| Act::confirm(Duration::from_millis(1)))
+    pub fn good(store: &Arc<TestStore>) -> Arc<Self> {
+        Self::new(store, |_| Act::confirm(Duration::from_millis(1)))
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -128,7 +128,7 @@ impl FakeSink {
 
     async fn deliver(&self, index: usize, delivery: Delivery, report: &Report) {
         let _inside = Inside::enter(self);
-        let now = self.twin.now();
+        let now = self.store.now();
         match now.checked_sub(delivery.due.get() * 1000) {
             Some(late) => drop(self.most_late.fetch_max(late / 1000, Ordering::SeqCst)),
             None => drop(self.early.fetch_add(1, Ordering::SeqCst)),
@@ -146,11 +146,11 @@ impl FakeSink {
             *lock(&self.taken).entry(id).or_default() += 1;
         }
         match act.end {
-            End::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
-            End::Silence => {}
-            End::Hang => std::future::pending().await,
+            SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
+            SinkEnd::Silence => {}
+            SinkEnd::Hang => std::future::pending().await,
             // Past the panic hook, which would print it.
-            End::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
+            SinkEnd::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
         }
     }
 }

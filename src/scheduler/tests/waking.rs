@@ -1,29 +1,28 @@
-//! When the scheduler looks, and when it does not.
+//! When the scheduler polls, and when it does not.
 
 use super::*;
-use crate::store::memory::Faults;
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_message_leaves_when_it_is_due_and_not_before() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, ["a"], 2 * SECOND);
-    until_empty(&twin, "r").await;
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["a"], 2 * SECOND);
+    until_empty(&store, "r").await;
     assert_eq!((sink.early(), sink.taken()["a"]), (0, 1));
     assert!(sink.most_late() <= 2, "due to arrival");
-    assert!(twin.all_calls() <= 6, "it sleeps in between");
+    assert!(store.all_calls() <= 6, "it sleeps in between");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bell_wakes_for_a_head_that_became_earlier() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, ["late"], 20 * SECOND);
+async fn a_head_that_became_earlier_wakes_the_claimer() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["late"], 20 * SECOND);
     sleep(SECOND).await;
-    schedule(&twin, ["early"], SECOND);
-    until_empty(&twin, "r").await;
+    schedule(&store, ["early"], SECOND);
+    until_empty(&store, "r").await;
     let order: Vec<_> = sink.seen().into_iter().map(|seen| seen.id).collect();
     assert_eq!(order, ["early", "late"]);
     assert!(sink.most_late() <= 2);
@@ -31,105 +30,105 @@ async fn a_bell_wakes_for_a_head_that_became_earlier() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_wake_ups_cost_max_sleep_at_most() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    twin.set_faults(Faults { deaf: true, ..Faults::default() });
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    store.set_faults(Faults { wake_ups_lost: true, ..Faults::default() });
     sleep(SECOND).await;
-    schedule(&twin, ["a"], Duration::ZERO);
-    until_empty(&twin, "r").await;
+    schedule(&store, ["a"], Duration::ZERO);
+    until_empty(&store, "r").await;
     assert!((1000..=30_000).contains(&sink.most_late()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn known_to_be_deaf_it_looks_every_second() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let route = setup(&twin, "r", to_sink(&sink, &Breaker::new("s")), policy());
-    let bell = Arc::clone(&route.partitions[0].1);
-    let _instance = Instance::start(&twin, vec![route]);
-    twin.set_faults(Faults { deaf: true, ..Faults::default() });
+async fn without_a_subscription_it_polls_every_second() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let route = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy());
+    let signal = Arc::clone(&route.partitions[0].1);
+    let _instance = Instance::start(&store, vec![route]);
+    store.set_faults(Faults { wake_ups_lost: true, ..Faults::default() });
     sleep(SECOND).await;
-    bell.set_listening(false);
+    signal.set_listening(false);
     sleep(SECOND / 2).await;
-    schedule(&twin, ["a"], Duration::ZERO);
-    until_empty(&twin, "r").await;
+    schedule(&store, ["a"], Duration::ZERO);
+    until_empty(&store, "r").await;
     assert!((100..=1010).contains(&sink.most_late()));
-    let before = twin.all_calls();
+    let before = store.all_calls();
     sleep(10 * SECOND).await;
-    assert!((9..=11).contains(&(twin.all_calls() - before)));
+    assert!((9..=11).contains(&(store.all_calls() - before)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_partition_looks_once_per_max_sleep() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, ["soon"], SECOND);
-    schedule(&twin, ["in-an-hour"], 60 * MINUTE);
+async fn an_idle_partition_polls_once_per_max_sleep() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["soon"], SECOND);
+    schedule(&store, ["in-an-hour"], 60 * MINUTE);
     sleep(MINUTE).await;
-    let before = twin.all_calls();
+    let before = store.all_calls();
     sleep(5 * MINUTE).await;
-    assert_eq!(twin.all_calls() - before, 10);
+    assert_eq!(store.all_calls() - before, 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_paused_route_does_not_spin_and_resumes_at_once() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    twin.pause(&partition("r"), true);
-    schedule(&twin, numbered(10), Duration::ZERO);
-    let _instance = Instance::of_one(&twin, &sink);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    store.pause(&partition("r"), true);
+    schedule(&store, numbered(10), Duration::ZERO);
+    let _instance = Instance::of_one(&store, &sink);
     sleep(2 * MINUTE).await;
-    assert!(twin.all_calls() <= 6);
+    assert!(store.all_calls() <= 6);
     assert_eq!(sink.seen().len(), 0);
-    let resumed = twin.now();
-    twin.pause(&partition("r"), false);
-    until_empty(&twin, "r").await;
-    assert!(twin.now() - resumed < 20_000);
+    let resumed = store.now();
+    store.pause(&partition("r"), false);
+    until_empty(&store, "r").await;
+    assert!(store.now() - resumed < 20_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_of_the_store_it_is_back_within_a_second() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    twin.set_faults(Faults { down: true, ..Faults::default() });
-    schedule(&twin, numbered(100), SECOND);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    store.set_faults(Faults { down: true, ..Faults::default() });
+    schedule(&store, numbered(100), SECOND);
     sleep(MINUTE).await;
-    assert!(twin.all_calls() <= 130, "two tries a second");
-    twin.set_faults(Faults::default());
-    let back = twin.now();
-    until_empty(&twin, "r").await;
-    assert!(twin.now() - back < 1_000_000);
+    assert!(store.all_calls() <= 130, "two tries a second");
+    store.set_faults(Faults::default());
+    let back = store.now();
+    until_empty(&store, "r").await;
+    assert!(store.now() - back < 1_000_000);
     assert!(sink.taken().values().all(|times| *times == 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_value_is_not_looked_at_again_and_again_and_stops_this_route_only() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    schedule(&twin, ["a"], SECOND);
-    twin.set_faults(Faults { wrong_type: true, ..Faults::default() });
+async fn a_wrong_type_is_retried_seldom_and_stops_this_route_only() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, ["a"], SECOND);
+    store.set_faults(Faults { wrong_type: true, ..Faults::default() });
     sleep(MINUTE).await;
-    assert!(twin.all_calls() <= 15);
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
+    assert!(store.all_calls() <= 15);
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
     assert!(sink.most_late() < 65_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_instances_messages_come_back_when_their_lease_ends() {
-    let twin = Twin::new(1);
-    let hanging = FakeSink::new(&twin, |_| sink::Act::confirm(SECOND));
-    let first = Instance::of_one(&twin, &hanging);
-    schedule(&twin, numbered(50), Duration::ZERO);
+    let store = TestStore::new(1);
+    let hanging = FakeSink::new(&store, |_| sink::Act::confirm(SECOND));
+    let first = Instance::of_one(&store, &hanging);
+    schedule(&store, numbered(50), Duration::ZERO);
     sleep(SECOND / 2).await;
     first.kill().await;
-    let sink = FakeSink::good(&twin);
-    let _second = Instance::of_one(&twin, &sink);
-    until_empty(&twin, "r").await;
+    let sink = FakeSink::good(&store);
+    let _second = Instance::of_one(&store, &sink);
+    until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 50);
     assert!((2990..=3100).contains(&sink.most_late()), "{}", sink.most_late());
 }
@@ -141,24 +140,24 @@ async fn after_an_outage_longer_than_the_lease_settlements_go_before_recovery() 
     for (target, phase) in targets.into_iter().flat_map(|target| (0..20).map(move |phase| (target, phase))) {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
-        let twin = Twin::new(phase);
+        let store = TestStore::new(phase);
         let some = u32::try_from(phase).unwrap() * MILLI;
-        let sink = FakeSink::new(&twin, move |_| sink::Act::confirm(SECOND + 13 * some));
+        let sink = FakeSink::new(&store, move |_| sink::Act::confirm(SECOND + 13 * some));
         // The one has no room left until it is answered, the other nothing to do but to recover.
         let policy = Policy { max_in_flight: 50, ..policy() };
-        let start = || Instance::start(&twin, vec![setup(&twin, "r", target(&sink), policy)]);
+        let start = || Instance::start(&store, vec![setup(&store, "r", target(&sink), policy)]);
         // Lists have the message and lose the reply, a sink's acks do not get through.
-        twin.set_faults(Faults { after: 1.0, only: Some("transfer"), ..Faults::default() });
+        store.set_faults(Faults { after: 1.0, only: Some("transfer"), ..Faults::default() });
         let _full = start();
-        schedule(&twin, numbered(50), Duration::ZERO);
+        schedule(&store, numbered(50), Duration::ZERO);
         sleep(SECOND / 2).await;
         let _idle = (phase % 2 == 1).then(start);
         sleep(SECOND / 4).await;
-        twin.set_faults(Faults { down: true, ..Faults::default() });
+        store.set_faults(Faults { down: true, ..Faults::default() });
         sleep(LEASE + SECOND + 37 * some).await;
-        twin.set_faults(Faults::default());
-        until_empty(&twin, "r").await;
-        let times = if sink.taken().is_empty() { twin.list("jobs").len() } else { sink.seen().len() };
+        store.set_faults(Faults::default());
+        until_empty(&store, "r").await;
+        let times = if sink.taken().is_empty() { store.list("jobs").len() } else { sink.seen().len() };
         assert_eq!(times, 50, "phase {phase}");
         assert_eq!(counted(&recorder, "punctual_leases_expired_total", ""), 0, "phase {phase}");
     }
@@ -166,18 +165,18 @@ async fn after_an_outage_longer_than_the_lease_settlements_go_before_recovery() 
 
 #[tokio::test(start_paused = true)]
 async fn waiting_to_recover_is_no_busy_loop() {
-    let twin = Twin::new(1);
-    let sink = FakeSink::good(&twin);
-    let _instance = Instance::of_one(&twin, &sink);
-    twin.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
-    schedule(&twin, numbered(10), Duration::ZERO);
+    let store = TestStore::new(1);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
+    schedule(&store, numbered(10), Duration::ZERO);
     sleep(LEASE).await;
-    let before = twin.calls("claim");
+    let before = store.calls("claim");
     sleep(MINUTE).await;
-    let claims = twin.calls("claim") - before;
-    assert!((50..=70).contains(&claims), "{claims} looks in a minute of an ended lease");
-    assert_eq!(twin.calls("recover"), 0);
-    twin.set_faults(Faults::default());
-    until_empty(&twin, "r").await;
+    let claims = store.calls("claim") - before;
+    assert!((50..=70).contains(&claims), "{claims} polls in a minute of an ended lease");
+    assert_eq!(store.calls("recover"), 0);
+    store.set_faults(Faults::default());
+    until_empty(&store, "r").await;
     assert_eq!(sink.seen().len(), 10);
 }

@@ -14,7 +14,7 @@ use crate::{
 impl RedisStore {
     /// Keeps `batch`, all of `partition`, dead from the start, each with an error; whether each was taken, in
     /// order: one whose id is live is not. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
-    pub async fn inter(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
+    pub async fn bury(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
         let mut call = script::BURY
             .keys(&[

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, Route, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute, reply::Reply, script};
 use crate::{
     message::DeadReason,
     store::{
-        Claim, ClaimRequest, Claimed, End, Partition, Recovered, Settled, Settlement, Store, StoreError, Suspects,
+        Claim, ClaimEnd, ClaimRequest, Claimed, Partition, Recovered, Settled, Settlement, Store, StoreError, Suspects,
         Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
@@ -22,7 +22,7 @@ use crate::{
 /// Bodies that a claim reads at once: with the default largest payload they are what a reply may hold.
 const BODIES_AT_ONCE: u32 = 8;
 
-/// What a wake-up says that every instance must follow at once; others are empty.
+/// The payload of a wake-up that every instance must follow at once; others are empty.
 pub(super) const CALL: &str = "call";
 
 /// Longest error text that is kept with a message, in bytes: enough for a cause, too little for a page.
@@ -109,7 +109,7 @@ impl Store for RedisStore {
             return Ok(Vec::new());
         }
         let keys = self.keys(partition)?;
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SETTLE
             .keys(&[
                 &keys.pending,
@@ -128,19 +128,19 @@ impl Store for RedisStore {
         for Settlement { lease, end } in settlements {
             call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes);
             call = match end {
-                End::Ack => call.arg("ack"),
-                End::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
-                End::Bury { reason, error } => {
+                ClaimEnd::Ack => call.arg("ack"),
+                ClaimEnd::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
+                ClaimEnd::Bury { reason, error } => {
                     let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
                     let text = format!("{}: {}", reason.as_str(), shortened(error));
                     call.arg("bury").arg(u8::from(attempted)).arg(text)
                 }
-                End::Release { at } => call.arg("release").arg(at.get()),
-                End::Defer { pause } => call.arg("defer").arg(millis(*pause)),
+                ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
+                ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
             };
         }
         let verdicts: Vec<bool> = call.run(&self.connection).await?;
-        if settlements.iter().any(|one| matches!(one.end, End::Bury { .. })) {
+        if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
             self.buried(partition);
         }
         Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
@@ -160,7 +160,7 @@ impl Store for RedisStore {
             &keys.bytes,
         ];
         all.extend(&lists);
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
         for Transfer { lease, list, value } in transfers {
             call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes).arg(places[&**list]).arg(&value[..]);
@@ -169,7 +169,7 @@ impl Store for RedisStore {
         transfers.iter().map(|_| reply.transferred()).collect()
     }
 
-    async fn call_all(&self, partition: &Partition) -> Result<(), StoreError> {
+    async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
         let _: u64 = self.connection.run(redis::cmd("PUBLISH").arg(&keys.wake).arg(CALL)).await?;
         Ok(())

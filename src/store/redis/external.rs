@@ -10,23 +10,23 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Most members of one look: to move so many, Redis stands still for 2 ms, or 5 ms where their bodies are elsewhere.
+/// Most members of one reply: to move so many, Redis stands still for 2 ms, or 5 ms where their bodies are elsewhere.
 const MAX_MEMBERS: usize = 250;
 /// The same where each names a hash, whose fields a script has to quote: 3 ms with ten fields of 100 bytes each.
 const MAX_HASHES: usize = 50;
-/// Most bytes of one look and of one move: copying a mebibyte takes 7 ms. A single message may have more.
+/// Most bytes of one reply and of one move: copying a mebibyte takes 7 ms. A single message may have more.
 const MAX_BYTES: usize = 1024 * 1024;
 /// The same for hashes, each field counted as 128 more. A single one of a mebibyte takes 25 ms, or 70 where it is not ASCII.
 const MAX_HASHES_BYTES: usize = 128 * 1024;
 /// Due messages that may wait in a partition's pending before no more are taken: as many as a route has in flight
-/// unless told otherwise. While the sink is down, the others stay where their producers can cancel them.
-const ROOM: usize = 1000;
+/// by default. While the sink is down, the others stay where their producers can cancel them.
+const MAX_DUE: usize = 1000;
 /// What a message takes at most beside its payload, in bytes.
 const MAX_OVERHEAD: usize = MAX_METADATA_BYTES + 64;
 
 /// Where they wait.
 #[derive(Clone, Debug)]
-pub enum Foreign {
+pub enum ExternalPlace {
     /// A sorted set of payloads. `unit`: milliseconds in 1 of a score.
     Members { key: String, unit: u32 },
     /// A sorted set of names of hashes, whose fields are the payload. Only hashes whose names begin with `prefix` are
@@ -36,9 +36,9 @@ pub enum Foreign {
     DelayQueue(DelayQueueKeys),
 }
 
-/// What a look found.
+/// What is due at a place, and when the next member will be.
 #[derive(Clone, Debug)]
-pub struct ForeignDue {
+pub struct ExternalDue {
     /// Redis' clock, microseconds.
     pub now: u64,
     /// When the first of those that are not due will be.
@@ -49,7 +49,7 @@ pub struct ForeignDue {
 
 /// A due member, and what it becomes.
 #[derive(Clone, Debug)]
-pub struct ForeignEntry {
+pub struct ExternalEntry {
     pub member: Bytes,
     pub id: MessageId,
     pub metadata: Metadata,
@@ -57,12 +57,12 @@ pub struct ForeignEntry {
 
 /// What became of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MoveOutcome {
     /// It waits in our pending now.
     Taken,
     /// It is a dead letter now.
     Invalid,
-    /// Cancelled, or taken by somebody else.
+    /// Cancelled, or taken by another program.
     Gone,
     /// Its id is live in our queue; nothing changed.
     Conflict,
@@ -72,18 +72,18 @@ pub enum Verdict {
 
 /// Whether a partition takes what is due elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// For many: one at a time would be many looks.
+pub enum PendingCapacity {
+    /// For many: to take one at a time would cost many calls.
     Free,
     Full,
     Paused,
 }
 
 impl RedisStore {
-    pub async fn foreign_due(&self, place: &Foreign) -> Result<ForeignDue, StoreError> {
+    pub async fn external_due(&self, place: &ExternalPlace) -> Result<ExternalDue, StoreError> {
         let (keys, sets, unit): (Vec<&str>, _, _) = match place {
-            Foreign::Members { key, unit } | Foreign::Hashes { key, unit, .. } => (vec![key], 1, *unit),
-            Foreign::DelayQueue(keys) => {
+            ExternalPlace::Members { key, unit } | ExternalPlace::Hashes { key, unit, .. } => (vec![key], 1, *unit),
+            ExternalPlace::DelayQueue(keys) => {
                 (vec![&keys.pending, &keys.unack, &keys.ready, &keys.retry], 2, DelayQueueKeys::UNIT)
             }
         };
@@ -91,7 +91,7 @@ impl RedisStore {
             .keys(&keys)
             .arg(sets)
             .arg(unit)
-            .arg(if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
+            .arg(if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
             .arg(MAX_BYTES)
             .run(&self.connection)
             .await?;
@@ -101,18 +101,18 @@ impl RedisStore {
         while !reply.is_done() {
             members.push(reply.bytes()?);
         }
-        Ok(ForeignDue { now, next_due, members })
+        Ok(ExternalDue { now, next_due, members })
     }
 
-    /// Moves those of `batch`, all of `partition`, that are still there and due; at most what a look gives. One
-    /// verdict each, in order. `Unavailable` of kind `UNREGISTERED` as for `schedule`: nothing was moved.
+    /// Moves those of `batch`, all of `partition`, that are still there and due; at most what `external_due` returns. One
+    /// outcome each, in order. `Unavailable` of kind `UNREGISTERED` as for `schedule`: nothing was moved.
     pub async fn take(
         &self,
         partition: &Partition,
-        place: &Foreign,
+        place: &ExternalPlace,
         max_payload: usize,
-        batch: &[ForeignEntry],
-    ) -> Result<Vec<Verdict>, StoreError> {
+        batch: &[ExternalEntry],
+    ) -> Result<Vec<MoveOutcome>, StoreError> {
         let own = self.keys(partition)?;
         let mut keys: Vec<&str> = vec![
             &own.pending,
@@ -127,11 +127,11 @@ impl RedisStore {
         ];
         let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
-            Foreign::Members { key, .. } => {
+            ExternalPlace::Members { key, .. } => {
                 keys.push(key);
                 script::TAKE_MEMBER.keys(&keys)
             }
-            Foreign::Hashes { key, prefix, .. } => {
+            ExternalPlace::Hashes { key, prefix, .. } => {
                 keys.push(key);
                 // The script refuses the others too. Named among its keys, one that this user may not touch would fail
                 // the whole call.
@@ -140,20 +140,20 @@ impl RedisStore {
                     members.map(|member| if named(member) { member.to_vec() } else { key.as_bytes().to_vec() });
                 script::TAKE_HASH.keys_and(&keys, &details.collect::<Vec<_>>())
             }
-            Foreign::DelayQueue(theirs) => {
+            ExternalPlace::DelayQueue(theirs) => {
                 keys.extend([&*theirs.pending, &theirs.ready, &theirs.retry, &theirs.unack, &theirs.counts]);
                 script::TAKE_DELAYQUEUE.keys_and(&keys, &members.map(|id| theirs.body(id)).collect::<Vec<_>>())
             }
         };
-        let max_bytes = if matches!(place, Foreign::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
-        let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(ROOM).arg(max_payload).arg(max_bytes);
-        if let Foreign::Members { unit, .. } | Foreign::Hashes { unit, .. } = place {
+        let max_bytes = if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES_BYTES } else { MAX_BYTES };
+        let mut call = call.arg(&own.wake).arg(self.layout(partition)?).arg(MAX_DUE).arg(max_payload).arg(max_bytes);
+        if let ExternalPlace::Members { unit, .. } | ExternalPlace::Hashes { unit, .. } = place {
             call = call.arg(*unit);
         }
-        if let Foreign::Hashes { prefix, .. } = place {
+        if let ExternalPlace::Hashes { prefix, .. } = place {
             call = call.arg(prefix);
         }
-        for ForeignEntry { member, id, metadata } in batch {
+        for ExternalEntry { member, id, metadata } in batch {
             let metadata = serde_json::to_vec(metadata).expect("strings and integers always serialize");
             call = call.arg(id.as_str()).arg(&member[..]).arg(metadata);
         }
@@ -162,20 +162,20 @@ impl RedisStore {
         let mut verdicts = Vec::with_capacity(batch.len());
         while !reply.is_done() {
             verdicts.push(match reply.text()?.as_str() {
-                "taken" => Verdict::Taken,
-                "invalid" => Verdict::Invalid,
-                "gone" => Verdict::Gone,
-                "conflict" => Verdict::Conflict,
-                _ => Verdict::Left,
+                "taken" => MoveOutcome::Taken,
+                "invalid" => MoveOutcome::Invalid,
+                "gone" => MoveOutcome::Gone,
+                "conflict" => MoveOutcome::Conflict,
+                _ => MoveOutcome::Left,
             });
         }
-        if verdicts.contains(&Verdict::Invalid) {
+        if verdicts.contains(&MoveOutcome::Invalid) {
             self.buried(partition);
         }
         Ok(verdicts)
     }
 
-    pub async fn room(&self, partition: &Partition) -> Result<Room, StoreError> {
+    pub async fn capacity(&self, partition: &Partition) -> Result<PendingCapacity, StoreError> {
         let stats = self.stats(partition).await?;
         let settings = &self.route(&partition.route)?.settings;
         let [messages, bytes, _] = settings.shares();
@@ -184,11 +184,11 @@ impl RedisStore {
         let largest = (settings.max_payload + MAX_OVERHEAD) as u64;
         let is_full = messages > 0 && held * 10 > messages * 9 || bytes > 0 && stats.bytes + largest > bytes;
         Ok(if stats.paused {
-            Room::Paused
-        } else if is_full || stats.due > ROOM as u64 / 2 {
-            Room::Full
+            PendingCapacity::Paused
+        } else if is_full || stats.due > MAX_DUE as u64 / 2 {
+            PendingCapacity::Full
         } else {
-            Room::Free
+            PendingCapacity::Free
         })
     }
 

@@ -26,7 +26,7 @@ impl DelayQueueKeys {
     /// Milliseconds in 1 of its scores.
     pub const UNIT: u32 = 1000;
 
-    /// `prefix` stands in all but the bodies' keys, which always say `dp`.
+    /// `prefix` stands in all but the bodies' keys, which always begin with `dp`.
     pub fn new(prefix: &str, name: &str, hash_tag: bool) -> Self {
         let base = |prefix: &str| if hash_tag { format!("{{{prefix}:{name}}}") } else { format!("{prefix}:{name}") };
         let key = |last: &str| format!("{}:{last}", base(prefix));

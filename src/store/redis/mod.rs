@@ -2,8 +2,8 @@
 //!
 //! Each partition of a route has its own keys under one hash tag (`keys`). A message moves between the sorted
 //! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
-//! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's port) in
-//! `engine`, taking what other programs keep on this Redis in `foreign`.
+//! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
+//! `engine`, taking what other programs keep on this Redis in `external`.
 //! Wake-ups arrive on a connection of their own (`wake`).
 
 pub mod connection;
@@ -23,7 +23,7 @@ mod wake;
 
 pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
-pub use external::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
+pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
 pub use read::{Listed, PartitionStats};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
@@ -34,9 +34,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keys::PartitionKeys;
 
-use crate::store::{Bell, Partition, StoreError, redis::connection::Connection};
+use crate::store::{Partition, StoreError, WakeSignal, redis::connection::Connection};
 
-/// Version of the keys and of what they hold, as `P:routes` tells it.
+/// Version of the keys and of what they hold, as `P:routes` stores it.
 pub const DATA_VERSION: u32 = 1;
 
 /// The kind of `StoreError::Unavailable` when a partition is not open as it is here: Redis was emptied, or the number
@@ -58,15 +58,15 @@ pub const MAX_BATCH: usize = 1000;
 /// claim does not hold up a call.
 pub struct RedisStore {
     connection: Arc<Connection>,
-    /// What shows messages goes over this one: its replies are large.
+    /// For `get` and `list`, whose replies are large.
     listings: Arc<Connection>,
     prefix: String,
-    routes: BTreeMap<Arc<str>, Route>,
+    routes: BTreeMap<Arc<str>, StoreRoute>,
     /// Notified when a message of the route becomes dead.
-    burials: BTreeMap<Arc<str>, Arc<Bell>>,
+    burials: BTreeMap<Arc<str>, Arc<WakeSignal>>,
 }
 
-struct Route {
+struct StoreRoute {
     settings: RouteSettings,
     /// One for each partition.
     keys: Vec<PartitionKeys>,
@@ -78,7 +78,7 @@ impl RedisStore {
             .into_iter()
             .map(|settings| {
                 let keys = (0..settings.partitions).map(|n| PartitionKeys::new(prefix, &settings.name, n)).collect();
-                (settings.name.clone(), Route { settings, keys })
+                (settings.name.clone(), StoreRoute { settings, keys })
             })
             .collect();
         let burials = BTreeMap::new();
@@ -91,15 +91,15 @@ impl RedisStore {
         Self { listings, ..self }
     }
 
-    /// The same, with bells that ring when this store makes messages of their routes dead.
+    /// The same, with signals that notify when this store makes messages of their routes dead.
     #[must_use]
-    pub fn ringing_at_deaths(self, burials: BTreeMap<Arc<str>, Arc<Bell>>) -> Self {
+    pub fn notifying_of_deaths(self, burials: BTreeMap<Arc<str>, Arc<WakeSignal>>) -> Self {
         Self { burials, ..self }
     }
 
     fn buried(&self, partition: &Partition) {
-        if let Some(bell) = self.burials.get(&partition.route) {
-            bell.ring();
+        if let Some(signal) = self.burials.get(&partition.route) {
+            signal.notify();
         }
     }
 
@@ -112,7 +112,7 @@ impl RedisStore {
         &self.connection
     }
 
-    fn route(&self, name: &str) -> Result<&Route, StoreError> {
+    fn route(&self, name: &str) -> Result<&StoreRoute, StoreError> {
         let unknown = || StoreError::Refused { slug: "unknown-route".into(), text: format!("no route `{name}`") };
         self.routes.get(name).ok_or_else(unknown)
     }
@@ -125,7 +125,7 @@ impl RedisStore {
 
     /// What the partition's `route` begins with while it is open as it is here.
     fn layout(&self, partition: &Partition) -> Result<String, StoreError> {
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         Ok(format!("{DATA_VERSION} {} {} ", settings.partitions, partition.number))
     }
 }

@@ -1,6 +1,6 @@
 //! Pending messages, cancelled in bulk.
 
-use super::{MAX_BATCH, RedisStore, Route, script};
+use super::{MAX_BATCH, RedisStore, StoreRoute, script};
 use crate::{
     message::MessageId,
     store::{Partition, StoreError},
@@ -21,7 +21,7 @@ impl RedisStore {
             return Ok((0, 0));
         }
         let keys = self.keys(partition)?;
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::PURGE_PENDING
             .keys(&[
                 &keys.pending,

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What an error shows of an id that is not ours.
-const MAX_FOREIGN_ID_CHARS: usize = 64;
+const MAX_SHOWN_ID_CHARS: usize = 64;
 
 /// Values in the order in which the script's header names them.
 pub struct Reply(std::vec::IntoIter<Value>);
@@ -42,8 +42,8 @@ impl Reply {
     pub fn id(&mut self) -> Result<MessageId, StoreError> {
         let text = self.text()?;
         MessageId::parse(&text).map_err(|_| {
-            let shown: String = text.escape_debug().take(MAX_FOREIGN_ID_CHARS).collect();
-            StoreError::WrongType { text: format!("a foreign id in the queue, `{shown}`") }
+            let shown: String = text.escape_debug().take(MAX_SHOWN_ID_CHARS).collect();
+            StoreError::WrongType { text: format!("an invalid id in the queue, `{shown}`") }
         })
     }
 
@@ -63,7 +63,7 @@ impl Reply {
         u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
     }
 
-    /// 1, 0, or the type of a foreign value.
+    /// 1, 0, or the type of the value found instead.
     pub fn transferred(&mut self) -> Result<Transferred, StoreError> {
         match self.0.next() {
             Some(Value::Int(1)) => Ok(Transferred::Done),
@@ -84,7 +84,7 @@ impl Reply {
     }
 }
 
-/// The reply's content may be a payload: only its kind is told.
+/// The reply's content may be a payload: only its kind is reported.
 pub fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
     let got = match got {
         None => "nothing usable",

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DATA_VERSION, RedisStore, Route,
+    DATA_VERSION, RedisStore, StoreRoute,
     keys::{PartitionKeys, routes_key},
     script,
 };
@@ -46,7 +46,7 @@ pub enum RegistrationError {
     Store(#[from] StoreError),
 }
 
-/// What whoever schedules on a route has to keep to.
+/// The limits for scheduling on a route.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
     pub name: Arc<str>,
@@ -117,7 +117,7 @@ impl RouteSettings {
         serde_json::to_string(&stored).expect("numbers always serialize")
     }
 
-    /// `None`: another release's, or somebody else's.
+    /// `None`: written by another release or program.
     fn from_json(name: &str, json: &str) -> Option<Self> {
         let StoredRoute { version, partitions, max_payload, remember, limits } = serde_json::from_str(json).ok()?;
         let ours = version == DATA_VERSION && (1..=MAX_PARTITIONS).contains(&partitions);
@@ -192,8 +192,8 @@ impl RedisStore {
     }
 
     /// The inner error: as what else it is stored.
-    async fn register_route(&self, route: &Route) -> Result<Result<Registration, String>, StoreError> {
-        let Route { settings, keys } = route;
+    async fn register_route(&self, route: &StoreRoute) -> Result<Result<Registration, String>, StoreError> {
+        let StoreRoute { settings, keys } = route;
         let routes_key = routes_key(&self.prefix);
         let mut all = vec![routes_key.as_str()];
         all.extend(keys.iter().map(|keys| keys.route.as_str()));
@@ -215,7 +215,7 @@ impl RedisStore {
     }
 
     /// Whether the route has its number of partitions now. `stored`: its JSON with another one.
-    async fn repartition(&self, route: &Route, stored: &str) -> Result<bool, StoreError> {
+    async fn repartition(&self, route: &StoreRoute, stored: &str) -> Result<bool, StoreError> {
         let settings = &route.settings;
         let Some(known) = RouteSettings::from_json(&settings.name, stored) else { return Ok(false) };
         let routes_key = routes_key(&self.prefix);
@@ -266,7 +266,7 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// The routes that Redis knows of this release's data version, whoever registered them, by name.
+    /// The routes that Redis knows of this release's data version, by name, also those that other instances registered.
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
         let known: BTreeMap<String, String> =
             self.connection.run(redis::cmd("HGETALL").arg(routes_key(&self.prefix))).await?;

@@ -1,7 +1,7 @@
 //! Whether this Redis may be trusted with messages: new enough, a single server, not evicting, writable.
 //!
-//! HELLO tells most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, tells the rest,
-//! and all of it where HELLO is denied. A cluster tells by an error. What is not told is not checked, and named.
+//! HELLO reports most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, reports the rest,
+//! and all of it where HELLO is denied. A cluster answers with an error. What is not reported is not checked, and named.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ impl SafetyError {
     }
 }
 
-/// What should be told of a Redis that may be used.
+/// Warnings about a Redis that may be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Safety {
     /// The eviction policy, where it is accepted but not the safe one.
@@ -49,9 +49,9 @@ pub struct Safety {
     pub unchecked: Vec<&'static str>,
 }
 
-/// What a server says of itself.
+/// What a server reports about itself.
 #[derive(Default)]
-struct Server {
+struct ServerFacts {
     version: Option<String>,
     is_cluster: Option<bool>,
     role: Option<String>,
@@ -109,10 +109,10 @@ impl RedisStore {
         }
     }
 
-    async fn hello(&self) -> Result<Option<Server>, StoreError> {
+    async fn hello(&self) -> Result<Option<ServerFacts>, StoreError> {
         let reply: Option<Value> = self.connection.run_if_permitted(&redis::cmd("HELLO")).await?;
         let Some(fields) = reply.as_ref().and_then(Value::as_map_iter) else { return Ok(None) };
-        let mut server = Server::default();
+        let mut server = ServerFacts::default();
         for (name, value) in fields {
             let text = |value| redis::from_redis_value_ref::<String>(value).ok();
             match text(name).as_deref() {
@@ -125,11 +125,11 @@ impl RedisStore {
         Ok(Some(server))
     }
 
-    async fn server_info(&self) -> Result<Server, StoreError> {
+    async fn server_info(&self) -> Result<ServerFacts, StoreError> {
         let version = self.info("server").await?.and_then(|server| field(&server, "redis_version"));
         let cluster = self.info("cluster").await?.and_then(|cluster| field(&cluster, "cluster_enabled"));
         let role = self.info("replication").await?.and_then(|replication| field(&replication, "role"));
-        Ok(Server { version, is_cluster: cluster.map(|enabled| enabled == "1"), role })
+        Ok(ServerFacts { version, is_cluster: cluster.map(|enabled| enabled == "1"), role })
     }
 
     async fn info(&self, section: &str) -> Result<Option<String>, StoreError> {

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::{
-    MAX_CALL_BYTES, RedisStore, Route,
+    MAX_CALL_BYTES, RedisStore, StoreRoute,
     reply::{Reply, unexpected},
     script, unless_closed,
 };
@@ -40,7 +40,7 @@ impl RedisStore {
         batch: &[NewMessage],
     ) -> Result<Vec<Scheduled>, StoreError> {
         let keys = self.keys(partition)?;
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SCHEDULE
             .keys(&[
                 &keys.pending,
@@ -101,7 +101,7 @@ impl RedisStore {
     pub async fn cancel(&self, partition: &Partition, cancellation: &Cancellation) -> Result<Cancelled, StoreError> {
         let Cancellation { id, record, unseen } = cancellation;
         let keys = self.keys(partition)?;
-        let Route { settings, .. } = self.route(&partition.route)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
             .keys(&[
                 &keys.pending,

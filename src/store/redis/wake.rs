@@ -1,11 +1,11 @@
-//! Wake-ups: one subscription of its own connection rings the bells of all partitions, and those of sources that live
-//! on this Redis.
+//! Wake-ups: one subscription on a connection of its own notifies the signals of all partitions, and those of sources
+//! that live on this Redis.
 //!
-//! Bells ring on every message, and on every (re)subscribe and loss, because anything may have been missed
+//! Signals notify on every message, and on every (re)subscribe and loss, because anything may have been missed
 //! meanwhile. Losing a wake-up costs at most `max_sleep`.
 //!
 //! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
-//! within 4 s (`connection`); when somebody in between keeps it open and passes nothing, our own PING finds out,
+//! within 4 s (`connection`); when a proxy in between keeps it open and forwards nothing, our own PING finds out,
 //! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
 //! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
 //! any connection to that address finds it out (`connection`).
@@ -20,30 +20,30 @@ use tokio::{
 };
 
 use super::{engine::CALL, keys::PartitionKeys};
-use crate::store::{Bell, Partition, redis::connection::Mastership};
+use crate::store::{Partition, WakeSignal, redis::connection::Mastership};
 
-/// How often an idle subscription is asked whether it lives: with a fallback look every 30 s for ten partitions, and the
-/// keeper's look once a minute, this stays below one command in two seconds, the budget of an idle instance.
+/// How often an idle subscription is asked whether it lives: with a fallback poll every 30 s for ten partitions, and the
+/// keeper's check once a minute, this stays below one command in two seconds, the budget of an idle instance.
 const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// The same with few sleepers, which leave more of that budget.
 const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
 const FEW_SLEEPERS: usize = 3;
-/// A source's fallback look is two commands, as much as two partitions send.
+/// A source's fallback poll is two commands, as much as two partitions send.
 const SLEEPERS_OF_A_SOURCE: usize = 2;
 /// Longest wait for its answer, and for a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
 const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Holds the bells, and rings them while `run` is polled.
+/// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
     client: Client,
     /// Of the server's address.
     mastership: Arc<Mastership>,
     /// Of partitions, by channel.
-    bells: HashMap<String, Vec<Arc<Bell>>>,
+    signals: HashMap<String, Vec<Arc<WakeSignal>>>,
     /// Of other programs' keys, by channel.
-    others: HashMap<String, Vec<Arc<Bell>>>,
+    others: HashMap<String, Vec<Arc<WakeSignal>>>,
     /// Partitions, and sources as so many.
     sleepers: usize,
     /// Counts the subscriptions that stood so far.
@@ -52,9 +52,9 @@ pub struct WakeListener {
 
 impl WakeListener {
     pub fn new(client: Client) -> Self {
-        let (bells, others) = (HashMap::new(), HashMap::new());
+        let (signals, others) = (HashMap::new(), HashMap::new());
         let mastership = Arc::default();
-        Self { client, mastership, bells, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        Self { client, mastership, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
     /// The same beside connections to this address: what one finds out about its server, all do.
@@ -63,24 +63,24 @@ impl WakeListener {
         Self { mastership, ..self }
     }
 
-    /// A bell for the sleeper of a partition; call for all of them before `run`.
-    pub fn bell(&mut self, prefix: &str, partition: &Partition) -> Arc<Bell> {
-        let bell = Arc::default();
-        self.also_ring(prefix, partition, &bell);
+    /// The signal of a partition's claimer; call for all of them before `run`.
+    pub fn signal(&mut self, prefix: &str, partition: &Partition) -> Arc<WakeSignal> {
+        let signal = Arc::default();
+        self.also_notify(prefix, partition, &signal);
         self.sleepers += 1;
-        bell
+        signal
     }
 
-    /// Rings `bell` on the wake-ups of a partition, too; call before `run`.
-    pub fn also_ring(&mut self, prefix: &str, partition: &Partition, bell: &Arc<Bell>) {
+    /// Notifies `signal` on the wake-ups of a partition, too; call before `run`.
+    pub fn also_notify(&mut self, prefix: &str, partition: &Partition, signal: &Arc<WakeSignal>) {
         let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
-        self.bells.entry(channel).or_default().push(bell.clone());
+        self.signals.entry(channel).or_default().push(signal.clone());
     }
 
-    /// Rings a source's `bell` on every message of these channels; call before `run`.
-    pub fn ring_on(&mut self, channels: Vec<String>, bell: &Arc<Bell>) {
+    /// Notifies a source's `signal` on every message of these channels; call before `run`.
+    pub fn notify_on(&mut self, channels: Vec<String>, signal: &Arc<WakeSignal>) {
         for channel in channels {
-            self.others.entry(channel).or_default().push(bell.clone());
+            self.others.entry(channel).or_default().push(signal.clone());
         }
         self.sleepers += SLEEPERS_OF_A_SOURCE;
     }
@@ -92,39 +92,39 @@ impl WakeListener {
 
     /// Never returns; drop it to end the subscription.
     pub async fn run(self) {
-        if self.bells.is_empty() {
+        if self.signals.is_empty() {
             return std::future::pending().await;
         }
-        let (mut told, mut told_of_others) = (false, false);
+        let (mut logged, mut logged_others) = (false, false);
         loop {
-            let error = match self.listen(&mut told_of_others).await {
-                // At once: the keeper tells of a lost master.
-                Ok(End::Outdated) => continue,
-                Ok(End::Lost) => {
-                    told = false;
+            let error = match self.listen(&mut logged_others).await {
+                // At once: the keeper logs a lost master.
+                Ok(SubscriptionEnd::Outdated) => continue,
+                Ok(SubscriptionEnd::Lost) => {
+                    logged = false;
                     "the connection was lost".to_owned()
                 }
                 Err(error) => error,
             };
-            if !told {
+            if !logged {
                 tracing::warn!(
                     error,
-                    "wake-ups do not arrive: queues are looked at every second, sources at their `poll`"
+                    "wake-ups do not arrive: queues are polled every second, sources at their `poll`"
                 );
-                told = true;
+                logged = true;
             }
-            set_listening(&self.bells, false);
+            set_listening(&self.signals, false);
             set_listening(&self.others, false);
             sleep(RESUBSCRIBE_INTERVAL).await;
         }
     }
 
-    /// How a subscription that stood ended; an error when none came about. `told`: whether it was logged that the channels
+    /// How a subscription that stood ended; an error when none came about. `logged`: whether it was logged that the channels
     /// of others are refused.
-    async fn listen(&self, told: &mut bool) -> Result<End, String> {
+    async fn listen(&self, logged: &mut bool) -> Result<SubscriptionEnd, String> {
         let subscribe = async {
             let mut subscription = self.client.get_async_pubsub().await?;
-            subscription.subscribe(self.bells.keys().collect::<Vec<_>>()).await?;
+            subscription.subscribe(self.signals.keys().collect::<Vec<_>>()).await?;
             // By themselves: a user may have rights on our channels only.
             let others: Vec<&String> = self.others.keys().collect();
             let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
@@ -136,13 +136,13 @@ impl WakeListener {
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
         };
-        set_listening(&self.bells, true);
+        set_listening(&self.signals, true);
         match refused {
             None => set_listening(&self.others, true),
-            Some(_) if *told => {}
+            Some(_) if *logged => {}
             Some(error) => {
-                *told = true;
-                tracing::warn!(%error, "redis does not tell of changes of sources' keys: they are looked at every `poll`");
+                *logged = true;
+                tracing::warn!(%error, "redis does not notify of changes of sources' keys: they are polled every `poll`");
             }
         }
         self.subscriptions.send_modify(|count| *count += 1);
@@ -151,20 +151,24 @@ impl WakeListener {
         loop {
             let message = tokio::select! {
                 message = timeout(ping_interval, messages.next()) => message,
-                () = self.mastership.outdated(begun) => return Ok(End::Outdated),
+                () = self.mastership.outdated(begun) => return Ok(SubscriptionEnd::Outdated),
             };
             match message {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
-                    let bells = self.bells.get(channel).into_iter().chain(self.others.get(channel));
-                    let ring = if message.get_payload_bytes() == CALL.as_bytes() { Bell::call } else { Bell::ring };
-                    bells.flatten().for_each(|bell| ring(bell));
+                    let signals = self.signals.get(channel).into_iter().chain(self.others.get(channel));
+                    let notify = if message.get_payload_bytes() == CALL.as_bytes() {
+                        WakeSignal::notify_overdue
+                    } else {
+                        WakeSignal::notify
+                    };
+                    signals.flatten().for_each(|signal| notify(signal));
                 }
-                Ok(None) => return Ok(End::Lost),
-                // Quiet for a while: does it still live?
+                Ok(None) => return Ok(SubscriptionEnd::Lost),
+                // Nothing for a while: is the connection alive?
                 Err(_) => match timeout(ANSWER_TIMEOUT, commands.ping::<redis::Value>()).await {
                     Ok(Ok(_)) => {}
-                    _ => return Ok(End::Lost),
+                    _ => return Ok(SubscriptionEnd::Lost),
                 },
             }
         }
@@ -172,17 +176,17 @@ impl WakeListener {
 }
 
 /// How a subscription ended.
-enum End {
+enum SubscriptionEnd {
     /// The connection did.
     Lost,
     /// It may lead to what is no master any more.
     Outdated,
 }
 
-fn set_listening(bells: &HashMap<String, Vec<Arc<Bell>>>, listening: bool) {
-    for bell in bells.values().flatten() {
-        if listening || bell.is_listening() {
-            bell.set_listening(listening);
+fn set_listening(signals: &HashMap<String, Vec<Arc<WakeSignal>>>, listening: bool) {
+    for signal in signals.values().flatten() {
+        if listening || signal.is_listening() {
+            signal.set_listening(listening);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
     message::RouteLimits,
-    store::{End, Partition, Store},
+    store::{ClaimEnd, Partition, Store},
 };
 use redis::{RedisResult, aio::MultiplexedConnection};
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ async fn a_full_route_takes_no_more_messages_by_any_way_in_until_one_is_gone() {
     let (lease, _) = server.claim("a").await.remove(0);
     assert_eq!(server.call("POST", PATH, &later("4").to_string()).await.problem(429), "limit-messages");
     let partition = Partition { route: "a".into(), number: 0 };
-    let buried = End::Bury { reason: punctual::message::DeadReason::Rejected, error: "HTTP 400".into() };
+    let buried = ClaimEnd::Bury { reason: punctual::message::DeadReason::Rejected, error: "HTTP 400".into() };
     server.store.settle(&partition, &all([lease], &buried)).await.unwrap();
     assert_eq!(produce(&mut connection, "4", "+3600000", "").await.unwrap(), "scheduled");
     let revive = json!({"id": "2", "payload": "x", "on_conflict": "replace"}).to_string();

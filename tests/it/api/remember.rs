@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::{
     message::Remember,
-    store::{End, Partition, Store},
+    store::{ClaimEnd, Partition, Store},
 };
 use serde_json::json;
 
@@ -19,7 +19,7 @@ async fn a_remembered_id_is_not_scheduled_again_and_shows_how_it_ended() {
     let claimed = server.claim("a").await;
     assert_eq!(claimed.len(), 1);
     let leases = claimed.into_iter().map(|(lease, _)| lease);
-    server.store.settle(&partition, &all(leases, &End::Ack)).await.unwrap();
+    server.store.settle(&partition, &all(leases, &ClaimEnd::Ack)).await.unwrap();
     server.schedule("a", r#"{"id":"cancelled","payload":1,"delay":"1h"}"#).await;
     assert_eq!(server.call("DELETE", "/v1/routes/a/messages/cancelled", "").await.status, 204);
 

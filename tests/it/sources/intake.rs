@@ -10,7 +10,7 @@ use punctual::{
     queue::Queue,
     source::{Entry, Intake, SourceState, Status},
     store::{
-        ClaimRequest, End, Found, Lease, Partition, Store,
+        ClaimEnd, ClaimRequest, Found, Lease, Partition, Store,
         redis::{
             RedisStore, RouteSettings,
             connection::{Connection, RedisEndpoint, client},
@@ -77,11 +77,11 @@ impl Bench {
     /// Ids of everything that is due; then it is gone.
     async fn delivered(&self) -> Vec<String> {
         let leases = self.claim().await;
-        self.settle(leases.clone(), &End::Ack).await;
+        self.settle(leases.clone(), &ClaimEnd::Ack).await;
         leases.into_iter().map(|lease| lease.id.to_string()).collect()
     }
 
-    async fn settle(&self, leases: Vec<Lease>, end: &End) {
+    async fn settle(&self, leases: Vec<Lease>, end: &ClaimEnd) {
         self.store.settle(&partition(), &all(leases, end)).await.expect("settled");
     }
 
@@ -164,10 +164,10 @@ async fn what_is_read_again_does_not_come_again_whatever_became_of_it() {
     for lease in leases {
         match lease.id.as_str() {
             "dead" | "purged" => {
-                let buried = End::Bury { reason: DeadReason::Rejected, error: String::new() };
+                let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error: String::new() };
                 bench.settle(vec![lease], &buried).await;
             }
-            _ => bench.settle(vec![lease], &End::Ack).await,
+            _ => bench.settle(vec![lease], &ClaimEnd::Ack).await,
         }
     }
     // Read together, and then not.
@@ -233,7 +233,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
         });
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
-        bench.settle(leases[n..=n].to_vec(), &End::Ack).await;
+        bench.settle(leases[n..=n].to_vec(), &ClaimEnd::Ack).await;
         timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("nobody stops it");
         assert_eq!(bench.status.get().0, SourceState::Running);
     }
@@ -376,7 +376,7 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let taking = tokio::spawn(async move { intake.take(vec![with("second")]).await });
     let came = async { while !commands.next().await.expect("a command").contains("second") {} };
     timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
-    bench.settle(leases, &End::Ack).await;
+    bench.settle(leases, &ClaimEnd::Ack).await;
     timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("nobody stops it");
     assert_eq!(bench.delivered().await, ["a"]);
 }

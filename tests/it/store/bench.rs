@@ -7,10 +7,11 @@ use punctual::{
     message::{MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Found, Partition, Snapshot, StoreError,
+        Found, Partition, Snapshot,
+        memory::MemoryPartition,
         redis::{
             RedisStore, RouteSettings,
-            connection::{Connection, RedisEndpoint, classify, client},
+            connection::{Connection, RedisEndpoint, client},
         },
     },
     time::{Due, UnixMillis},
@@ -19,8 +20,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Duration;
 
 use super::{
-    operation::{ROUTES, ids, limits, memory, remember},
-    rows::{PREFIX, Rows, key},
+    operation::{ROUTES, ids, limits, remember, settings},
+    rows::{self, PREFIX, key},
 };
 use crate::support::RedisServer;
 
@@ -64,8 +65,8 @@ impl Bench {
         self.store.register(false).await.expect("nothing is registered yet");
     }
 
-    pub async fn rows(&mut self, partition: &Partition) -> Rows {
-        Rows::read(&mut self.raw, &partition.route, partition.number).await
+    pub async fn rows(&mut self, partition: &Partition) -> MemoryPartition {
+        rows::read(&mut self.raw, &partition.route, partition.number).await
     }
 
     /// Redis' clock.
@@ -75,17 +76,7 @@ impl Bench {
         seconds * 1_000_000 + micros
     }
 
-    /// Schedules as a foreign program does; status and due.
-    pub async fn produce(&mut self, partition: &Partition, message: &NewMessage) -> String {
-        match self.try_produce(partition, message).await {
-            Ok(produced) => format!("{produced:?}"),
-            Err(error) => match classify(&error) {
-                StoreError::Refused { slug, .. } if slug.starts_with("limit-") => slug,
-                other => panic!("not produced: {other}"),
-            },
-        }
-    }
-
+    /// Schedules as an external program does; status and due.
     pub async fn try_produce(
         &mut self,
         partition: &Partition,
@@ -120,15 +111,20 @@ impl Bench {
         }
     }
 
-    /// Get, list and stats say what `model` holds.
-    pub async fn check_looks(&mut self, partition: &Partition, model: &BTreeMap<Partition, Rows>, limit: usize) {
+    /// Get, list and stats return what `memory` holds.
+    pub async fn check_looks(
+        &mut self,
+        partition: &Partition,
+        memory: &BTreeMap<Partition, MemoryPartition>,
+        limit: usize,
+    ) {
         let route = &*partition.route;
-        let rows = &model[partition];
+        let rows = &memory[partition];
         for id in ids(partition) {
-            let before = self.micros().await / 1000;
+            let before = self.micros().await;
             let found = self.queue.get(route, &id).await.expect("the server answers");
-            let after = self.micros().await / 1000;
-            let ended = |now| rows.ended(id.as_str(), now, memory(partition).keep);
+            let after = self.micros().await;
+            let ended = |now| rows.ended(id.as_str(), now, settings(partition));
             match found {
                 Some(Found::Live(found)) => {
                     let state = rows.state(id.as_str()).expect("it is live");
@@ -140,8 +136,13 @@ impl Bench {
         }
         for state in [State::Pending, State::Unack, State::Dead] {
             let mut expected: Vec<(u64, Seen)> = Vec::new();
-            for (_, rows) in model.iter().filter(|(one, _)| *one.route == *route) {
-                expected.extend(rows.ordered(state).into_iter().map(|(score, id)| (score, Seen::of(rows, state, &id))));
+            for (_, rows) in memory.iter().filter(|(one, _)| *one.route == *route) {
+                let set = match state {
+                    State::Pending => &rows.pending,
+                    State::Unack => &rows.unack,
+                    State::Dead => &rows.dead,
+                };
+                expected.extend(set.iter().map(|(id, score)| (score, Seen::of(rows, state, id))));
             }
             expected.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
             let mut listed = Vec::new();
@@ -158,16 +159,16 @@ impl Bench {
             assert_eq!(listed, expected.into_iter().map(|(_, seen)| seen).collect::<Vec<_>>());
         }
         let stats = self.store.stats(partition).await.expect("the server answers");
-        let due = rows.pending.values().filter(|score| **score <= stats.now / 1000).count();
+        let due = rows.pending.up_to(stats.now / 1000).count();
         let counts =
             (stats.paused, stats.pending, stats.due, stats.unack, stats.dead, stats.next_due.map(UnixMillis::get));
-        let len = |set: &BTreeMap<String, u64>| set.len() as u64;
-        let expected = (rows.paused, len(&rows.pending), due as u64, len(&rows.unack), len(&rows.dead), rows.head());
+        let [pending, unack, dead] = [&rows.pending, &rows.unack, &rows.dead].map(|set| set.len() as u64);
+        let expected = (rows.paused, pending, due as u64, unack, dead, rows.pending.head());
         assert_eq!(counts, expected);
     }
 }
 
-/// A store with the model's routes on a connection of its own.
+/// A store with the routes of the tests on a connection of its own.
 pub fn store(url: &str, max_payload: usize) -> RedisStore {
     store_of(ROUTES, url, max_payload)
 }
@@ -204,7 +205,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(rows: &Rows, state: State, id: &str) -> Self {
+    fn of(rows: &MemoryPartition, state: State, id: &str) -> Self {
         let body: &Bytes = &rows.bodies[id];
         Self {
             id: id.to_owned(),

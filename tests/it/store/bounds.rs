@@ -9,8 +9,8 @@ use punctual::{
     },
     queue::Queue,
     store::{
-        Claim, ClaimRequest, End, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement, Store,
-        StoreError, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement,
+        Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
     time::{Due, UnixMillis},
@@ -71,10 +71,10 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, ScheduleStatus::Exists(State::Pending)).await;
 
     let error = "x".repeat(1000);
-    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
-    let buried = End::Bury { reason: DeadReason::Rejected, error };
-    let released = End::Release { at: UnixMillis::default() };
-    let deferred = End::Defer { pause: Duration::ZERO };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
+    let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };
+    let released = ClaimEnd::Release { at: UnixMillis::default() };
+    let deferred = ClaimEnd::Defer { pause: Duration::ZERO };
     for end in [&retried, &released, &deferred] {
         let leases = leases(&claim_all(&bench).await);
         all_done(store.settle(&partition, &all(leases, end)).await.unwrap());
@@ -100,12 +100,12 @@ async fn every_script_takes_a_thousand_ids() {
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     forget(&mut bench).await;
     let claimed = leases(&claim_all(&bench).await);
-    all_done(store.settle(&partition, &all(claimed, &End::Ack)).await.unwrap());
+    all_done(store.settle(&partition, &all(claimed, &ClaimEnd::Ack)).await.unwrap());
     schedule(OnConflict::Keep, ScheduleStatus::Ended(Ending::Delivered)).await;
     forget(&mut bench).await;
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
-    let ends = [End::Ack, retried, buried.clone(), released, deferred];
-    let settlement = |(lease, end): (Lease, &End)| Settlement { lease, end: end.clone() };
+    let ends = [ClaimEnd::Ack, retried, buried.clone(), released, deferred];
+    let settlement = |(lease, end): (Lease, &ClaimEnd)| Settlement { lease, end: end.clone() };
     let claimed = leases(&claim_all(&bench).await);
     let mixed: Vec<_> = claimed.into_iter().zip(ends.iter().cycle()).map(settlement).collect();
     all_done(store.settle(&partition, &mixed).await.unwrap());
@@ -132,7 +132,7 @@ async fn every_script_takes_a_thousand_ids() {
 }
 
 #[tokio::test]
-async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due_at_once() {
+async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
     let mut bench = Bench::start().await;
     let (store, partition) = (bench.store.clone(), partition());
     let messages = batch(MAX_BATCH, 10, OnConflict::Keep);
@@ -153,7 +153,7 @@ async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due
     let put_off = claim(&store).await;
     assert_eq!((put_off.messages.len(), put_off.suspects), (0, 1000));
     let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1), bytes: 0 });
-    let settled = store.settle(&partition, &all(stale, &End::Ack)).await.unwrap();
+    let settled = store.settle(&partition, &all(stale, &ClaimEnd::Ack)).await.unwrap();
     assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));
     for id in &ids {
         assert!(matches!(store.reschedule(&partition, id, Due::NOW).await, Ok(Rescheduled::Done(_))));
@@ -168,7 +168,7 @@ async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due
 }
 
 #[tokio::test]
-async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at_once() {
+async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
     let mut bench = Bench::start().await;
     let fill = "for n = 1, 5000 do redis.call('ZADD', KEYS[1], ARGV[1], 'old-' .. n) \
                 redis.call('HSET', KEYS[2], 'old-' .. n, '1 1 t:0') end";
@@ -209,7 +209,7 @@ async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at
             .iter()
             .map(|one| Lease { id: one.id.clone(), token: claim.token, bytes: one.body.len() })
             .collect();
-        store.settle(&partition(), &all(leases, &End::Ack)).await.expect("acknowledged");
+        store.settle(&partition(), &all(leases, &ClaimEnd::Ack)).await.expect("acknowledged");
         let rows = bench.rows(&partition()).await;
         rows.check_invariants();
         assert_eq!((rows.remembered.len(), rows.records.len()), (left, left));
@@ -258,7 +258,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
 }
 
 #[tokio::test]
-async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goes() {
+async fn a_batch_in_place_of_large_messages_is_split_down_to_single_ones() {
     // So many times 1 MiB wait; small ones replace them, or only ask for them.
     const LARGE: usize = 11;
     let mut bench = Bench::start().await;
@@ -307,7 +307,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
 }
 
 #[tokio::test]
-async fn a_delay_that_no_clock_can_hold_is_refused_and_the_longest_one_can_be_read() {
+async fn the_longest_delay_can_be_read_and_a_longer_one_is_refused() {
     let bench = Bench::start().await;
     let with = |due| NewMessage { due, ..batch(1, 1, OnConflict::Keep).remove(0) };
     let queue: &Queue = &bench.queue;
@@ -333,10 +333,10 @@ async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
         let claim = claim(&bench.store).await;
         Lease { id: message.id.clone(), token: claim.token, bytes: claim.messages[0].body.len() }
     };
-    let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
+    let retried = ClaimEnd::Retry { delay: Duration::ZERO, error: error.clone() };
     bench.store.settle(&partition(), &all([lease().await], &retried)).await.expect("repeated later");
     assert_eq!(last_error().await, Some("€".repeat(166)));
-    let buried = End::Bury { reason: DeadReason::Rejected, error };
+    let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error };
     bench.store.settle(&partition(), &all([lease().await], &buried)).await.expect("buried");
     assert_eq!(last_error().await, Some(format!("rejected: {}", "€".repeat(166))));
 }

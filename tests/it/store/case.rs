@@ -1,4 +1,4 @@
-//! Runs a sequence against Redis and the model side by side, and compares after every step.
+//! Runs a sequence on Redis and in memory, and compares replies and contents after every step.
 //!
 //! The time a script took is unknown but lies between `TIME` before and after it: some millisecond in between
 //! must explain both the reply and all that is stored now.
@@ -11,25 +11,31 @@ use std::{
 use bytes::Bytes;
 use punctual::{
     message::{DeadLimits, MessageId, NewMessage, OnConflict},
-    store::{Claim, ClaimRequest, Claimed, End, Lease, Partition, Settlement, Store, Token, Transfer},
+    store::{
+        Claim, ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
+        memory::{MemoryLists, MemoryPartition, PartitionSettings},
+        redis::connection::classify,
+    },
     time::UnixMillis,
 };
 use tokio::time::{Duration, sleep};
 
 use super::{
     bench::Bench,
-    call::{Call, LISTS, Lists, Reply, TAKEN, expect},
-    grant::{Granted, Taken},
-    operation::{Ending, FAR, Memory, Number, Operation, Pick, ROUTES, Step, memory, partitions},
-    rows::{PREFIX, Rows},
+    call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
+    operation::{Ending, FAR, Number, Operation, Pick, ROUTES, Step, partitions, settings},
+    rows::PREFIX,
 };
+
+/// The reply of a server that takes no more data.
+const REFUSED: &str = "refused";
 
 /// One sequence's state beside Redis.
 pub struct Case<'a> {
     bench: &'a mut Bench,
-    model: BTreeMap<Partition, Rows>,
+    memory: BTreeMap<Partition, MemoryPartition>,
     /// What the lists ought to hold.
-    lists: Lists,
+    lists: MemoryLists,
     /// All leases ever given.
     leases: HashMap<Partition, Vec<Given>>,
     /// The last number of each claimant.
@@ -53,8 +59,9 @@ impl<'a> Case<'a> {
     pub async fn new(bench: &'a mut Bench) -> Self {
         bench.clear().await;
         redis::cmd("SET").arg(&[TAKEN, "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
-        let model = partitions().into_iter().map(|partition| (partition, Rows::default())).collect();
-        Self { bench, model, lists: Lists::new(), leases: HashMap::new(), numbers: HashMap::new() }
+        let memory = partitions().into_iter().map(|partition| (partition, MemoryPartition::default())).collect();
+        let lists = MemoryLists { strings: [TAKEN.to_owned()].into(), ..MemoryLists::default() };
+        Self { bench, memory, lists, leases: HashMap::new(), numbers: HashMap::new() }
     }
 
     pub async fn run(mut self, steps: &[Step]) {
@@ -63,7 +70,7 @@ impl<'a> Case<'a> {
             let (once, claim) = self.step(step, &call).await;
             if step.twice {
                 let (again, _) = self.step(step, &call).await;
-                if step.operation.is_idempotent(memory(&step.partition), claim.as_ref()) {
+                if step.operation.is_idempotent(settings(&step.partition), claim.as_ref()) {
                     assert_eq!(once, again, "twice is not once: {step:?}");
                 }
             }
@@ -72,37 +79,62 @@ impl<'a> Case<'a> {
     }
 
     /// What the partition holds afterwards, and what a claim answered.
-    async fn step(&mut self, Step { partition, operation, .. }: &Step, call: &Call) -> (Rows, Option<Claim>) {
+    async fn step(
+        &mut self,
+        Step { partition, operation, full, .. }: &Step,
+        call: &Call,
+    ) -> (MemoryPartition, Option<Claim>) {
         if matches!(operation, Operation::Recover) {
             self.pass_short_leases(partition).await;
         }
         let before = self.view().await;
+        self.bench.maxmemory(u64::from(*full)).await;
         let reply = self.call(partition, call).await;
+        self.bench.maxmemory(0).await;
         let after = self.view().await;
+        let is_refused = reply.text == REFUSED;
+        assert!(!is_refused || (*full && operation.grows()), "refused: {operation:?}");
 
+        // Without memory, a claim that takes nothing is not recorded.
+        let unrecorded;
+        let call = match call {
+            Call::Claim(request) if *full && reply.rows.claims == self.memory[partition].claims => {
+                unrecorded = Call::Claim(ClaimRequest { again: false, ..*request });
+                &unrecorded
+            }
+            other => other,
+        };
         let mut explained = None;
         for now in before.micros / 1000..=after.micros / 1000 {
-            let mut model = self.model[partition].clone();
+            let mut memory = self.memory[partition].clone();
             let mut lists = self.lists.clone();
-            let expected = expect(&mut model, &mut lists, (call, memory(partition)), &reply, now, before.micros);
-            let differs = explained.insert((model, lists, expected));
+            let now = before.micros.max(now * 1000);
+            let expected = if is_refused {
+                REFUSED.to_owned()
+            } else {
+                expect(&mut memory, &mut lists, (call, settings(partition)), &reply, now)
+            };
+            let differs = explained.insert((memory, lists, expected));
             if differs.2 == reply.text && differs.0 == reply.rows && differs.1 == reply.lists {
                 break;
             }
         }
-        let (model, lists, expected) = explained.expect("time does not go back");
+        let (memory, lists, expected) = explained.expect("time does not go back");
         assert_eq!(reply.text, expected, "reply of {operation:?}");
-        assert_eq!(reply.rows, model, "stored after {operation:?}");
+        assert_eq!(reply.rows, memory, "stored after {operation:?}");
         assert_eq!(reply.lists, lists, "pushed by {operation:?}");
-        model.check_invariants();
-        assert!(model.remembered.len() <= memory(partition).max, "more is remembered than asked for: {model:?}");
+        memory.check_invariants();
+        assert!(memory.remembered.len() <= settings(partition).max, "more is remembered than asked for: {memory:?}");
         if let (Call::Claim(request), Some(claim)) = (call, &reply.claim) {
-            let last = self.model[partition].claims.get(&request.claimant);
+            let last = self.memory[partition].claims.get(&request.claimant);
             let is_repeated = last.is_some_and(|(number, _)| *number == request.sequence);
             assert!((before.micros..=after.micros).contains(&claim.clock.micros), "the claim's clock");
-            self.check_claim(partition, claim, &model, is_repeated);
+            self.check_claim(partition, claim, is_repeated);
         }
-        let earlier = model.head().is_some_and(|head| self.model[partition].head().is_none_or(|was| head < was));
+        let earlier = memory
+            .pending
+            .head()
+            .is_some_and(|head| self.memory[partition].pending.head().is_none_or(|was| head < was));
         let published = after.publishes - before.publishes;
         match operation {
             Operation::Resume => assert_eq!(published, 1),
@@ -110,21 +142,18 @@ impl<'a> Case<'a> {
             Operation::Schedule(batch) if published == 1 => assert!(earlier || batch.len() > 1),
             _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
         }
-        self.model.insert(partition.clone(), model.clone());
+        self.memory.insert(partition.clone(), memory.clone());
         self.lists = lists;
         for other in partitions().iter().filter(|other| *other != partition) {
-            assert_eq!(self.bench.rows(other).await, self.model[other], "{other} changed by {operation:?}");
+            assert_eq!(self.bench.rows(other).await, self.memory[other], "{other} changed by {operation:?}");
         }
         if let Operation::Look(limit) = operation {
             self.look(partition, *limit).await;
         }
-        (model, reply.claim)
+        (memory, reply.claim)
     }
 
-    fn check_claim(&mut self, partition: &Partition, claim: &Claim, model: &Rows, is_repeated: bool) {
-        assert_eq!(claim.next_due.map(UnixMillis::get), model.head());
-        assert_eq!(claim.next_lease, model.next_lease());
-        assert_eq!((claim.paused, claim.orphans), (model.paused, 0));
+    fn check_claim(&mut self, partition: &Partition, claim: &Claim, is_repeated: bool) {
         let leases = self.leases.entry(partition.clone()).or_default();
         for message in &claim.messages {
             let lease = Lease { id: message.id.clone(), token: claim.token, bytes: message.body.len() };
@@ -140,7 +169,7 @@ impl<'a> Case<'a> {
     async fn pass_short_leases(&mut self, partition: &Partition) {
         let now = self.view().await.micros;
         let soon = now + 1_000_000;
-        if let Some(last) = self.model[partition].unack.values().filter(|deadline| **deadline < soon).max().copied() {
+        if let Some(last) = self.memory[partition].unack.up_to(soon).map(|(_, deadline)| deadline).last() {
             while self.view().await.micros <= last {
                 sleep(Duration::from_micros(100)).await;
             }
@@ -176,7 +205,7 @@ impl<'a> Case<'a> {
     }
 
     async fn look(&mut self, partition: &Partition, limit: usize) {
-        self.bench.check_looks(partition, &self.model, limit).await;
+        self.bench.check_looks(partition, &self.memory, limit).await;
     }
 }
 
@@ -232,37 +261,21 @@ impl Case<'_> {
         let text = match call {
             Call::Claim(request) => {
                 let claimed = store.claim(partition, *request).await.expect("a claim");
-                let taken = |message: &Claimed| Taken {
-                    id: message.id.to_string(),
-                    body: message.body.clone(),
-                    failures: message.failures,
-                    not_before: message.not_before.get(),
-                    suspect: message.suspect,
-                };
-                let granted = Granted {
-                    token: claimed.token.0,
-                    messages: claimed.messages.iter().map(taken).collect(),
-                    suspects: claimed.suspects,
-                    taken_elsewhere: claimed.taken_elsewhere,
-                };
+                let text = format!("{claimed:?}");
                 claim = Some(claimed);
-                format!("{granted:?}")
+                text
             }
             Call::Settle(settlements) => shown(store.settle(partition, settlements).await),
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
-                Operation::Schedule(batch) => shown(
-                    store
-                        .schedule(partition, batch)
-                        .await
-                        .map(|answers| answers.into_iter().map(|one| (one.status, one.due.get())).collect::<Vec<_>>()),
-                ),
-                Operation::Inter(batch) => {
-                    let with_error = |message: &NewMessage| (message.clone(), "odd".to_owned());
-                    let batch: Vec<_> = batch.iter().map(with_error).collect();
-                    shown(store.inter(partition, &batch).await)
+                Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
+                Operation::Bury(batch) => shown(store.bury(partition, &with_errors(batch)).await),
+                Operation::Produce(message) => {
+                    match self.bench.try_produce(partition, message).await.map_err(|error| classify(&error)) {
+                        Err(StoreError::Refused { slug, .. }) if slug.starts_with("limit-") => slug,
+                        answer => shown(answer),
+                    }
                 }
-                Operation::Produce(message) => self.bench.produce(partition, message).await,
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
@@ -286,13 +299,13 @@ impl Case<'_> {
 }
 
 impl Case<'_> {
-    async fn lists(&mut self) -> Lists {
-        let mut lists = Lists::new();
+    async fn lists(&mut self) -> MemoryLists {
+        let mut lists = MemoryLists { strings: [TAKEN.to_owned()].into(), ..MemoryLists::default() };
         for name in LISTS.into_iter().filter(|name| *name != TAKEN) {
             let list: Vec<Vec<u8>> =
                 redis::cmd("LRANGE").arg(name).arg(0).arg(-1).query_async(&mut self.bench.raw).await.expect("a list");
             if !list.is_empty() {
-                lists.insert(name, list.into_iter().map(Bytes::from).collect());
+                lists.lists.insert(name.to_owned(), list.into_iter().map(Bytes::from).collect());
             }
         }
         lists
@@ -304,25 +317,43 @@ fn count_of(route: &str) -> u64 {
     ROUTES.iter().find(|(name, _)| *name == route).expect("one of ours").1.into()
 }
 
-fn end(ending: Ending, not_before: UnixMillis) -> End {
+fn end(ending: Ending, not_before: UnixMillis) -> ClaimEnd {
     match ending {
-        Ending::Ack => End::Ack,
-        Ending::Retry(delay) => End::Retry { delay, error: "HTTP 500".into() },
-        Ending::Bury(reason) => End::Bury { reason, error: "HTTP 400".into() },
-        Ending::Release => End::Release { at: not_before },
-        Ending::Defer(pause) => End::Defer { pause },
+        Ending::Ack => ClaimEnd::Ack,
+        Ending::Retry(delay) => ClaimEnd::Retry { delay, error: "HTTP 500".into() },
+        Ending::Bury(reason) => ClaimEnd::Bury { reason, error: "HTTP 400".into() },
+        Ending::Release => ClaimEnd::Release { at: not_before },
+        Ending::Defer(pause) => ClaimEnd::Defer { pause },
     }
 }
 
-fn shown<T: Debug>(result: Result<T, punctual::store::StoreError>) -> String {
-    format!("{:?}", result.expect("the store answers"))
+fn shown<T: Debug>(result: Result<T, StoreError>) -> String {
+    match result {
+        Ok(answer) => format!("{answer:?}"),
+        Err(StoreError::Unavailable { kind: "oom", .. }) => REFUSED.to_owned(),
+        Err(error) => panic!("{error}"),
+    }
 }
 
 impl Operation {
+    /// Whether it may need memory.
+    fn grows(&self) -> bool {
+        match self {
+            // It may be remembered.
+            Operation::Cancel(cancellation) => cancellation.unseen && cancellation.record.is_some(),
+            Operation::Schedule(_)
+            | Operation::Bury(_)
+            | Operation::Produce(_)
+            | Operation::Reschedule(..)
+            | Operation::Redrive(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether doing it again at once leaves everything as it is, times included; `claim` is what it answered if it is one.
-    fn is_idempotent(&self, memory: Memory, claim: Option<&Claim>) -> bool {
+    fn is_idempotent(&self, settings: PartitionSettings, claim: Option<&Claim>) -> bool {
         // What was remembered a moment ago may be forgotten now.
-        let stays = memory.keep > FAR / 2;
+        let stays = settings.keep > FAR / 2;
         let fixed = |message: &NewMessage| stays && message.on_conflict == OnConflict::Keep;
         match self {
             // Of several, one may be of a log made anew, and the other no longer old then.

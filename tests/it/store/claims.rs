@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    store::{Claim, ClaimRequest, End, Lease, Settled, Store, StoreError, Suspects, Token, redis::RedisStore},
+    store::{Claim, ClaimEnd, ClaimRequest, Lease, Settled, Store, StoreError, Suspects, Token, redis::RedisStore},
     time::{Due, UnixMillis},
 };
 
@@ -23,7 +23,7 @@ const SUSPECTS: usize = 1000;
 const DAY: u64 = 86_400_000_000;
 
 #[tokio::test]
-async fn a_claim_whose_reply_was_lost_is_answered_when_it_is_repeated_and_leaves_the_same() {
+async fn a_claim_whose_reply_was_lost_returns_the_same_when_repeated() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
     let store = store(&proxy.redis_url(), MAX_PAYLOAD);
@@ -42,7 +42,7 @@ async fn a_claim_whose_reply_was_lost_is_answered_when_it_is_repeated_and_leaves
     assert_eq!(bench.rows(&partition()).await, once);
     assert_eq!(repeated.messages.len(), 2);
     assert!(repeated.messages.iter().all(|one| once.unack[one.id.as_str()] == repeated.token.0));
-    let settled = store.settle(&partition(), &all(leases(&repeated), &End::Ack)).await;
+    let settled = store.settle(&partition(), &all(leases(&repeated), &ClaimEnd::Ack)).await;
     assert_eq!(settled, Ok(vec![Settled::Done; 2]));
     // Nothing is left of it, also for a request that is still on its way.
     assert!(until_answered(&store, request).await.messages.is_empty());
@@ -59,9 +59,9 @@ async fn an_expired_lease_is_renewed_by_its_claim_unless_it_was_recovered() {
     assert_eq!((first.messages.len(), renewed.messages.len()), (2, 2));
     assert_eq!(renewed.token.0, renewed.clock.micros + 1000);
     let rows = bench.rows(&partition()).await;
-    assert!(rows.unack.values().all(|token| *token == renewed.token.0));
+    assert!(rows.unack.iter().all(|(_, token)| token == renewed.token.0));
     assert_eq!(rows.claims[&1], (1, renewed.token.0));
-    let settled = bench.store.settle(&partition(), &all(leases(&first)[..1].to_vec(), &End::Ack)).await;
+    let settled = bench.store.settle(&partition(), &all(leases(&first)[..1].to_vec(), &ClaimEnd::Ack)).await;
     assert_eq!(settled, Ok(vec![Settled::Stale]));
 
     bench.pass(renewed.token.0).await;
@@ -260,6 +260,6 @@ async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
     for expired in [1, 0] {
         assert_eq!(bench.store.recover(&partition()).await.expect("recovered").expired, expired);
         let rows = bench.rows(&partition()).await;
-        assert_eq!(rows.unack.into_iter().collect::<Vec<_>>(), [(long.messages[0].id.to_string(), long.token.0)]);
+        assert_eq!(rows.unack.iter().collect::<Vec<_>>(), [(long.messages[0].id.as_str(), long.token.0)]);
     }
 }

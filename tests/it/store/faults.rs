@@ -128,7 +128,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
 }
 
 #[tokio::test]
-async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_changes() {
+async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
     let mut bench = Bench::start().await;
     for (scene, script) in SCENES {
         bench.set(scene).await;
@@ -143,31 +143,31 @@ async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_chang
         // What is at a list's key is that list's trouble alone: see below.
         for key in keys.into_iter().filter(|key| !LISTS.contains(&&**key) && !is_content(key)) {
             bench.set(scene).await;
-            bench.put_foreign_value(&key).await;
+            bench.put_wrong_type(&key).await;
             let before = bench.dump().await;
             let result = bench.act(scene).await;
             let untouched = UNTOUCHED.iter().any(|(one, name)| *one == scene && key.ends_with(name));
             match result {
                 Err(StoreError::WrongType { .. }) => {}
                 Ok(()) if untouched => continue,
-                other => panic!("{scene}, foreign value at {key}: {other:?}"),
+                other => panic!("{scene}, wrong type at {key}: {other:?}"),
             }
             let after = bench.dump().await;
             assert_eq!(after[&key], before[&key], "{scene}: the foreign value");
             // Registering one route comes before the other.
-            assert!(after == before || script == "register", "{scene}, foreign value at {key}: something was written");
+            assert!(after == before || script == "register", "{scene}, wrong type at {key}: something was written");
         }
     }
 }
 
 /// Whether another program keeps one message's content there: what is not as it should be is that message's trouble
-/// alone, see `foreign_moves`.
+/// alone, see `external_moves`.
 fn is_content(key: &str) -> bool {
     key.starts_with("task:") || key.contains(":msg:")
 }
 
 #[tokio::test]
-async fn what_is_no_list_refuses_its_own_messages_and_the_other_lists_take_theirs() {
+async fn a_key_that_is_no_list_refuses_its_own_messages_only() {
     let mut bench = Bench::start().await;
     bench.set("transfer").await;
     redis::cmd("SET").arg(&[LISTS[1], "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
@@ -215,7 +215,7 @@ async fn without_rights_on_channels_every_script_does_its_work() {
 }
 
 #[tokio::test]
-async fn a_message_whose_body_was_lost_becomes_dead_with_its_reason_and_can_be_redriven_and_purged() {
+async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     let mut bench = Bench::start().await;
     bench.set("claim").await;
     bench.act("claim").await.expect("claimed");
@@ -245,7 +245,7 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
 }
 
 #[tokio::test]
-async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_paused() {
+async fn partitions_change_only_while_the_route_is_empty_and_not_paused() {
     let mut bench = Bench::start().await;
     let url = bench.server.url();
     let last = Partition { route: "three".into(), number: 2 };
@@ -291,12 +291,13 @@ async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_
 }
 
 impl Bench {
-    async fn maxmemory(&mut self, bytes: u64) {
+    /// 1: everything that needs memory is refused; 0: nothing is.
+    pub async fn maxmemory(&mut self, bytes: u64) {
         redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(&mut self.raw).await.expect("CONFIG");
     }
 
     /// A list where a hash, a set or a string belongs, and a string where a list does.
-    async fn put_foreign_value(&mut self, key: &str) {
+    async fn put_wrong_type(&mut self, key: &str) {
         let mut pipe = redis::pipe();
         if [":ready", ":retry"].iter().any(|list| key.ends_with(list)) {
             pipe.del(key).set(key, "foreign");

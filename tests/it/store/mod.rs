@@ -1,4 +1,4 @@
-//! The store against a real Redis: each script does what the model says, or nothing.
+//! The store against a real Redis: each script does what the in-memory store does, or nothing.
 
 mod bench;
 mod bounds;
@@ -6,14 +6,12 @@ mod call;
 mod case;
 mod claims;
 mod connection;
+mod external;
+mod external_limits;
+mod external_moves;
 mod faults;
-mod foreign;
-mod foreign_limits;
-mod foreign_moves;
-mod grant;
 mod header;
 mod injection;
-mod model;
 mod operation;
 mod produce;
 mod property;

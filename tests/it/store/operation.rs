@@ -7,22 +7,12 @@ use punctual::{
     message::{
         Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
     },
-    store::{ClaimRequest, Partition, Suspects},
+    store::{ClaimRequest, Partition, Suspects, memory::PartitionSettings},
     time::{Due, UnixMillis},
 };
 
 /// Routes of the model, and their partitions.
 pub const ROUTES: [(&str, u16); 3] = [("one", 1), ("three", 3), ("off", 1)];
-/// What a partition remembers of the ended.
-#[derive(Clone, Copy)]
-pub struct Memory {
-    /// Milliseconds.
-    pub keep: u64,
-    pub max: usize,
-    /// Of the partition.
-    pub limits: RouteLimits,
-}
-
 /// One route remembers long but few, one for a moment, one nothing.
 pub fn remember(route: &str) -> Option<Remember> {
     match route {
@@ -55,12 +45,14 @@ pub struct Step {
     pub operation: Operation,
     /// Done again at once: as often as a reply is lost.
     pub twice: bool,
+    /// While the server takes no more data.
+    pub full: bool,
 }
 
 #[derive(Clone, Debug)]
 pub enum Operation {
     Schedule(Vec<NewMessage>),
-    Inter(Vec<NewMessage>),
+    Bury(Vec<NewMessage>),
     /// Through lua/produce.lua.
     Produce(NewMessage),
     /// The sequence number in it is not used: `Number` makes it.
@@ -122,19 +114,17 @@ pub fn partitions() -> Vec<Partition> {
     ROUTES.into_iter().flat_map(numbered).collect()
 }
 
-pub fn memory(partition: &Partition) -> Memory {
+/// What the route's settings mean for one of its partitions.
+pub fn settings(partition: &Partition) -> PartitionSettings {
     let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
     let RouteLimits { messages, bytes, delay } = limits(&partition.route);
     let share = |limit: Option<u64>| limit.map(|limit| limit / u64::from(count));
     let limits = RouteLimits { messages: share(messages), bytes: share(bytes), delay };
-    let Some(Remember { period, max }) = remember(&partition.route) else {
-        return Memory { keep: 0, max: 0, limits };
-    };
-    Memory {
-        keep: u64::try_from(period.as_millis()).expect("short"),
-        max: max.div_ceil(u32::from(count)) as usize,
-        limits,
-    }
+    let (keep, max) = remember(&partition.route).map_or((0, 0), |Remember { period, max }| {
+        let keep = u64::try_from(period.as_millis()).expect("short");
+        (keep, max.div_ceil(u32::from(count)) as usize)
+    });
+    PartitionSettings { keep, max, limits }
 }
 
 /// Ids that live in `partition`.
@@ -153,10 +143,12 @@ pub fn sequence() -> impl Strategy<Value = Vec<Step>> {
 
 fn step() -> impl Strategy<Value = Step> {
     select(partitions()).prop_flat_map(|partition| {
-        (operation(&ids(&partition)), prop::bool::weighted(0.2)).prop_map(move |(operation, twice)| Step {
+        let faults = (prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+        (operation(&ids(&partition)), faults).prop_map(move |(operation, (twice, full))| Step {
             partition: partition.clone(),
             operation,
             twice,
+            full,
         })
     })
 }
@@ -167,7 +159,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
     let message = message(ids.to_vec()).boxed();
     prop_oneof![
         8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
-        1 => vec(message.clone(), 1..4).prop_map(Operation::Inter),
+        1 => vec(message.clone(), 1..4).prop_map(Operation::Bury),
         2 => message.prop_map(|message| Operation::Produce(NewMessage { record: None, ..message })),
         10 => (claim(), number()).prop_map(|(request, number)| Operation::Claim(request, number)),
         3 => Just(Operation::Recover),

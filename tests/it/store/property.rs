@@ -1,4 +1,4 @@
-//! Random sequences of every script, against the model.
+//! Random sequences of every operation, on Redis and in memory.
 
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
@@ -8,7 +8,7 @@ use super::{bench::Bench, case::Case, operation::sequence};
 const CASES: u32 = 200;
 
 #[test]
-fn every_sequence_of_scripts_does_what_the_model_does() {
+fn redis_and_the_in_memory_store_agree_on_every_sequence_of_operations() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut bench = runtime.block_on(Bench::start());
     let default = Config::default();

@@ -9,17 +9,17 @@ use punctual::{
         StoredMessage, codec,
     },
     store::{
-        ClaimRequest, End, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
-        redis::RegistrationError,
+        ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
+        memory::MemoryPartition, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
 };
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
-    foreign,
+    external,
     operation::{FAR, remember},
-    rows::{PREFIX, Rows, key},
+    rows::{PREFIX, key, write},
 };
 use crate::support::all;
 
@@ -100,8 +100,8 @@ pub fn partition() -> Partition {
 }
 
 /// The rows that every scene begins with; ids without a body are orphans.
-pub fn rows() -> Rows {
-    let mut rows = Rows::default();
+pub fn rows() -> MemoryPartition {
+    let mut rows = MemoryPartition::default();
     let mut put = |id: &str, counts: Option<(u32, u32)>| {
         let metadata = Metadata { key: Some(id.to_owned()), ..Metadata::default() };
         let at = UnixMillis::new(LONG_AGO).expect("small");
@@ -192,10 +192,12 @@ impl Bench {
         let mut rows = rows();
         rows.paused = scene == "resume";
         if scene == "claim only suspects" {
-            rows.pending.values_mut().filter(|due| **due != LONG_AGO + 2).for_each(|due| *due = FAR_AHEAD);
+            let others: Vec<_> =
+                rows.pending.iter().filter(|(_, due)| *due != LONG_AGO + 2).map(|(id, _)| id.to_owned()).collect();
+            others.iter().for_each(|id| rows.pending.insert(id, FAR_AHEAD));
         }
-        rows.write(&mut self.raw, ROUTE, 0).await;
-        foreign::write(&mut self.raw, scene).await;
+        write(&rows, &mut self.raw, ROUTE, 0).await;
+        external::write(&mut self.raw, scene).await;
     }
 
     /// Acts `scene` out.
@@ -245,12 +247,14 @@ impl Bench {
             "bury new" => {
                 let named = ["fresh", "due", "other", "fresh", "dead", "ended"];
                 let batch = named.map(|id| (message(id, Due::NOW, false), "a broken header".to_owned()));
-                store.inter(&partition, &batch).await?;
+                store.bury(&partition, &batch).await?;
             }
-            "due" => drop(store.foreign_due(&foreign::place(scene)).await?),
+            "due" => drop(store.external_due(&external::place(scene)).await?),
             "persist" => drop(store.persist(&[b"dp:jobs:msg:due".to_vec(), b"dp:jobs:msg:fresh".to_vec()]).await?),
             "take members" | "take hashes" | "take from a delayqueue" => {
-                store.take(&partition, &foreign::place(scene), foreign::MAX_PAYLOAD, &foreign::entries(scene)).await?;
+                store
+                    .take(&partition, &external::place(scene), external::MAX_PAYLOAD, &external::entries(scene))
+                    .await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
             "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
@@ -348,13 +352,13 @@ fn leases() -> Vec<Lease> {
     ]
 }
 
-fn ends() -> [End; 5] {
+fn ends() -> [ClaimEnd; 5] {
     [
-        End::Ack,
-        End::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
-        End::Bury { reason: DeadReason::Expired, error: "too late".into() },
-        End::Release { at: UnixMillis::default() },
-        End::Defer { pause: Duration::ZERO },
+        ClaimEnd::Ack,
+        ClaimEnd::Retry { delay: Duration::ZERO, error: "HTTP 500".into() },
+        ClaimEnd::Bury { reason: DeadReason::Expired, error: "too late".into() },
+        ClaimEnd::Release { at: UnixMillis::default() },
+        ClaimEnd::Defer { pause: Duration::ZERO },
     ]
 }
 

@@ -1,9 +1,9 @@
-//! Whoever makes the head earlier rings the bell of that partition, and nobody else does.
+//! A transition that makes the head earlier wakes the partition, and no other does.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use punctual::store::{Bell, Partition, Ring, redis::WakeListener};
+use punctual::store::{Partition, WakeReason, WakeSignal, redis::WakeListener};
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -14,9 +14,9 @@ use super::{
 use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
-const RINGING: [&str; 5] = ["release", "resume", "schedule", "settle in every way", "produce"];
+const WAKING: [&str; 5] = ["release", "resume", "schedule", "settle in every way", "produce"];
 /// Those that only do so where nothing earlier is pending.
-const RINGING_ALONE: [&str; 11] = [
+const WAKING_ALONE: [&str; 11] = [
     "defer",
     "recover",
     "retry",
@@ -44,43 +44,47 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
                 bench.postpone_heads().await;
             }
             bench.act(scene).await.unwrap_or_else(|error| panic!("{scene}: {error}"));
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             // What was published before arrives before the answer.
             let () = commands.ping().await.expect("the subscription answers");
             while let Ok(Some(message)) = timeout(Duration::ZERO, messages.next()).await {
-                heard.push(message.get_channel_name().to_owned());
+                received.push(message.get_channel_name().to_owned());
             }
-            let rings = RINGING.contains(&scene) || (alone && RINGING_ALONE.contains(&scene));
-            let expected = if rings { vec![key(ROUTE, 0, "wake")] } else { Vec::new() };
-            assert_eq!(heard, expected, "{scene}, alone: {alone}");
+            let wakes = WAKING.contains(&scene) || (alone && WAKING_ALONE.contains(&scene));
+            let expected = if wakes { vec![key(ROUTE, 0, "wake")] } else { Vec::new() };
+            assert_eq!(received, expected, "{scene}, alone: {alone}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_back() {
+async fn a_signal_notifies_of_its_own_partition_and_of_a_new_subscription() {
     let mut bench = Bench::start().await;
     let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL"));
-    let bell = listener.bell(PREFIX, &partition());
-    let other = listener.bell(PREFIX, &Partition { route: "three".into(), number: 0 });
+    let signal = listener.signal(PREFIX, &partition());
+    let other = listener.signal(PREFIX, &Partition { route: "three".into(), number: 0 });
     let listening = tokio::spawn(listener.run());
-    assert_eq!(heard(&bell).await, Ring::Resubscribe);
-    assert_eq!(heard(&other).await, Ring::Resubscribe);
-    assert!(bell.is_listening());
+    assert_eq!(notified(&signal).await, WakeReason::Subscription);
+    assert_eq!(notified(&other).await, WakeReason::Subscription);
+    assert!(signal.is_listening());
 
     bench.set("schedule").await;
     bench.act("schedule").await.expect("scheduled");
-    assert_eq!(heard(&bell).await, Ring::Notify);
+    assert_eq!(notified(&signal).await, WakeReason::HeadEarlier);
 
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut bench.raw).await.expect("killed");
-    for bell in [&bell, &other] {
-        assert_eq!(heard(bell).await, Ring::Resubscribe, "the other partition's bell did not ring before");
+    for signal in [&signal, &other] {
+        assert_eq!(
+            notified(signal).await,
+            WakeReason::Subscription,
+            "the other partition's signal did not notify before"
+        );
     }
     listening.abort();
 }
 
 #[tokio::test]
-async fn bells_of_sources_ring_by_their_keys_and_without_rights_on_these_the_others_ring_on() {
+async fn signals_of_sources_follow_their_keys_if_the_user_may_subscribe_to_them() {
     let mut bench = Bench::start_with(&["--appendonly", "no", "--notify-keyspace-events", "Kz"]).await;
     let limited = ["SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels", "&{p:*"];
     redis::cmd("ACL").arg(&limited).exec_async(&mut bench.raw).await.expect("a user");
@@ -88,54 +92,60 @@ async fn bells_of_sources_ring_by_their_keys_and_without_rights_on_these_the_oth
     let users = [format!("redis://127.0.0.1:{port}/0"), format!("redis://limited:secret@127.0.0.1:{port}/0")];
     for (url, may) in users.into_iter().zip([true, false]) {
         let mut listener = WakeListener::new(redis::Client::open(url).expect("a valid URL"));
-        let bell = listener.bell(PREFIX, &partition());
-        let (changed, woken) = (Arc::<Bell>::default(), Arc::<Bell>::default());
-        listener.ring_on(vec!["__keyspace@0__:theirs".into(), "__keyspace@0__:other".into()], &changed);
-        listener.also_ring(PREFIX, &partition(), &woken);
+        let signal = listener.signal(PREFIX, &partition());
+        let (changed, woken) = (Arc::<WakeSignal>::default(), Arc::<WakeSignal>::default());
+        listener.notify_on(vec!["__keyspace@0__:theirs".into(), "__keyspace@0__:other".into()], &changed);
+        listener.also_notify(PREFIX, &partition(), &woken);
         let listening = tokio::spawn(listener.run());
-        assert_eq!((heard(&bell).await, heard(&woken).await), (Ring::Resubscribe, Ring::Resubscribe));
+        assert_eq!(
+            (notified(&signal).await, notified(&woken).await),
+            (WakeReason::Subscription, WakeReason::Subscription)
+        );
         if may {
-            assert_eq!(heard(&changed).await, Ring::Resubscribe);
+            assert_eq!(notified(&changed).await, WakeReason::Subscription);
             for key in ["theirs", "other"] {
                 redis::cmd("ZADD").arg(&[key, "1", "m"]).exec_async(&mut bench.raw).await.expect("added");
-                assert_eq!(heard(&changed).await, Ring::Notify);
+                assert_eq!(notified(&changed).await, WakeReason::HeadEarlier);
             }
         }
         bench.set("schedule").await;
         bench.act("schedule").await.expect("scheduled");
-        assert_eq!((heard(&bell).await, heard(&woken).await), (Ring::Notify, Ring::Notify));
-        assert_eq!((bell.is_listening(), changed.is_listening()), (true, may));
+        assert_eq!(
+            (notified(&signal).await, notified(&woken).await),
+            (WakeReason::HeadEarlier, WakeReason::HeadEarlier)
+        );
+        assert_eq!((signal.is_listening(), changed.is_listening()), (true, may));
         listening.abort();
     }
 }
 
 #[tokio::test]
-async fn a_subscription_that_fell_silent_is_noticed_within_five_seconds_and_comes_back() {
+async fn a_silent_subscription_is_noticed_within_five_seconds() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
     let mut listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL"));
-    let bell = listener.bell(PREFIX, &partition());
+    let signal = listener.signal(PREFIX, &partition());
     let listening = tokio::spawn(listener.run());
-    assert_eq!(heard(&bell).await, Ring::Resubscribe);
+    assert_eq!(notified(&signal).await, WakeReason::Subscription);
     proxy.set(Mode::BlackHole).await;
     let silent = Instant::now();
-    let noticed = timeout(Duration::from_secs(8), bell.heard()).await;
+    let noticed = timeout(Duration::from_secs(8), signal.notified()).await;
     println!("wake: silence was noticed after {:?}", silent.elapsed());
-    assert_eq!(noticed, Ok(Ring::Resubscribe));
-    assert!(!bell.is_listening());
+    assert_eq!(noticed, Ok(WakeReason::Subscription));
+    assert!(!signal.is_listening());
     assert!(silent.elapsed() <= Duration::from_millis(5500), "{:?}", silent.elapsed());
 
     proxy.set(Mode::Pass).await;
-    assert_eq!(heard(&bell).await, Ring::Resubscribe);
-    assert!(bell.is_listening());
+    assert_eq!(notified(&signal).await, WakeReason::Subscription);
+    assert!(signal.is_listening());
     bench.set("schedule").await;
     bench.act("schedule").await.expect("scheduled");
-    assert_eq!(heard(&bell).await, Ring::Notify);
+    assert_eq!(notified(&signal).await, WakeReason::HeadEarlier);
     listening.abort();
 }
 
-async fn heard(bell: &Bell) -> Ring {
-    timeout(Duration::from_secs(5), bell.heard()).await.expect("the bell rings")
+async fn notified(signal: &WakeSignal) -> WakeReason {
+    timeout(Duration::from_secs(5), signal.notified()).await.expect("the signal notifies")
 }
 
 impl Bench {

@@ -11,7 +11,7 @@ use punctual::{
     queue::Queue,
     source::{SourceState, SourceStatus},
     store::{
-        ClaimRequest, Claimed, End, Lease, Partition, Store,
+        ClaimEnd, ClaimRequest, Claimed, Lease, Partition, Store,
         redis::{RedisStore, RouteSettings, connection::Connection},
     },
 };
@@ -175,7 +175,7 @@ impl ApiServer {
     pub async fn bury(&self, route: &str, id: &str) {
         self.schedule(route, &format!(r#"{{"id":"{id}","payload":"x"}}"#)).await;
         let (lease, _) = self.claim(route).await.into_iter().find(|(lease, _)| lease.id.as_str() == id).unwrap();
-        let buried = End::Bury { reason: DeadReason::Rejected, error: "HTTP 400".into() };
+        let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error: "HTTP 400".into() };
         self.store.settle(&partition(route), &all([lease], &buried)).await.unwrap();
     }
 

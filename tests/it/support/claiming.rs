@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use punctual::store::{ClaimRequest, End, Lease, Settlement, Suspects};
+use punctual::store::{ClaimEnd, ClaimRequest, Lease, Settlement, Suspects};
 
 /// A claim of at most so many messages. No two of these repeat each other.
 pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
@@ -20,6 +20,6 @@ pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
 }
 
 /// The same end for each lease.
-pub fn all(leases: impl IntoIterator<Item = Lease>, end: &End) -> Vec<Settlement> {
+pub fn all(leases: impl IntoIterator<Item = Lease>, end: &ClaimEnd) -> Vec<Settlement> {
     leases.into_iter().map(|lease| Settlement { lease, end: end.clone() }).collect()
 }

@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError};
 use super::{NO_ANSWER, NO_LINK};
 use crate::store::StoreError;
 
-/// Codes of error replies that tell a state of the server, and the label they are counted under.
+/// Codes of error replies that mean a state of the server, and the label they are counted under.
 const SERVER_STATES: [(&str, &str); 15] = [
     ("OOM", "oom"),
     ("MISCONF", "misconf"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_denied_or_unknown_is_told_from_one_that_failed() {
+    fn a_denied_or_unknown_command_is_distinguished_from_a_failed_one() {
         for (line, expected) in [
             ("NOPERM this user has no permissions to run the 'info' command", true),
             ("ERR unknown command 'HELLO', with args beginning with: ", true),

@@ -10,13 +10,13 @@ use tokio::{
 
 /// A link is not replaced sooner after it was made: a server that stays a replica, or loads for long, costs each
 /// connection one attempt a second.
-const CALM: Duration = Duration::from_secs(1);
+const MIN_LINK_AGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub struct Mastership(watch::Sender<State>);
+pub struct Mastership(watch::Sender<MasterState>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct MasterState {
     /// Links that were made before may lead to what is no master.
     suspect_before: Option<Instant>,
     /// No master was found since.
@@ -27,7 +27,7 @@ impl Mastership {
     /// What answered a command, sent at `sent`, is no master at present.
     pub fn lost(&self, sent: Instant) {
         self.0.send_modify(|state| {
-            *state = State { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true }
+            *state = MasterState { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true }
         });
     }
 
@@ -36,7 +36,7 @@ impl Mastership {
         self.0.send_if_modified(|state| {
             let was_lost = state.is_lost;
             if was_lost {
-                *state = State { suspect_before: state.suspect_before.max(Some(made)), is_lost: false };
+                *state = MasterState { suspect_before: state.suspect_before.max(Some(made)), is_lost: false };
             }
             was_lost
         });
@@ -61,7 +61,7 @@ impl Mastership {
 
     fn replaced_at(&self, made: Instant) -> Option<Instant> {
         let suspect_before = self.0.borrow().suspect_before?;
-        (made < suspect_before).then(|| made + CALM)
+        (made < suspect_before).then(|| made + MIN_LINK_AGE)
     }
 }
 
@@ -72,20 +72,20 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn links_of_before_are_replaced_when_a_master_is_lost_and_again_when_one_is_found() {
+    async fn earlier_links_are_replaced_when_a_master_is_lost_and_when_one_is_found() {
         let mastership = Mastership::default();
         let first = Instant::now();
         mastership.found(first);
         assert!(!mastership.is_outdated(first), "none was lost");
-        sleep(2 * CALM).await;
+        sleep(2 * MIN_LINK_AGE).await;
         mastership.lost(Instant::now());
         assert!(mastership.is_outdated(first));
 
-        sleep(CALM / 10).await;
+        sleep(MIN_LINK_AGE / 10).await;
         let to_the_old = Instant::now();
-        sleep(CALM / 10).await;
+        sleep(MIN_LINK_AGE / 10).await;
         let to_the_new = Instant::now();
-        sleep(2 * CALM).await;
+        sleep(2 * MIN_LINK_AGE).await;
         assert!(!mastership.is_outdated(to_the_old), "it may be the new one");
         mastership.found(to_the_new);
         assert!(mastership.is_outdated(to_the_old) && !mastership.is_outdated(to_the_new));
@@ -97,11 +97,11 @@ mod tests {
     async fn a_link_that_was_just_made_is_left_for_a_second() {
         let mastership = Mastership::default();
         let made = Instant::now();
-        sleep(CALM / 10).await;
+        sleep(MIN_LINK_AGE / 10).await;
         mastership.lost(Instant::now());
         assert!(!mastership.is_outdated(made));
         mastership.outdated(made).await;
-        assert_eq!(made.elapsed(), CALM);
+        assert_eq!(made.elapsed(), MIN_LINK_AGE);
         assert!(mastership.is_outdated(made));
     }
 }

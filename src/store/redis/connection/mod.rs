@@ -91,7 +91,7 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
         _ => None,
     };
     let root_cert = server.ca_file.as_ref().map(read).transpose()?;
-    // The client would take such a file in silence, and then trust nobody.
+    // The client would take such a file in silence, and then trust no server.
     if let (Some(file), Some(pem)) = (&server.ca_file, &root_cert)
         && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
     {
@@ -110,7 +110,7 @@ pub struct Connection {
     client: Client,
     /// Bound of one command, connecting included.
     timeout: Duration,
-    link: Mutex<Link>,
+    link: Mutex<RedisLink>,
     /// The last link that was given up. Whoever gives one up does not wait for who is connecting.
     discarded: AtomicU64,
     /// Of the server's address.
@@ -119,7 +119,7 @@ pub struct Connection {
     generation: watch::Sender<u64>,
 }
 
-struct Link {
+struct RedisLink {
     current: Option<MultiplexedConnection>,
     made: Instant,
     generation: u64,
@@ -132,7 +132,7 @@ impl Connection {
     /// Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
         metrics::begin_redis_errors(classify::kinds());
-        let link = Link { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
+        let link = RedisLink { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
         Self {
             client,
             timeout,
@@ -153,7 +153,7 @@ impl Connection {
         self.timeout
     }
 
-    /// Changes each time a new link was made: what the server was told before may be gone.
+    /// Changes each time a new link was made: state that the server kept for the old one may be lost.
     pub fn generations(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// The server said at `asked`, or later, that it is no master: links to its address are made anew.
+    /// The server reported at `asked`, or later, that it is no master: links to its address are made anew.
     pub fn lost_master(&self, asked: Instant) {
         self.mastership.lost(asked);
     }
@@ -192,9 +192,9 @@ impl Connection {
     async fn attempt<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         let mut used = None;
         let attempt = async {
-            let (generation, mut link) = self.link().await.map_err(Failure::while_connecting)?;
+            let (generation, mut link) = self.link().await.map_err(CommandFailure::while_connecting)?;
             used = Some((generation, Instant::now()));
-            command.query_async(&mut link).await.map_err(|error| Failure::of(&error))
+            command.query_async(&mut link).await.map_err(|error| CommandFailure::of(&error))
         };
         let failure = match timeout(self.timeout, attempt).await {
             Ok(Ok(value)) => return Ok(value),
@@ -202,7 +202,7 @@ impl Connection {
             Err(_) => {
                 let kind = if used.is_some() { NO_ANSWER } else { NO_LINK };
                 let text = format!("no answer in {:?}", self.timeout);
-                Failure { link_lost: true, error: StoreError::Unavailable { kind, text } }
+                CommandFailure { link_lost: true, error: StoreError::Unavailable { kind, text } }
             }
         };
         if let Some((generation, sent)) = used {
@@ -216,7 +216,7 @@ impl Connection {
         Err(failure.error)
     }
 
-    async fn link(&self) -> Result<(u64, MultiplexedConnection), Failure> {
+    async fn link(&self) -> Result<(u64, MultiplexedConnection), CommandFailure> {
         let mut link = self.link.lock().await;
         if let Some(current) = &link.current
             && link.generation > self.discarded.load(Ordering::Acquire)
@@ -228,7 +228,7 @@ impl Connection {
             && Instant::now() < earliest
         {
             if let Some(refused) = &link.refused {
-                return Err(Failure { link_lost: false, error: refused.clone() });
+                return Err(CommandFailure { link_lost: false, error: refused.clone() });
             }
             sleep_until(earliest).await;
         }
@@ -246,7 +246,7 @@ impl Connection {
                 Ok((link.generation, connection))
             }
             Err(error) => {
-                let failure = Failure::of(&error);
+                let failure = CommandFailure::of(&error);
                 link.refused = Some(failure.error.clone());
                 Err(failure)
             }
@@ -260,13 +260,13 @@ fn count(error: &StoreError) {
     }
 }
 
-struct Failure {
+struct CommandFailure {
     /// Whether the link must be replaced.
     link_lost: bool,
     error: StoreError,
 }
 
-impl Failure {
+impl CommandFailure {
     fn of(error: &RedisError) -> Self {
         let link_lost = error.is_io_error() || error.is_unrecoverable_error();
         Self { link_lost, error: classify(error) }

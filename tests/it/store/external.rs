@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use punctual::{
     message::Metadata,
-    store::redis::{DelayQueueKeys, Foreign, ForeignEntry},
+    store::redis::{DelayQueueKeys, ExternalEntry, ExternalPlace},
 };
 use redis::aio::MultiplexedConnection;
 
@@ -14,16 +14,16 @@ pub const MAX_PAYLOAD: usize = 40;
 /// Due then, in seconds: not in the time of these tests.
 const FAR: f64 = 5_000_000_000.0;
 
-pub fn place(scene: &str) -> Foreign {
+pub fn place(scene: &str) -> ExternalPlace {
     match scene {
-        "take hashes" => Foreign::Hashes { key: SOURCE.into(), unit: 1000, prefix: "task:".into() },
-        "take from a delayqueue" => Foreign::DelayQueue(DelayQueueKeys::new("dp", "jobs", false)),
-        _ => Foreign::Members { key: SOURCE.into(), unit: 1000 },
+        "take hashes" => ExternalPlace::Hashes { key: SOURCE.into(), unit: 1000, prefix: "task:".into() },
+        "take from a delayqueue" => ExternalPlace::DelayQueue(DelayQueueKeys::new("dp", "jobs", false)),
+        _ => ExternalPlace::Members { key: SOURCE.into(), unit: 1000 },
     }
 }
 
 /// Members of the scene, each with the id that it becomes; `held` and `dead` are live already.
-pub fn entries(scene: &str) -> Vec<ForeignEntry> {
+pub fn entries(scene: &str) -> Vec<ExternalEntry> {
     let names: &[(&str, &str)] = match scene {
         "take hashes" => &[
             ("task:1", "task:1"),
@@ -53,10 +53,10 @@ pub fn entries(scene: &str) -> Vec<ForeignEntry> {
     names.iter().map(|(member, name)| entry(member, name)).collect()
 }
 
-pub fn entry(member: &str, name: &str) -> ForeignEntry {
+pub fn entry(member: &str, name: &str) -> ExternalEntry {
     let content_type = (name == "two").then(|| "text/plain".to_owned());
     let metadata = Metadata { content_type, ..Metadata::default() };
-    ForeignEntry { member: Bytes::copy_from_slice(member.as_bytes()), id: id(name), metadata }
+    ExternalEntry { member: Bytes::copy_from_slice(member.as_bytes()), id: id(name), metadata }
 }
 
 /// The keys that `scene` finds.

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use punctual::{
     message::{StoredMessage, codec},
     store::redis::{
-        Foreign, ForeignEntry,
-        Verdict::{self, Conflict, Gone, Invalid, Left, Taken},
+        ExternalEntry, ExternalPlace,
+        MoveOutcome::{self, Conflict, Gone, Invalid, Left, Taken},
     },
 };
 
 use super::{
     bench::Bench,
-    foreign::{self, MAX_PAYLOAD, entries, entry, place},
-    rows::{PREFIX, Rows, key},
+    external::{self, MAX_PAYLOAD, entries, entry, place},
+    rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
 };
 
@@ -103,7 +103,7 @@ async fn a_field_is_text_when_it_is_utf8_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_member_that_names_a_hash_of_others_or_a_key_of_any_punctual_reads_and_deletes_nothing() {
+async fn a_member_that_names_an_unrelated_hash_or_key_changes_nothing() {
     let mut bench = Bench::start().await;
     bench.set("").await;
     let names = [
@@ -126,7 +126,7 @@ async fn a_member_that_names_a_hash_of_others_or_a_key_of_any_punctual_reads_and
     let before = bench.dump().await;
     // The script itself refuses what the caller let through.
     for prefix in ["task:", "", "{", "session"] {
-        let place = Foreign::Hashes { key: SOURCE.into(), unit: 1000, prefix: prefix.into() };
+        let place = ExternalPlace::Hashes { key: SOURCE.into(), unit: 1000, prefix: prefix.into() };
         let own = bench.store.take(&partition(), &place, MAX_PAYLOAD, &batch[..4]).await.expect("an answer");
         assert!(matches!(own[..], [Invalid, Invalid, Invalid, Invalid] | [Gone, Gone, Gone, Gone]), "{own:?}");
     }
@@ -190,7 +190,7 @@ async fn a_paused_or_full_route_takes_nothing() {
     assert_eq!(bench.dump().await, before);
 
     bench.clear().await;
-    foreign::write(&mut bench.raw, "take members").await;
+    external::write(&mut bench.raw, "take members").await;
     let mut pipe = redis::pipe();
     for n in 0..998 {
         pipe.zadd(key(ROUTE, 0, "pending"), format!("waiting-{n}"), n).ignore();
@@ -206,7 +206,7 @@ async fn a_paused_or_full_route_takes_nothing() {
 async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
     let mut bench = Bench::start().await;
     bench.set("due").await;
-    let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+    let due = bench.store.external_due(&place("due")).await.expect("a look");
     let mut expected: Vec<_> = entries("due").into_iter().map(|entry| entry.member).collect();
     expected.retain(|member| member != "later" && member != "gone");
     expected.dedup();
@@ -218,7 +218,7 @@ async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
     assert!(due.now.abs_diff(bench.micros().await) < 5_000_000);
 
     bench.set("take from a delayqueue").await;
-    let due = bench.store.foreign_due(&place("take from a delayqueue")).await.expect("a look");
+    let due = bench.store.external_due(&place("take from a delayqueue")).await.expect("a look");
     let mut found: Vec<String> = due.members.iter().map(|one| text(one)).collect();
     found.sort();
     let large = "a member that is larger than what is allowed here";
@@ -241,7 +241,7 @@ async fn a_look_is_bounded_in_members_and_bytes() {
                 .await
                 .expect("added");
         }
-        let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+        let due = bench.store.external_due(&place("due")).await.expect("a look");
         assert_eq!(due.members.len(), most);
     }
 }
@@ -254,22 +254,22 @@ async fn infinite_and_ancient_scores_are_never_and_at_once() {
         pipe.cmd("ZADD").arg(SOURCE).arg(score).arg(member);
     }
     pipe.exec_async(&mut bench.raw).await.expect("written");
-    let due = bench.store.foreign_due(&place("due")).await.expect("a look");
+    let due = bench.store.external_due(&place("due")).await.expect("a look");
     assert_eq!((due.members, due.next_due), (vec!["ever".into(), "before-1970".into()], None));
     let batch = ["never", "ever", "before-1970"].map(|name| entry(name, name));
     assert_eq!(take_all(&mut bench, &place("due"), &batch).await, [Gone, Taken, Taken]);
     assert_eq!(bench.rows(&partition()).await.pending["ever"], 0);
 }
 
-async fn take(bench: &mut Bench, scene: &str) -> Vec<Verdict> {
+async fn take(bench: &mut Bench, scene: &str) -> Vec<MoveOutcome> {
     take_all(bench, &place(scene), &entries(scene)).await
 }
 
-async fn take_all(bench: &mut Bench, place: &Foreign, batch: &[ForeignEntry]) -> Vec<Verdict> {
+async fn take_all(bench: &mut Bench, place: &ExternalPlace, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
     bench.store.take(&partition(), place, MAX_PAYLOAD, batch).await.expect("the server answers")
 }
 
-fn message(rows: &Rows, id: &str) -> StoredMessage {
+fn message(rows: &punctual::store::memory::MemoryPartition, id: &str) -> StoredMessage {
     codec::decode(&rows.bodies[id]).expect("readable")
 }
 

@@ -6,8 +6,9 @@ use punctual::{
     store::{
         Partition, StoreError,
         redis::{
-            Foreign, ForeignEntry, RedisStore,
-            Verdict::{self, Invalid, Left, Taken},
+            ExternalEntry, ExternalPlace,
+            MoveOutcome::{self, Invalid, Left, Taken},
+            RedisStore,
         },
     },
     time::Due,
@@ -15,7 +16,7 @@ use punctual::{
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, store_of},
-    foreign::{self, entries, entry, place},
+    external::{self, entries, entry, place},
     operation::ids,
     rows::{PREFIX, key},
     scene::{ROUTE, SOURCE, partition},
@@ -34,7 +35,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     let fewer = store_of([("three", 2)], &url, MAX_PAYLOAD);
     fewer.register(true).await.expect("it is empty");
     for scene in PLACES {
-        foreign::write(&mut bench.raw, scene).await;
+        external::write(&mut bench.raw, scene).await;
         let before = bench.dump().await;
         let refused = bench.store.take(&last, &place(scene), MAX_PAYLOAD, &entries(scene)).await;
         assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{scene}: {refused:?}");
@@ -49,20 +50,20 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
         record: None,
     };
     let before = bench.dump().await;
-    let refused = bench.store.inter(&last, &[(message.clone(), "broken".into())]).await;
+    let refused = bench.store.bury(&last, &[(message.clone(), "broken".into())]).await;
     assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
     // The handle asks for the route to be registered first, in vain.
-    let refused = bench.queue.inter("three", vec![(message, "broken".into())]).await;
+    let refused = bench.queue.bury("three", vec![(message, "broken".into())]).await;
     let told = refused.expect_err("closed").to_string();
     assert!(told.starts_with("redis unregistered: route `three` is stored as"), "{told}");
     assert_eq!(bench.dump().await, before);
 }
 
 #[tokio::test]
-async fn a_redis_that_was_emptied_is_told_the_routes_before_anything_is_taken() {
+async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
     let mut bench = Bench::start().await;
     redis::cmd("FLUSHALL").exec_async(&mut bench.raw).await.expect("flushed");
-    foreign::write(&mut bench.raw, "take members").await;
+    external::write(&mut bench.raw, "take members").await;
     let batch = [entry("one", "one")];
     let verdicts = bench.queue.take(ROUTE, "theirs", &place("take members"), &batch).await.expect("registered anew");
     assert_eq!(verdicts, [Taken]);
@@ -90,7 +91,7 @@ async fn a_redis_that_was_emptied_is_told_the_routes_before_anything_is_taken() 
         on_conflict: OnConflict::Keep,
         record: None,
     };
-    let left = bench.queue.inter(ROUTE, vec![(message, "broken".into())]).await.expect("opened anew");
+    let left = bench.queue.bury(ROUTE, vec![(message, "broken".into())]).await.expect("opened anew");
     assert!(left.is_empty());
 }
 
@@ -136,7 +137,7 @@ async fn a_large_hash_is_not_read_and_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_larger_than_sixteen_mebibytes_is_told_and_not_copied() {
+async fn content_beyond_sixteen_mebibytes_is_reported_and_not_copied() {
     let mut bench = Bench::start().await;
     bench.set("").await;
     let (large, fits) = (vec![b'x'; MAX_CONTENT + 1], vec![b'y'; MAX_CONTENT]);
@@ -147,7 +148,7 @@ async fn what_is_larger_than_sixteen_mebibytes_is_told_and_not_copied() {
     }
     pipe.exec_async(&mut bench.raw).await.expect("written");
 
-    let member = ForeignEntry { member: large.into(), ..entry("", "large-member") };
+    let member = ExternalEntry { member: large.into(), ..entry("", "large-member") };
     assert_eq!(take(&bench, "take members", &[member]).await, [Invalid]);
     let batch = ["large", "fits"].map(|name| entry(name, name));
     assert_eq!(take(&bench, "take from a delayqueue", &batch).await, [Invalid, Invalid]);
@@ -213,17 +214,17 @@ async fn an_id_that_waits_anew_while_a_consumer_kept_it_too_long_is_taken() {
     let mut pipe = redis::pipe();
     pipe.zadd("dp:jobs:pending", "both", FAR).zadd("dp:jobs:unack", "both", 1).set("dp:jobs:msg:both", "a body");
     pipe.exec_async(&mut bench.raw).await.expect("written");
-    let found = bench.store.foreign_due(&place("take from a delayqueue")).await.expect("a look");
+    let found = bench.store.external_due(&place("take from a delayqueue")).await.expect("a look");
     assert_eq!(found.members, ["both"]);
     assert_eq!(take(&bench, "take from a delayqueue", &[entry("both", "both")]).await, [Taken]);
     let now = bench.micros().await / 1000;
     let due = bench.rows(&partition()).await.pending["both"];
     assert!((now - 5000..=now).contains(&due), "{due}");
-    let found = bench.store.foreign_due(&place("take from a delayqueue")).await.expect("a look");
+    let found = bench.store.external_due(&place("take from a delayqueue")).await.expect("a look");
     assert!(found.members.is_empty() && found.next_due.is_none(), "{found:?}");
 }
 
-async fn take(bench: &Bench, scene: &str, batch: &[ForeignEntry]) -> Vec<Verdict> {
-    let (store, place): (&RedisStore, Foreign) = (&bench.store, place(scene));
+async fn take(bench: &Bench, scene: &str, batch: &[ExternalEntry]) -> Vec<MoveOutcome> {
+    let (store, place): (&RedisStore, ExternalPlace) = (&bench.store, place(scene));
     store.take(&partition(), &place, MAX_PAYLOAD, batch).await.expect("the server answers")
 }

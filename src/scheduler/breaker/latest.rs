@@ -1,0 +1,70 @@
+//! A bounded map that keeps what was used last.
+
+use std::{collections::HashMap, hash::Hash};
+
+use tokio::time::Instant;
+
+#[derive(Debug)]
+pub struct Latest<K, V> {
+    max: usize,
+    entries: HashMap<K, (Instant, V)>,
+}
+
+impl<K: Clone + Eq + Hash, V> Latest<K, V> {
+    /// `max` entries at most.
+    pub fn new(max: usize) -> Self {
+        Self { max, entries: HashMap::new() }
+    }
+
+    /// The value of `key`, which is used now; a new one by default. Where there is no space for it, the half that was used
+    /// least recently is evicted, and `evicted` called for each.
+    pub fn entry(&mut self, key: &K, now: Instant, mut evicted: impl FnMut(&V)) -> &mut V
+    where
+        V: Default,
+    {
+        if !self.entries.contains_key(key) && self.entries.len() >= self.max {
+            let mut used: Vec<_> = self.entries.values().map(|(used, _)| *used).collect();
+            let (_, median, _) = used.select_nth_unstable(self.max / 2);
+            let median = *median;
+            self.entries.retain(|_, (used, value)| {
+                let stays = *used > median;
+                if !stays {
+                    evicted(value);
+                }
+                stays
+            });
+        }
+        let (used, value) = self.entries.entry(key.clone()).or_insert_with(|| (now, V::default()));
+        *used = now;
+        value
+    }
+
+    /// The value of `key`, which is used now, if there is one.
+    pub fn get_mut(&mut self, key: &K, now: Instant) -> Option<&mut V> {
+        let (used, value) = self.entries.get_mut(key)?;
+        *used = now;
+        Some(value)
+    }
+
+    /// When it was used last, and the value.
+    pub fn get(&self, key: &K) -> Option<(Instant, &V)> {
+        self.entries.get(key).map(|(used, value)| (*used, value))
+    }
+
+    pub fn remove(&mut self, key: &K) {
+        self.entries.remove(key);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, (_, value))| (key, value))
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

@@ -1,0 +1,267 @@
+//! The in-memory store with errors, latency and counters between it and the scheduler.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    message::{DeadReason, MessageId, Metadata, StoredMessage, codec},
+    store::{
+        Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
+        WakeSignal,
+        memory::{MemoryPartition, MemoryStore, PartitionSettings},
+    },
+    time::UnixMillis,
+};
+
+/// Messages of one call, at most.
+const MAX_CALL: usize = 1000;
+
+/// Calls at one instant of the paused clock that can only be a busy loop.
+const BUSY_LOOP: u32 = 2_000;
+
+/// What can be called, as `Faults::only` and `TestStore::calls` name it.
+const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "wake"];
+
+pub struct TestStore {
+    memory: MemoryStore,
+    observed: Mutex<Observed>,
+    rng: Mutex<StdRng>,
+}
+
+#[derive(Default)]
+struct Observed {
+    faults: Faults,
+    calls: BTreeMap<&'static str, u32>,
+    /// Time of the last call, and calls at that time.
+    instant: Option<(Instant, u32)>,
+    /// Every lease that a claim returned.
+    leases: BTreeSet<(Partition, MessageId, u64)>,
+    most_unacked: BTreeMap<Partition, usize>,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// Share of the calls that fail before they change anything.
+    pub before: f64,
+    /// Share of the calls whose reply is lost.
+    pub after: f64,
+    /// The only calls to which these two and `wrong_type` happen, where it is set.
+    pub only: Option<&'static str>,
+    /// Longest way there, and back.
+    pub latency: Duration,
+    /// What the reply of a claim takes.
+    pub claim_reply: Duration,
+    pub down: bool,
+    pub wrong_type: bool,
+    /// The list that takes nothing.
+    pub refusing_list: Option<&'static str>,
+    pub wake_ups_lost: bool,
+}
+
+impl TestStore {
+    pub fn new(seed: u64) -> Arc<Self> {
+        let rng = Mutex::new(StdRng::seed_from_u64(seed));
+        Arc::new(Self { memory: MemoryStore::new(PartitionSettings::default()), observed: Mutex::default(), rng })
+    }
+
+    /// For one instance more.
+    pub fn next_seed(&self) -> u64 {
+        self.rng.lock().unwrap().random()
+    }
+
+    /// Microseconds on its clock.
+    pub fn now(&self) -> u64 {
+        self.memory.now()
+    }
+
+    pub fn subscribe(&self, partition: &Partition) -> Arc<WakeSignal> {
+        self.memory.subscribe(partition)
+    }
+
+    pub fn set_faults(&self, faults: Faults) {
+        assert!(faults.only.is_none_or(|only| KINDS.contains(&only)), "{faults:?}");
+        self.observed.lock().unwrap().faults = faults;
+        self.memory.lose_wake_ups(faults.wake_ups_lost);
+        self.memory.lists(|lists| lists.strings = faults.refusing_list.map(str::to_owned).into_iter().collect());
+    }
+
+    pub fn schedule(&self, partition: &Partition, id: &str, delay: Duration, metadata: Metadata) {
+        let accepted = self.now() / 1000;
+        let due = accepted + u64::try_from(delay.as_millis()).unwrap();
+        let millis = |at| UnixMillis::new(at).unwrap();
+        let (due_at, accepted) = (millis(due), millis(accepted));
+        let body =
+            codec::encode(&StoredMessage { due: due_at, accepted, metadata, payload: Bytes::from(id.to_owned()) });
+        self.schedule_body(partition, id, due, body);
+    }
+
+    pub fn schedule_body(&self, partition: &Partition, id: &str, due: u64, body: Bytes) {
+        self.memory.update(partition, |rows, _| {
+            rows.bytes += body.len() as u64;
+            rows.bodies.insert(id.to_owned(), body);
+            rows.pending.insert(id, due);
+        });
+    }
+
+    pub fn pause(&self, partition: &Partition, paused: bool) {
+        self.memory.update(partition, |rows, _| rows.paused = paused);
+    }
+
+    /// As an operator or another instance would take it over.
+    pub fn lose_lease(&self, partition: &Partition, id: &str) {
+        self.memory.update(partition, |rows, now| rows.unack.insert(id, now + 60_000_000));
+    }
+
+    /// Crashes that an earlier process left behind.
+    pub fn set_crashes(&self, partition: &Partition, id: &str, crashes: u32) {
+        self.memory.update(partition, |rows, _| rows.attempts.insert(id.to_owned(), (0, crashes)));
+    }
+
+    fn rows(&self, partition: &Partition) -> MemoryPartition {
+        self.memory.partition(partition)
+    }
+
+    /// Numbers of (pending, unack, dead).
+    pub fn count(&self, partition: &Partition) -> (usize, usize, usize) {
+        self.memory.update(partition, |rows, _| (rows.pending.len(), rows.unack.len(), rows.dead.len()))
+    }
+
+    /// What waits, with the times from which it may be claimed, in epoch milliseconds.
+    pub fn pending(&self, partition: &Partition) -> Vec<(u64, String)> {
+        self.rows(partition).pending.iter().map(|(id, at)| (at, id.to_owned())).collect()
+    }
+
+    pub fn most_unacked(&self, partition: &Partition) -> usize {
+        self.observed.lock().unwrap().most_unacked.get(partition).copied().unwrap_or(0)
+    }
+
+    pub fn failures(&self, partition: &Partition, id: &str) -> u32 {
+        self.rows(partition).failures(id)
+    }
+
+    pub fn claims(&self, partition: &Partition, id: &str) -> usize {
+        let observed = self.observed.lock().unwrap();
+        observed.leases.iter().filter(|(of, one, _)| of == partition && one.as_str() == id).count()
+    }
+
+    /// Reason and error by id.
+    pub fn dead(&self, partition: &Partition) -> BTreeMap<String, (DeadReason, String)> {
+        let rows = self.rows(partition);
+        let why = |id: &str| {
+            let (reason, error) = rows.errors[id].split_once(": ").unwrap();
+            let reason = DeadReason::ALL.into_iter().find(|one| one.as_str() == reason).unwrap();
+            (id.to_owned(), (reason, error.to_owned()))
+        };
+        rows.dead.iter().map(|(id, _)| why(id)).collect()
+    }
+
+    pub fn list(&self, key: &str) -> Vec<Bytes> {
+        self.memory.lists(|lists| lists.lists.get(key).cloned().unwrap_or_default())
+    }
+
+    /// Calls of one kind so far.
+    pub fn calls(&self, kind: &str) -> u32 {
+        self.observed.lock().unwrap().calls.get(kind).copied().unwrap_or(0)
+    }
+
+    pub fn all_calls(&self) -> u32 {
+        self.observed.lock().unwrap().calls.values().sum()
+    }
+
+    /// A live id is in exactly one place, and its body is there.
+    pub fn check(&self) {
+        self.memory.partitions().values().for_each(MemoryPartition::check_invariants);
+    }
+
+    async fn call<T>(
+        &self,
+        kind: &'static str,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let unavailable = || StoreError::Unavailable { kind: "io", text: "ordered by the test".into() };
+        let faults = self.observed.lock().unwrap().count(kind);
+        let hit = faults.only.is_none_or(|only| only == kind);
+        let (there, back, fails_before, fails_after) = {
+            let mut rng = self.rng.lock().unwrap();
+            let there = faults.latency.mul_f64(rng.random());
+            let back = faults.latency.mul_f64(rng.random());
+            (there, back, hit & rng.random_bool(faults.before), hit & rng.random_bool(faults.after))
+        };
+        if !there.is_zero() {
+            sleep(there).await;
+        }
+        if faults.down || fails_before {
+            return Err(unavailable());
+        }
+        if faults.wrong_type && hit {
+            return Err(StoreError::WrongType { text: kind.into() });
+        }
+        let reply = call.await;
+        let back = if kind == "claim" { back + faults.claim_reply } else { back };
+        if !back.is_zero() {
+            sleep(back).await;
+        }
+        if fails_after { Err(unavailable()) } else { reply }
+    }
+}
+
+impl Observed {
+    fn count(&mut self, kind: &'static str) -> Faults {
+        *self.calls.entry(kind).or_default() += 1;
+        let now = Instant::now();
+        let at_once = self.instant.filter(|(at, _)| *at == now).map_or(0, |(_, calls)| calls);
+        assert!(at_once < BUSY_LOOP, "a busy loop around `{kind}`");
+        self.instant = Some((now, at_once + 1));
+        self.faults
+    }
+
+    fn record(&mut self, partition: &Partition, claim: &Claim, unacked: usize) {
+        let leases = claim.messages.iter().map(|one| (partition.clone(), one.id.clone(), claim.token.0));
+        self.leases.extend(leases);
+        let most = self.most_unacked.entry(partition.clone()).or_default();
+        *most = unacked.max(*most);
+    }
+}
+
+#[async_trait]
+impl Store for TestStore {
+    async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
+        assert!((1..=MAX_CALL).contains(&(request.limit as usize)));
+        let sent = Instant::now();
+        self.call("claim", async {
+            let mut claim = self.memory.claim(partition, request).await?;
+            claim.clock.taken = sent;
+            let (_, unacked, _) = self.count(partition);
+            self.observed.lock().unwrap().record(partition, &claim, unacked);
+            Ok(claim)
+        })
+        .await
+    }
+
+    async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
+        self.call("recover", self.memory.recover(partition)).await
+    }
+
+    async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
+        assert!((1..=MAX_CALL).contains(&settlements.len()));
+        self.call("settle", self.memory.settle(partition, settlements)).await
+    }
+
+    async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
+        self.call("transfer", self.memory.transfer(partition, transfers)).await
+    }
+
+    async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
+        self.call("wake", self.memory.wake_all(partition)).await
+    }
+}

@@ -1,0 +1,189 @@
+//! Claims and the recovery of expired leases (lua/claim.lua, lua/recover.lua).
+
+use bytes::Bytes;
+
+use super::partition::{MemoryPartition, unix_millis};
+use crate::{
+    message::{DeadReason, MessageId},
+    store::{Claim, ClaimRequest, Claimed, Recovered, Suspects, Token},
+    time::{ServerClock, UnixMillis},
+};
+
+/// Crashes that make a message a suspect.
+const SUSPECT_CRASHES: u32 = 2;
+/// Crashes that make it dead: two in company, three alone.
+const MAX_CRASHES: u32 = 5;
+/// Between suspects that are put off, in milliseconds.
+const SPACING: u64 = 20;
+/// Due messages that a claim reads where suspects are put off.
+const MAX_SEEN: usize = 1000;
+/// Expired leases of one recovery.
+const MAX_RECOVERED: usize = 1000;
+/// Age in microseconds from which the entry of an instance that claims no more is deleted.
+const MAX_CLAIM_AGE: u64 = 86_400_000_000;
+/// Entries of instances deleted by one claim.
+const MAX_DELETED: usize = 1000;
+
+impl MemoryPartition {
+    fn is_suspect(&self, id: &str) -> bool {
+        self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES)
+    }
+
+    /// A new claim, the last one again, or one that was overtaken, as its number says.
+    pub fn claim(&mut self, request: &ClaimRequest, clock: ServerClock) -> Claim {
+        let now = clock.micros;
+        let (last, last_token) = self.claims.get(&request.claimant).copied().unwrap_or_default();
+        let taken_elsewhere = self.latest.filter(|(instance, _)| *instance != request.claimant).map(|(_, at)| at);
+        let mut token = self.unused_token(now + u64::try_from(request.lease.as_micros()).expect("a lease in range"));
+        let (mut messages, mut suspects, mut orphans) = (Vec::new(), 0, Vec::new());
+        if request.sequence == last {
+            (messages, _) = self.within(self.claimed_before(last_token), request.max_bytes);
+            if last_token > now {
+                token = last_token;
+            } else if !messages.is_empty() {
+                for one in &messages {
+                    self.unack.insert(one.id.as_str(), token);
+                }
+                self.claims.insert(request.claimant, (last, token));
+            }
+        } else if request.sequence > last && !self.paused {
+            let chosen;
+            (chosen, suspects) = self.choose(request, now / 1000);
+            (messages, orphans) = self.within(chosen, request.max_bytes);
+            for one in &messages {
+                self.pending.remove(one.id.as_str());
+                self.unack.insert(one.id.as_str(), token);
+            }
+            for id in &orphans {
+                self.bury_orphan(id, now);
+            }
+            if !messages.is_empty() {
+                self.record_claim(request, last, token, now);
+            }
+        }
+        if request.again && messages.is_empty() && request.sequence > last {
+            self.claims.insert(request.claimant, (request.sequence, token));
+        }
+        // Bodies that another program deleted are counted until nothing is left.
+        if self.pending.is_empty() && self.unack.is_empty() {
+            self.bytes = 0;
+        }
+        Claim {
+            clock,
+            token: Token(token),
+            messages,
+            paused: self.paused,
+            next_due: self.pending.head().and_then(UnixMillis::new),
+            next_lease: self.unack.head(),
+            suspects,
+            orphans: u32::try_from(orphans.len()).expect("at most 1000"),
+            taken_elsewhere,
+        }
+    }
+
+    /// The first token from `token` on that no lease has.
+    pub(super) fn unused_token(&self, mut token: u64) -> u64 {
+        while self.unack.at(token).next().is_some() {
+            token += 1;
+        }
+        token
+    }
+
+    /// What is still leased under `token`; its score in pending is lost.
+    fn claimed_before(&self, token: u64) -> Vec<(u64, String)> {
+        self.unack.at(token).map(|id| (self.original_due(id), id.to_owned())).collect()
+    }
+
+    /// Due messages with their scores; and how many suspects it put off.
+    fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
+        let limit = request.limit as usize;
+        let due = self.pending.up_to(now).map(|(id, score)| (score, id.to_owned()));
+        let Suspects::PutOff(pause) = request.suspects else {
+            let due: Vec<_> = due.take(limit).collect();
+            let suspect = due.iter().find(|(_, id)| self.is_suspect(id)).cloned();
+            return (suspect.map_or(due, |one| vec![one]), 0);
+        };
+        let mut at = now + u64::try_from(pause.as_millis()).expect("a pause in range");
+        let (mut chosen, mut suspects) = (Vec::new(), 0);
+        for (n, (score, id)) in due.take(MAX_SEEN).collect::<Vec<_>>().into_iter().enumerate() {
+            // Messages behind `limit` suspects are read only if there was nothing else among those.
+            if chosen.len() == limit || (n == limit && !chosen.is_empty()) {
+                break;
+            }
+            if self.is_suspect(&id) {
+                at += SPACING;
+                self.pending.insert(&id, at);
+                suspects += 1;
+            } else {
+                chosen.push((score, id));
+            }
+        }
+        (chosen, suspects)
+    }
+
+    /// As many as fit, the first one whatever its size; and the ids in front of the end that have no body.
+    fn within(&self, chosen: Vec<(u64, String)>, max_bytes: u64) -> (Vec<Claimed>, Vec<String>) {
+        let (mut bytes, mut taken, mut orphans) = (0, Vec::new(), Vec::new());
+        for (score, id) in chosen {
+            let Some(body) = self.bodies.get(&id).cloned() else {
+                orphans.push(id);
+                continue;
+            };
+            bytes += body.len() as u64;
+            if bytes > max_bytes && !taken.is_empty() {
+                break;
+            }
+            taken.push(Claimed {
+                body,
+                failures: self.failures(&id),
+                not_before: unix_millis(score),
+                suspect: self.is_suspect(&id),
+                id: MessageId::parse(&id).expect("only ids are stored"),
+            });
+        }
+        (taken, orphans)
+    }
+
+    fn bury_orphan(&mut self, id: &str, now: u64) {
+        self.pending.remove(id);
+        self.dead.insert(id, now / 1000);
+        self.bodies.insert(id.to_owned(), Bytes::from_static(b"\0"));
+        self.errors.insert(id.to_owned(), format!("{}: the body was missing", DeadReason::Orphan.as_str()));
+    }
+
+    fn record_claim(&mut self, request: &ClaimRequest, last: u64, token: u64, now: u64) {
+        if last == 0 {
+            let old = |(instance, (_, token)): (&u64, &(u64, u64))| (token + MAX_CLAIM_AGE < now).then_some(*instance);
+            for instance in self.claims.iter().filter_map(old).take(MAX_DELETED).collect::<Vec<_>>() {
+                self.claims.remove(&instance);
+            }
+        }
+        self.claims.insert(request.claimant, (request.sequence, token));
+        self.latest = Some((request.claimant, now));
+    }
+
+    /// Each expired lease counts a crash; its message is pending again, due since the lease expired, or dead after the
+    /// last crash.
+    pub fn recover(&mut self, now: u64) -> Recovered {
+        let expired: Vec<_> =
+            self.unack.up_to(now).take(MAX_RECOVERED).map(|(id, deadline)| (id.to_owned(), deadline)).collect();
+        let mut recovered = Recovered::default();
+        for (id, deadline) in expired {
+            self.unack.remove(&id);
+            recovered.expired += 1;
+            let crashes = self.attempts.get(&id).map_or(0, |counts| counts.1) + 1;
+            self.attempts.insert(id.clone(), (self.failures(&id), crashes));
+            if crashes < MAX_CRASHES {
+                self.pending.insert(&id, deadline / 1000);
+            } else {
+                recovered.dead += 1;
+                self.bytes = self.bytes.saturating_sub(self.size(&id));
+                self.dead.insert(&id, now / 1000);
+                let reason = DeadReason::Crash.as_str();
+                self.errors.insert(id, format!("{reason}: {crashes} leases expired, the last ones alone"));
+            }
+        }
+        recovered.more = self.unack.head().is_some_and(|next| next <= now);
+        recovered
+    }
+}

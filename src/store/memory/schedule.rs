@@ -1,0 +1,242 @@
+//! What scheduling does, and what is done to messages by id (lua/schedule.lua, lua/cancel.lua, lua/redrive.lua and others).
+
+use bytes::Bytes;
+
+use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, encode, unix_millis};
+use crate::{
+    message::{Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State},
+    store::{Cancelled, Rescheduled, ScheduleStatus, Scheduled, redis::Evicted},
+    time::Due,
+};
+
+impl MemoryPartition {
+    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, settings: PartitionSettings) -> Vec<Scheduled> {
+        let mut schedule = |message: &NewMessage| {
+            let (status, due) = self.schedule_one(message, now, settings);
+            Scheduled { id: message.id.clone(), due: unix_millis(due), status }
+        };
+        batch.iter().map(&mut schedule).collect()
+    }
+
+    fn schedule_one(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> (ScheduleStatus, u64) {
+        let id = message.id.as_str();
+        let record = message.record.as_ref().map(|record| self.newer(id, record));
+        if record == Some(None) {
+            return (ScheduleStatus::Known, 0);
+        }
+        if let Some((ending, at)) = self.ended(id, now, settings)
+            && record.is_none()
+        {
+            return (ScheduleStatus::Ended(ending), at);
+        }
+        let status = match (self.state(id), message.on_conflict) {
+            (None, _) => ScheduleStatus::Scheduled,
+            (Some(State::Pending), OnConflict::Keep) => {
+                return (ScheduleStatus::Exists(State::Pending), self.pending[id]);
+            }
+            (Some(state), OnConflict::Keep) => return (ScheduleStatus::Exists(state), self.original_due(id)),
+            (Some(State::Unack), OnConflict::Replace) => return (ScheduleStatus::InFlight, self.original_due(id)),
+            (Some(State::Dead), OnConflict::Replace) => ScheduleStatus::Revived,
+            (Some(State::Pending), OnConflict::Replace) => ScheduleStatus::Replaced,
+        };
+        let now = now / 1000;
+        let due = due_at(message.due, now);
+        let body = encode(message, due, now);
+        if let Some(limit) = self.limit_of(id, body.len() as u64, due.saturating_sub(now), settings.limits) {
+            return (ScheduleStatus::Over(limit), due);
+        }
+        self.delete(id);
+        self.remembered.remove(id);
+        if let Some(record) = record.flatten() {
+            self.records.insert(id.to_owned(), record);
+        }
+        self.bytes += body.len() as u64;
+        self.bodies.insert(id.to_owned(), body);
+        self.pending.insert(id, due);
+        (status, due)
+    }
+
+    /// The limit that a body of `size` bytes for `id` would exceed, due in `delay` milliseconds.
+    fn limit_of(&self, id: &str, size: u64, delay: u64, limits: RouteLimits) -> Option<Limit> {
+        let is_pending = self.pending.contains(id);
+        let old = if is_pending { self.size(id) } else { 0 };
+        let count = (self.pending.len() + self.unack.len()) as u64;
+        if is_longer(delay, limits) {
+            Some(Limit::Delay)
+        } else if !is_pending && limits.messages.is_some_and(|most| count >= most) {
+            Some(Limit::Messages)
+        } else if size > old && limits.bytes.is_some_and(|most| self.bytes - old + size > most) {
+            Some(Limit::Bytes)
+        } else {
+            None
+        }
+    }
+
+    /// What is stored of `record` once it is applied; nothing when it is old.
+    fn newer(&self, id: &str, record: &LogRecord) -> Option<LogRecord> {
+        let last = self.records.get(id).filter(|last| last.place == record.place);
+        let is_old = |last: &LogRecord| record.offset <= last.offset && record.timestamp <= last.timestamp;
+        match last {
+            Some(last) if is_old(last) => None,
+            Some(last) => Some(record.clone().after(last)),
+            None => Some(record.clone()),
+        }
+    }
+
+    /// Adds messages that are dead from the start, each with its error; whether each was added: one whose id is live is
+    /// not.
+    pub fn bury(&mut self, batch: &[(NewMessage, String)], now: u64) -> Vec<bool> {
+        let now = now / 1000;
+        let mut bury = |(message, error): &(NewMessage, String)| {
+            let id = message.id.as_str();
+            if self.state(id).is_some() {
+                return false;
+            }
+            self.bodies.insert(id.to_owned(), encode(message, now, now));
+            self.errors.insert(id.to_owned(), format!("{}: {error}", DeadReason::Invalid.as_str()));
+            self.remembered.remove(id);
+            self.dead.insert(id, now);
+            true
+        };
+        batch.iter().map(&mut bury).collect()
+    }
+
+    pub fn cancel(&mut self, cancellation: &Cancellation, now: u64, settings: PartitionSettings) -> Cancelled {
+        let Cancellation { id, record, unseen } = cancellation;
+        let id = id.as_str();
+        let record = record.as_ref().map(|record| self.newer(id, record));
+        if record == Some(None) {
+            return Cancelled::Known;
+        }
+        let cancelled = match self.state(id) {
+            None if record.is_some() && *unseen && settings.keep > 0 => Cancelled::NotFound,
+            None => return Cancelled::NotFound,
+            Some(State::Unack) => return Cancelled::InFlight,
+            Some(State::Pending) => Cancelled::Cancelled,
+            Some(State::Dead) => Cancelled::Purged,
+        };
+        self.delete(id);
+        match record.flatten() {
+            None if cancelled == Cancelled::Purged => drop(self.records.remove(id)),
+            None => self.remember(&[id], true, now, settings),
+            Some(record) => {
+                self.remember(&[id], true, now, settings);
+                if settings.keep > 0 {
+                    self.records.insert(id.to_owned(), record);
+                }
+            }
+        }
+        cancelled
+    }
+
+    pub fn reschedule(&mut self, id: &MessageId, due: Due, now: u64, settings: PartitionSettings) -> Rescheduled {
+        let (id, now) = (id.as_str(), now / 1000);
+        match self.state(id) {
+            Some(State::Unack) => return Rescheduled::InFlight,
+            Some(State::Dead) => return Rescheduled::Dead,
+            Some(State::Pending) if self.bodies.contains_key(id) => {}
+            // Without a body it is an orphan, which the next claim makes dead.
+            _ => return Rescheduled::NotFound,
+        }
+        let due = due_at(due, now);
+        if is_longer(due.saturating_sub(now), settings.limits) {
+            return Rescheduled::Over(Limit::Delay);
+        }
+        self.set_times(id, due, now);
+        self.pending.insert(id, due);
+        Rescheduled::Done(unix_millis(due))
+    }
+
+    /// Makes dead messages due now: the named ones, or all. Returns how many.
+    pub fn redrive(&mut self, ids: Option<&[MessageId]>, now: u64) -> u64 {
+        let now = now / 1000;
+        let ids = self.dead_ones(ids);
+        for id in &ids {
+            self.dead.remove(id);
+            self.attempts.remove(id);
+            self.errors.remove(id);
+            self.set_times(id, now, now);
+            self.bytes += self.size(id);
+            self.pending.insert(id, now);
+        }
+        ids.len() as u64
+    }
+
+    /// Deletes dead messages: the named ones, or all. Returns how many.
+    pub fn purge(&mut self, ids: Option<&[MessageId]>) -> u64 {
+        let ids = self.dead_ones(ids);
+        for id in &ids {
+            self.delete(id);
+            self.records.remove(id);
+        }
+        ids.len() as u64
+    }
+
+    /// Cancels pending messages: the named ones, or those that are due first; `limit` at most. `dry_run`: only counts.
+    /// Returns how many, and how many more there are.
+    pub fn purge_pending(
+        &mut self,
+        ids: Option<&[MessageId]>,
+        limit: u64,
+        dry_run: bool,
+        now: u64,
+        settings: PartitionSettings,
+    ) -> (u64, u64) {
+        let mut wanted: Vec<String> = Vec::new();
+        match ids {
+            None => wanted.extend(self.pending.iter().map(|(id, _)| id.to_owned())),
+            Some(ids) => {
+                for id in ids.iter().map(MessageId::as_str).filter(|id| self.pending.contains(id)) {
+                    if !wanted.iter().any(|known| known == id) {
+                        wanted.push(id.to_owned());
+                    }
+                }
+            }
+        }
+        let (taken, rest) = wanted.split_at(wanted.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        if !dry_run {
+            taken.iter().for_each(|id| self.delete(id));
+            self.remember(&taken.iter().map(String::as_str).collect::<Vec<_>>(), true, now, settings);
+        }
+        (taken.len() as u64, rest.len() as u64)
+    }
+
+    /// Deletes the oldest dead messages beyond `most`.
+    pub fn evict(&mut self, most: u64) -> Evicted {
+        let beyond = (self.dead.len() as u64).saturating_sub(most);
+        let oldest = self.dead.iter().take(usize::try_from(beyond).unwrap_or(usize::MAX));
+        for id in oldest.map(|(id, _)| id.to_owned()).collect::<Vec<_>>() {
+            self.delete(&id);
+            self.records.remove(&id);
+        }
+        Evicted { aged: 0, beyond, more: false, next: None }
+    }
+
+    fn dead_ones(&self, ids: Option<&[MessageId]>) -> Vec<String> {
+        let named = |id: &str| ids.is_none_or(|ids| ids.iter().any(|one| one.as_str() == id));
+        self.dead.iter().map(|(id, _)| id).filter(|id| named(id)).map(str::to_owned).collect()
+    }
+
+    /// Writes both times into a body. The marker of a lost one has none.
+    fn set_times(&mut self, id: &str, due: u64, accepted: u64) {
+        let body = self.bodies.get(id).cloned().unwrap_or(Bytes::from_static(b"\0"));
+        let body = if body.len() < TIMES_END {
+            body
+        } else {
+            [&body[..1], &due.to_be_bytes(), &accepted.to_be_bytes(), &body[TIMES_END..]].concat().into()
+        };
+        self.bodies.insert(id.to_owned(), body);
+    }
+}
+
+/// Whether a delay in milliseconds is longer than the route takes.
+fn is_longer(delay: u64, limits: RouteLimits) -> bool {
+    limits.delay.is_some_and(|longest| u128::from(delay) > longest.as_millis())
+}
+
+fn due_at(due: Due, now: u64) -> u64 {
+    match due {
+        Due::After(delay) => now + delay,
+        Due::At(at) => at.get(),
+    }
+}
