@@ -26,7 +26,7 @@ pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
     let mut settings = client(config);
     settings
         .set("group.id", &config.group_id)
-        // For what retention has removed meanwhile: `beginning` knows where to start.
+        // For what retention has removed meanwhile: `start_position` knows where to start.
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")

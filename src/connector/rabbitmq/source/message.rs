@@ -29,7 +29,7 @@ use crate::{
         digest, folded_header,
     },
     retry::Backoff,
-    source::Entry,
+    source::SourceEntry,
     time::Due,
 };
 
@@ -62,7 +62,7 @@ pub struct Reader {
 
 impl Reader {
     /// `unreadable`: what of it is not as its producer sent it.
-    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> Entry {
+    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> SourceEntry {
         let none = FieldTable::default();
         let headers = delivery.properties.headers().as_ref().unwrap_or(&none);
         let rounds = if self.backoff.is_some() { due::rounds(headers) } else { Ok(0) };
@@ -110,8 +110,8 @@ impl Reader {
         let (payload, on_conflict) = (delivery.data.into(), OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
         match problem {
-            None => Entry::Schedule(message),
-            Some(problem) => Entry::Invalid(message, problem),
+            None => SourceEntry::Schedule(message),
+            Some(problem) => SourceEntry::Invalid(message, problem),
         }
     }
 
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    fn read(id_from: IdFrom, backoff: bool, key: &str, properties: BasicProperties) -> Entry {
+    fn read(id_from: IdFrom, backoff: bool, key: &str, properties: BasicProperties) -> SourceEntry {
         let backoff = backoff.then(|| Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap());
         let reader = Reader { id_from, backoff, new_id: Arc::new(|| MessageId::parse("new").unwrap()) };
         let mut delivery = Delivery::mock(1, "x".into(), key.into(), false, b"body".to_vec());
@@ -216,8 +216,8 @@ mod tests {
         reader.entry(delivery, None, &mut StdRng::seed_from_u64(1))
     }
 
-    fn scheduled(entry: Entry) -> NewMessage {
-        let Entry::Schedule(message) = entry else { panic!("{entry:?}") };
+    fn scheduled(entry: SourceEntry) -> NewMessage {
+        let SourceEntry::Schedule(message) = entry else { panic!("{entry:?}") };
         message
     }
 
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn what_is_broken_is_kept_with_the_reason() {
         let entry = read(IdFrom::Ulid, false, "k", headers(&[("x-delay", string("soon")), ("X", string("v"))]));
-        let Entry::Invalid(message, reason) = entry else { panic!("{entry:?}") };
+        let SourceEntry::Invalid(message, reason) = entry else { panic!("{entry:?}") };
         assert!(reason.starts_with("x-delay: `soon` is neither"), "{reason}");
         assert_eq!((&*message.payload, message.metadata.headers["X"].as_str()), (&b"body"[..], "v"));
     }

@@ -8,7 +8,7 @@ use punctual::{
     config::{IdFrom, RabbitMqSourceConfig},
     connector::rabbitmq::source::RabbitMqSource,
     queue::Queue,
-    source::{Intake, Source, SourceState, Status},
+    source::{Intake, Source, SourceHealth, SourceState},
     store::redis::{
         RedisStore, RouteSettings,
         connection::{Connection, RedisEndpoint, client},
@@ -53,7 +53,8 @@ async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes
         backoff: None,
     };
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
-    let (queue, status, (stop, stopping)) = (queue(&redis).await, Arc::<Status>::default(), watch::channel(false));
+    let (queue, status, (stop, stopping)) =
+        (queue(&redis).await, Arc::<SourceHealth>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
     let deadline = Instant::now() + PATIENCE;

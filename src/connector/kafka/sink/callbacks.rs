@@ -1,4 +1,4 @@
-//! What librdkafka calls back, on its own thread: deliveries, logs, errors.
+//! The callbacks of librdkafka on the producer's thread: deliveries, logs, errors.
 
 use rdkafka::{
     ClientContext,
@@ -13,42 +13,42 @@ use crate::connector::kafka::Reports;
 
 /// Why a record was not confirmed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct DeliveryFailure {
     pub code: RDKafkaErrorCode,
-    /// It never got as far as a broker: librdkafka itself would not take it.
-    pub local: bool,
+    /// librdkafka refused the record itself. No broker saw it.
+    pub is_local: bool,
 }
 
-/// Travels with a record, and comes back with its result.
-pub struct Ticket {
-    /// Of the message in its batch.
+/// librdkafka returns it with the result of its record.
+pub struct RecordOpaque {
+    /// Index of the message in its batch.
     pub index: usize,
-    /// Holds at most one result for each message of the batch.
-    pub results: UnboundedSender<Concluded>,
+    /// At most one result for each message of the batch.
+    pub results: UnboundedSender<RecordResult>,
 }
 
-/// What came of one record.
-pub struct Concluded {
-    /// Of the message in its batch.
+/// The result of one record.
+pub struct RecordResult {
+    /// Index of the message in its batch.
     pub index: usize,
-    /// Where the record went, or would have gone; `None` where it got no partition.
+    /// `None` if no partition was chosen.
     pub partition: Option<usize>,
-    pub result: Result<(), Failure>,
+    pub result: Result<(), DeliveryFailure>,
 }
 
-impl Ticket {
-    pub fn conclude(self, partition: Option<usize>, result: Result<(), Failure>) {
-        // The receiver is gone once the batch's time is over.
-        let _ = self.results.send(Concluded { index: self.index, partition, result });
+impl RecordOpaque {
+    pub fn report(self, partition: Option<usize>, result: Result<(), DeliveryFailure>) {
+        // The receiver is dropped at the deadline of the batch.
+        let _ = self.results.send(RecordResult { index: self.index, partition, result });
     }
 }
 
-pub struct Context {
+pub struct ProducerCallbacks {
     reports: Reports,
 }
 
-impl Context {
-    /// `name`: for the logs.
+impl ProducerCallbacks {
+    /// `name`: brokers and topic, for the logs.
     pub fn new(name: String) -> Self {
         Self { reports: Reports::new(name) }
     }
@@ -58,16 +58,16 @@ impl Context {
         self.reports.all_down()
     }
 
-    /// What was last wrong with the connections, unless it is long ago.
+    /// The latest connection error, if it is recent.
     pub fn cause(&self) -> Option<String> {
         self.reports.cause()
     }
 }
 
-impl ProducerContext for Context {
-    type DeliveryOpaque = Box<Ticket>;
+impl ProducerContext for ProducerCallbacks {
+    type DeliveryOpaque = Box<RecordOpaque>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: Box<RecordOpaque>) {
         let (message, result) = match result {
             Ok(message) => {
                 self.reports.delivered();
@@ -75,14 +75,14 @@ impl ProducerContext for Context {
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                (message, Err(Failure { code, local: false }))
+                (message, Err(DeliveryFailure { code, is_local: false }))
             }
         };
-        ticket.conclude(usize::try_from(message.partition()).ok(), result);
+        opaque.report(usize::try_from(message.partition()).ok(), result);
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for ProducerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         self.reports.log(level, facility, text);
     }
