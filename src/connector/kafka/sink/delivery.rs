@@ -19,7 +19,7 @@ use super::{
     producer::LiveProducer,
     restored,
 };
-use crate::sink::Delivery;
+use crate::{connector::headers, sink::Delivery};
 
 /// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
@@ -91,24 +91,23 @@ fn record<'a>(
     if let Some(key) = key {
         record = record.key(key);
     }
-    record.headers(headers(delivery))
+    record.headers(record_headers(delivery))
 }
 
 /// The headers of the message, those of its origin, then those of punctual.
-fn headers(delivery: &Delivery) -> OwnedHeaders {
-    let users = &delivery.metadata.headers;
+fn record_headers(delivery: &Delivery) -> OwnedHeaders {
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
     let ours = [
-        ("punctual-id", delivery.shown_id()),
-        ("punctual-route", &delivery.route),
-        ("punctual-attempt", &attempt),
-        ("punctual-due", &due),
+        (headers::ID, delivery.shown_id()),
+        (headers::ROUTE, &delivery.route),
+        (headers::ATTEMPT, &attempt),
+        (headers::DUE, &due),
     ];
     let content_type = delivery.metadata.content_type.as_deref().map(|text| ("content-type", text));
-    let users = users.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let given = delivery.metadata.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let text = |(key, value)| Header { key, value: Some(value) };
-    let headers = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
-    let headers = users.chain(content_type).map(text).fold(headers, OwnedHeaders::insert);
-    let headers = restored::headers(&delivery.metadata, headers);
-    ours.map(text).into_iter().fold(headers, OwnedHeaders::insert)
+    let all = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
+    let all = given.chain(content_type).map(text).fold(all, OwnedHeaders::insert);
+    let all = restored::headers(&delivery.metadata, all);
+    ours.map(text).into_iter().fold(all, OwnedHeaders::insert)
 }

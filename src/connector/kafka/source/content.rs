@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use crate::message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header};
-
-/// Headers that a Kafka sink sets. A record that punctual delivered before has them; they are dropped.
-const REPLACED: [&str; 4] = ["punctual-id", "punctual-route", "punctual-attempt", "punctual-due"];
+use crate::{
+    connector::headers,
+    message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header},
+};
 
 /// Text becomes key and headers for every sink. Other bytes go to the `Origin`, which only a Kafka sink sends on.
-pub fn metadata(key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
+pub fn metadata(key: Option<&[u8]>, given: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
     let mut counts = BTreeMap::new();
-    for (name, _) in headers {
+    for (name, _) in given {
         *counts.entry(folded_header(name)).or_insert(0) += 1;
     }
     let (mut metadata, mut origin) = (Metadata::default(), Origin::default());
@@ -22,8 +22,8 @@ pub fn metadata(key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], dropp
         (Some(key), None) => origin.key_base64 = Some(STANDARD.encode(key)),
         (None, None) => {}
     }
-    for (name, value) in headers {
-        if dropped.contains(&name.as_str()) || REPLACED.contains(&name.as_str()) {
+    for (name, value) in given {
+        if dropped.contains(&name.as_str()) || headers::ALL.contains(&name.as_str()) {
             continue;
         }
         let is_unique = counts[&folded_header(name)] == 1;
