@@ -8,7 +8,7 @@ use std::{
 use lapin::{BasicProperties, protocol::basic::parse_properties};
 
 /// Bytes of class, weight and body size in a content header frame, before the properties.
-const PROPERTIES_OFFSET: usize = 12;
+pub(super) const PROPERTIES_OFFSET: usize = 12;
 
 /// The notes of one connection.
 #[derive(Clone, Default)]
