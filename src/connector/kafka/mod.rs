@@ -53,3 +53,9 @@ pub fn made<T>(client: KafkaResult<T>) -> Result<T, String> {
         other => other.to_string(),
     })
 }
+
+/// # Errors
+/// The text of a panic.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|panic| panic.to_string())
+}

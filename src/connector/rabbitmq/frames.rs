@@ -127,9 +127,9 @@ impl FrameFilter {
             let _ = PayloadReader { rest: &mut *payload, note }.properties();
             if self.returning.remove(&channel) {
                 note.clear();
-                self.notes.returned.insert(channel, payload);
+                self.notes.add_returned(channel, payload);
             } else if !note.is_empty() {
-                self.notes.unreadable.insert(*tag, std::mem::take(note));
+                self.notes.add_unreadable(*tag, std::mem::take(note));
             }
         } else if payload.starts_with(&RETURN) {
             self.returning.insert(channel);
@@ -259,7 +259,7 @@ impl<'a> PayloadReader<'a> {
 mod tests {
     use lapin::protocol::basic::parse_properties;
 
-    use super::{super::notes::UnreadableDeliveries, *};
+    use super::*;
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// The output for an input in pieces of `piece` bytes, and the notes.
-    fn filtered(bytes: &[u8], piece: usize) -> (Vec<u8>, UnreadableDeliveries) {
+    fn filtered(bytes: &[u8], piece: usize) -> (Vec<u8>, FrameNotes) {
         let (notes, mut out, mut buffer) = (FrameNotes::default(), Vec::new(), [0; 5]);
         let mut frames = FrameFilter::new(notes.clone());
         for piece in bytes.chunks(piece) {
@@ -307,7 +307,7 @@ mod tests {
                 }
             }
         }
-        (out, notes.unreadable)
+        (out, notes)
     }
 
     #[test]
@@ -321,10 +321,10 @@ mod tests {
         for piece in 1..60 {
             let (out, notes) = filtered(&[sent.concat(), odd.concat()].concat(), piece);
             assert_eq!(out, [sent.concat(), read.concat()].concat(), "{piece}");
-            assert_eq!(notes.take(1), None);
+            assert_eq!(notes.take_unreadable(1), None);
             let note = r"routing key `\xe9.k` is no UTF-8, header name `\xe9!` is no UTF-8, header name `\xff` is no UTF-8, correlation_id `caf\xe9` is no UTF-8";
-            assert_eq!(notes.take(2).as_deref(), Some(note), "{piece}");
-            assert_eq!(notes.take(2), None);
+            assert_eq!(notes.take_unreadable(2).as_deref(), Some(note), "{piece}");
+            assert_eq!(notes.take_unreadable(2), None);
         }
     }
 
@@ -359,23 +359,24 @@ mod tests {
                 out.extend_from_slice(&buffer[..n]);
             }
             assert_eq!(out, sent, "{piece}");
-            let returns = notes.returned;
-            assert!(returns.take(2).is_empty());
-            let noted: Vec<_> = returns.take(7).iter().map(|noted| noted.correlation_id().clone()).collect();
-            assert_eq!(noted, [Some("mine".into()), None], "{piece}");
-            assert!(returns.take(7).is_empty());
+            assert!(notes.take_returned(2).is_empty());
+            let ids: Vec<_> = notes.take_returned(7).iter().map(|returned| returned.correlation_id().clone()).collect();
+            assert_eq!(ids, [Some("mine".into()), None], "{piece}");
+            assert!(notes.take_returned(7).is_empty());
         }
     }
 
     #[test]
     fn a_table_that_is_nested_too_deep_becomes_a_string() {
         let (kept, notes) = filtered(&header(&nested(MAX_DEPTH), b"c"), 1000);
-        assert_eq!((kept, notes.take(0)), (header(&nested(MAX_DEPTH), b"c"), None));
+        assert_eq!((kept, notes.take_unreadable(0)), (header(&nested(MAX_DEPTH), b"c"), None));
         let sent = header(&nested(10_000), b"c\xff");
         let (out, notes) = filtered(&sent, 1000);
         let changed: Vec<_> = sent.iter().zip(&out).filter(|(sent, read)| sent != read).collect();
         assert_eq!((out.len(), changed), (sent.len(), vec![(&b'F', &b'S'), (&0xff, &b'?')]));
-        assert!(notes.take(0).unwrap().starts_with("arrays or tables are nested deeper than 64, correlation_id"));
+        assert!(
+            notes.take_unreadable(0).unwrap().starts_with("arrays or tables are nested deeper than 64, correlation_id")
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 pub use self::{
     broker::{Broker, BrokerConnection, ReconnectDelay, close, text},
-    notes::{ReturnedMessages, UnreadableDeliveries},
+    notes::FrameNotes,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     transport::ConnectionAbort,
     value::{from_typed, to_typed},

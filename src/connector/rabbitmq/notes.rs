@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use lapin::{BasicProperties, protocol::basic::parse_properties};
@@ -10,46 +10,46 @@ use lapin::{BasicProperties, protocol::basic::parse_properties};
 /// Bytes of class, weight and body size in a content header frame, before the properties.
 pub(super) const PROPERTIES_OFFSET: usize = 12;
 
-/// The notes of one connection.
+/// The notes of one connection. Clones share them.
 #[derive(Clone, Default)]
-pub struct FrameNotes {
-    pub unreadable: UnreadableDeliveries,
-    pub returned: ReturnedMessages,
+pub struct FrameNotes(Arc<Mutex<NoteMaps>>);
+
+#[derive(Default)]
+struct NoteMaps {
+    /// What was replaced in deliveries, as text by delivery tag. Only one channel of the connection consumes.
+    unreadable: BTreeMap<u64, String>,
+    /// Properties of returned messages, by channel.
+    returned: HashMap<u16, Vec<BasicProperties>>,
 }
 
-/// What `frames` replaced in deliveries, as text by delivery tag. One channel of the connection consumes.
-#[derive(Clone, Default)]
-pub struct UnreadableDeliveries(Arc<Mutex<BTreeMap<u64, String>>>);
-
-impl UnreadableDeliveries {
-    /// Returns and removes the note of a delivery.
-    pub fn take(&self, tag: u64) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&tag)
+impl FrameNotes {
+    /// Returns and removes the note on what was replaced in a delivery.
+    pub fn take_unreadable(&self, tag: u64) -> Option<String> {
+        self.lock().unreadable.remove(&tag)
     }
 
-    pub(super) fn insert(&self, tag: u64, note: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tag, note);
+    /// Returns and removes the properties of the messages that the broker returned on a channel because no queue accepts
+    /// them. Unreadable properties are empty.
+    ///
+    /// lapin attaches a returned message to the confirm that it resolves next, possibly that of another message. A broker
+    /// sends the return before the confirm, on the same channel. So when a confirm has arrived, its message was returned
+    /// if and only if it is noted here.
+    pub fn take_returned(&self, channel: u16) -> Vec<BasicProperties> {
+        self.lock().returned.remove(&channel).unwrap_or_default()
     }
-}
 
-/// The properties of messages that the broker returned because no queue accepts them, by channel.
-///
-/// lapin attaches a returned message to the confirm that it resolves next, possibly that of another message. A broker
-/// sends the return before the confirm, on the same channel. So when a confirm has arrived, its message was returned
-/// if and only if it is noted here.
-#[derive(Clone, Default)]
-pub struct ReturnedMessages(Arc<Mutex<HashMap<u16, Vec<BasicProperties>>>>);
-
-impl ReturnedMessages {
-    /// Returns and removes the messages of a channel. Unreadable properties are empty.
-    pub fn take(&self, channel: u16) -> Vec<BasicProperties> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&channel).unwrap_or_default()
+    pub(super) fn add_unreadable(&self, tag: u64, note: String) {
+        self.lock().unreadable.insert(tag, note);
     }
 
     /// `header`: the payload of a content header frame.
-    pub(super) fn insert(&self, channel: u16, header: &[u8]) {
+    pub(super) fn add_returned(&self, channel: u16, header: &[u8]) {
         let parsed = header.get(PROPERTIES_OFFSET..).and_then(|properties| parse_properties(properties).ok());
         let properties = parsed.map(|(_, properties)| properties).unwrap_or_default();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_default().push(properties);
+        self.lock().returned.entry(channel).or_default().push(properties);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NoteMaps> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

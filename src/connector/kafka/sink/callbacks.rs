@@ -44,23 +44,13 @@ impl RecordOpaque {
 }
 
 pub struct ProducerCallbacks {
-    reports: Reports,
+    pub reports: Reports,
 }
 
 impl ProducerCallbacks {
     /// `name`: brokers and topic, for the logs.
     pub fn new(name: String) -> Self {
         Self { reports: Reports::new(name) }
-    }
-
-    /// Whether every connection has been lost since the last delivery.
-    pub fn all_down(&self) -> bool {
-        self.reports.all_down()
-    }
-
-    /// The latest connection error, if it is recent.
-    pub fn cause(&self) -> Option<String> {
-        self.reports.cause()
     }
 }
 

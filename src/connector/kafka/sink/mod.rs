@@ -41,7 +41,7 @@ use self::{
     producer::{LiveProducer, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{config::KafkaSinkConfig, sink::Outcome};
+use crate::{config::KafkaSinkConfig, connector::kafka::blocking, sink::Outcome};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,7 +125,7 @@ impl KafkaSink {
         let mut rejected = Vec::new();
         let failed = |index: usize, domain: Option<Domain>, code| {
             // With all brokers down, the failure concerns the sink, not one partition.
-            let domain = domain.filter(|_| !live.producer().client().context().all_down());
+            let domain = domain.filter(|_| !live.producer().client().context().reports.all_down());
             if domain.is_some() {
                 // The breaker asks for the domains of later messages.
                 self.domains.refresh(&live, &topics[index]);
@@ -194,8 +194,7 @@ impl Sink for KafkaSink {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);
         let limit = self.config.timeout.min(CHECK_TIMEOUT);
-        let checked = tokio::task::spawn_blocking(move || check_topic(&live, topic.as_deref(), limit));
-        checked.await.unwrap_or_else(|panic| Err(panic.to_string()))
+        blocking(move || check_topic(&live, topic.as_deref(), limit)).await.unwrap_or_else(Err)
     }
 
     async fn close(&self) {

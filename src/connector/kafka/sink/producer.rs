@@ -56,7 +56,7 @@ impl LiveProducer {
     /// The fatal error, or the latest connection error.
     pub fn cause(&self) -> Option<String> {
         let client = self.producer().client();
-        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().cause())
+        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().reports.cause())
     }
 }
 

@@ -42,7 +42,10 @@ use self::{
     poller::{Poller, PollerState, Signal},
 };
 use crate::source::{Intake, Source};
-use crate::{config::KafkaSourceConfig, connector::kafka::made};
+use crate::{
+    config::KafkaSourceConfig,
+    connector::kafka::{blocking, made},
+};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -198,8 +201,4 @@ impl Drop for StopOnDrop {
         // The poller has ended.
         let _ = self.0.send(Signal::Stop);
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|panic| panic.to_string())
 }

@@ -328,7 +328,7 @@ impl Poller {
         match done {
             Ok(()) => self.state.paused = paused,
             Err(error) => {
-                tracing::warn!(source = self.intake.name(), %error, paused, "cannot pause or resume fetching")
+                tracing::warn!(source = self.intake.name(), %error, paused, "cannot pause or resume fetching");
             }
         }
     }

@@ -17,14 +17,13 @@ use lapin::{
 };
 
 use super::message::{MessageTag, PreparedMessage};
-use crate::connector::rabbitmq::ReturnedMessages;
+use crate::connector::rabbitmq::FrameNotes;
 
 pub struct ConfirmChannel {
     inner: lapin::Channel,
-    /// Of the connection.
-    returned: ReturnedMessages,
+    notes: FrameNotes,
     /// Returned messages that are not confirmed yet. `None`: a message with unreadable headers.
-    returned_tags: Mutex<HashSet<Option<MessageTag>>>,
+    returned: Mutex<HashSet<Option<MessageTag>>>,
     /// Number of messages without a confirm.
     pending: AtomicUsize,
     /// No more messages are published: a confirm is overdue.
@@ -51,15 +50,15 @@ pub enum ConfirmVerdict {
 struct PendingCount(Arc<ConfirmChannel>);
 
 impl ConfirmChannel {
-    pub async fn open(connection: &Connection, returned: &ReturnedMessages) -> Result<Arc<Self>, Error> {
+    pub async fn open(connection: &Connection, notes: &FrameNotes) -> Result<Arc<Self>, Error> {
         let inner = connection.create_channel().await?;
         // An earlier channel of this number may have left returned messages.
-        drop(returned.take(inner.id()));
+        drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Arc::new(Self {
             inner,
-            returned: returned.clone(),
-            returned_tags: Mutex::default(),
+            notes: notes.clone(),
+            returned: Mutex::default(),
             pending: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
         }))
@@ -90,10 +89,10 @@ impl ConfirmChannel {
 
     /// Whether the broker returned a message that it has confirmed.
     fn was_returned(&self, tag: &MessageTag) -> bool {
-        let mut returned_tags = self.returned_tags.lock().unwrap_or_else(PoisonError::into_inner);
-        returned_tags.extend(self.returned.take(self.inner.id()).iter().map(MessageTag::of));
+        let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        returned.extend(self.notes.take_returned(self.inner.id()).iter().map(MessageTag::of));
         // A returned message with unreadable headers may be any message, so no later one counts as delivered.
-        returned_tags.remove(&Some(tag.clone())) || returned_tags.contains(&None)
+        returned.remove(&Some(tag.clone())) || returned.contains(&None)
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::channel::ConfirmChannel;
-use crate::connector::rabbitmq::{BrokerConnection, ConnectionAbort, ReturnedMessages, close, text};
+use crate::connector::rabbitmq::{BrokerConnection, ConnectionAbort, FrameNotes, close, text};
 
 /// Most channels with concurrent batches: enough to hide a round trip.
 const MAX_CHANNELS: usize = 4;
@@ -38,7 +38,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct SinkConnection {
     connection: Connection,
     abort: ConnectionAbort,
-    returned: ReturnedMessages,
+    notes: FrameNotes,
     /// The latest reason for which the broker blocked the connection (memory or disk alarm). It is sent after a publish.
     blocked_reason: Mutex<String>,
     permits: Semaphore,
@@ -65,7 +65,7 @@ impl SinkConnection {
         let connection = Self {
             connection,
             abort,
-            returned: notes.returned,
+            notes,
             blocked_reason: Mutex::default(),
             permits: Semaphore::new(MAX_CHANNELS),
             lone_permits: Semaphore::new(MAX_LONE_CHANNELS),
@@ -85,7 +85,7 @@ impl SinkConnection {
         let permit = self.permits.acquire().await.expect("never closed");
         let channel = match self.take_idle() {
             Some(channel) => channel,
-            None => ConfirmChannel::open(&self.connection, &self.returned).await?,
+            None => ConfirmChannel::open(&self.connection, &self.notes).await?,
         };
         Ok(ChannelPermit { connection: self, channel, _permit: permit })
     }
@@ -96,7 +96,7 @@ impl SinkConnection {
     /// From the broker or the connection.
     pub async fn lone_channel(&self) -> Result<ChannelPermit<'_>, Error> {
         let permit = self.lone_permits.acquire().await.expect("never closed");
-        let channel = ConfirmChannel::open(&self.connection, &self.returned).await?;
+        let channel = ConfirmChannel::open(&self.connection, &self.notes).await?;
         Ok(ChannelPermit { connection: self, channel, _permit: permit })
     }
 

@@ -25,7 +25,7 @@ use super::{
     message::{MessageReader, return_count},
 };
 use crate::{
-    connector::rabbitmq::{self, Broker, BrokerConnection, ConnectionAbort, UnreadableDeliveries, text, until_stopped},
+    connector::rabbitmq::{self, Broker, BrokerConnection, ConnectionAbort, FrameNotes, text, until_stopped},
     source::Intake,
 };
 
@@ -51,7 +51,7 @@ pub struct Session {
     consumer: Consumer,
     queue: String,
     abort: ConnectionAbort,
-    unreadable: UnreadableDeliveries,
+    notes: FrameNotes,
     closed: oneshot::Receiver<()>,
     hold_limit: Duration,
     /// Deliveries that are in no batch yet: at most the prefetch.
@@ -93,7 +93,7 @@ impl Session {
                     consumer,
                     queue: queue.to_owned(),
                     abort,
-                    unreadable: notes.unreadable,
+                    notes,
                     closed,
                     hold_limit,
                     received: VecDeque::new(),
@@ -253,7 +253,7 @@ impl Session {
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
-            let unreadable = self.unreadable.take(tag);
+            let unreadable = self.notes.take_unreadable(tag);
             if delivery.data.len() > MAX_MESSAGE_BYTES {
                 let bytes = delivery.data.len();
                 tracing::error!(
