@@ -170,7 +170,7 @@ impl PublishBatch<'_> {
                 }
                 // The error of a confirm has the broker's reason; the error of a later publish may not.
                 Ok(Some((_, Err(confirm_error)))) => {
-                    *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error))
+                    *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error));
                 }
                 Ok(None) => return true,
                 Err(_) => return false,
