@@ -11,7 +11,7 @@ use crate::{
     connector::{kafka::source::KafkaSource, rabbitmq::source::RabbitMqSource, redis_sets::RedisSets},
     metrics,
     queue::Queue,
-    source::{Bells, Intake, Source, SourceState, SourceStatus, Status},
+    source::{Bells, Intake, Source, SourceHealth, SourceState, SourceStatus},
 };
 
 /// Where the messages of some route come from.
@@ -21,7 +21,7 @@ pub struct Inlet {
     kind: &'static str,
     route: Arc<str>,
     source: Arc<dyn Source>,
-    status: Arc<Status>,
+    health: Arc<SourceHealth>,
 }
 
 /// Every configured source.
@@ -78,7 +78,7 @@ impl Inlet {
                 .map(|source| ("rabbitmq", Arc::new(source) as _)),
         };
         let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
-        Ok(Self { name: name.into(), kind, route: config.route().clone(), source, status: Arc::default() })
+        Ok(Self { name: name.into(), kind, route: config.route().clone(), source, health: Arc::default() })
     }
 
     pub fn route(&self) -> &Arc<str> {
@@ -104,7 +104,7 @@ impl Inlet {
     /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
     pub async fn status(&self, patience: Duration) -> SourceStatus {
         let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
-        let (state, last_error) = self.status.get();
+        let (state, last_error) = self.health.get();
         metrics::source(&self.name, state == SourceState::Running, depth);
         SourceStatus {
             name: self.name.to_string(),
@@ -124,7 +124,7 @@ impl Inlet {
 pub async fn run(inlets: Vec<Inlet>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
     let mut tasks = JoinSet::new();
     for inlet in inlets {
-        let intake = Intake::new(queue.clone(), &inlet.name, inlet.route, inlet.status, stop.clone());
+        let intake = Intake::new(queue.clone(), &inlet.name, inlet.route, inlet.health, stop.clone());
         let stop = stop.clone();
         tasks.spawn(async move { inlet.source.run(intake, stop).await });
     }

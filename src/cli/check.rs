@@ -92,7 +92,7 @@ async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), 
     let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
     // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
     let look = async |channel| rabbitmq::check_writable(&channel, exchange).await;
-    Broker::new(&rabbitmq.server)?.visit(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
+    Broker::new(&rabbitmq.server)?.on_channel(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
 }
 
 async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {

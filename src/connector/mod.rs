@@ -1,5 +1,6 @@
-//! One folder for each external system: its sink, its source and what they share.
+//! One folder for each external system, with its sink, its source and their shared code.
 
+pub mod headers;
 pub mod http;
 pub mod kafka;
 pub mod rabbitmq;

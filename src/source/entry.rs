@@ -1,20 +1,19 @@
-//! What a source has taken, and what remains of it when a part of it takes the place of another.
+//! The entries that a source passes to the intake, and how later entries replace earlier ones.
 
 use std::collections::HashMap;
 
 use crate::message::{Cancellation, LogRecord, MessageId, NewMessage, OnConflict};
 
 #[derive(Clone, Debug)]
-pub enum Entry {
+pub enum SourceEntry {
     Schedule(NewMessage),
-    /// It cannot be understood; why. Its due time does not matter.
+    /// A message that becomes a dead letter, and the reason. Its due time is ignored.
     Invalid(NewMessage, String),
-    /// No longer wanted.
     Cancel(Cancellation),
 }
 
-impl Entry {
-    /// The id of which it makes everything before void, and what it was read from.
+impl SourceEntry {
+    /// If the entry replaces earlier entries of its id: the id, and the entry's log record.
     fn replaces(&mut self) -> Option<(&MessageId, &mut Option<LogRecord>)> {
         match self {
             Self::Schedule(message) if message.on_conflict == OnConflict::Replace => {
@@ -25,8 +24,8 @@ impl Entry {
         }
     }
 
-    /// Takes the place of `earlier`, of the same id, which nobody is to see.
-    fn cover(&mut self, mut earlier: Self) {
+    /// Replaces `earlier`, which has the same id and never takes effect.
+    fn replace(&mut self, mut earlier: Self) {
         if let Self::Cancel(cancellation) = self {
             cancellation.unseen |= match &earlier {
                 Self::Cancel(earlier) => earlier.unseen,
@@ -39,20 +38,20 @@ impl Entry {
     }
 }
 
-/// Of the entries that replace or cancel an id only the last one: no other may be seen, not for a moment.
-pub fn folded(entries: impl IntoIterator<Item = Entry>) -> Vec<Entry> {
-    let mut places: HashMap<MessageId, usize> = HashMap::new();
-    let mut folded: Vec<Option<Entry>> = Vec::new();
+/// Keeps, of the entries that replace or cancel one id, only the last. No earlier one takes effect, even for a moment.
+pub fn without_replaced(entries: impl IntoIterator<Item = SourceEntry>) -> Vec<SourceEntry> {
+    let mut indices: HashMap<MessageId, usize> = HashMap::new();
+    let mut kept: Vec<Option<SourceEntry>> = Vec::new();
     for mut entry in entries {
         if let Some((id, _)) = entry.replaces()
-            && let Some(place) = places.insert(id.clone(), folded.len())
-            && let Some(earlier) = folded[place].take()
+            && let Some(index) = indices.insert(id.clone(), kept.len())
+            && let Some(earlier) = kept[index].take()
         {
-            entry.cover(earlier);
+            entry.replace(earlier);
         }
-        folded.push(Some(entry));
+        kept.push(Some(entry));
     }
-    folded.into_iter().flatten().collect()
+    kept.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -64,9 +63,9 @@ mod tests {
         LogRecord { place: "t:0".into(), offset, timestamp }
     }
 
-    fn schedule(id: &str, on_conflict: OnConflict, record: Option<(u64, u64)>) -> Entry {
+    fn schedule(id: &str, on_conflict: OnConflict, record: Option<(u64, u64)>) -> SourceEntry {
         let (id, metadata) = (MessageId::parse(id).unwrap(), Metadata::default());
-        Entry::Schedule(NewMessage {
+        SourceEntry::Schedule(NewMessage {
             id,
             due: Due::NOW,
             payload: "".into(),
@@ -76,22 +75,23 @@ mod tests {
         })
     }
 
-    fn cancel(id: &str, record: Option<(u64, u64)>) -> Entry {
-        Entry::Cancel(Cancellation { record: record.map(self::record), ..MessageId::parse(id).unwrap().into() })
+    fn cancel(id: &str, record: Option<(u64, u64)>) -> SourceEntry {
+        SourceEntry::Cancel(Cancellation { record: record.map(self::record), ..MessageId::parse(id).unwrap().into() })
     }
 
-    fn shown(entry: Entry) -> (&'static str, String, Option<String>) {
+    fn shown(entry: SourceEntry) -> (&'static str, String, Option<String>) {
         let text = |record: Option<LogRecord>| record.map(|record| record.to_string());
         match entry {
-            Entry::Schedule(message) => ("schedule", message.id.to_string(), text(message.record)),
-            Entry::Invalid(message, _) => ("invalid", message.id.to_string(), text(message.record)),
-            Entry::Cancel(Cancellation { id, record, unseen: true }) => ("cancel unseen", id.to_string(), text(record)),
-            Entry::Cancel(Cancellation { id, record, .. }) => ("cancel", id.to_string(), text(record)),
+            SourceEntry::Schedule(message) => ("schedule", message.id.to_string(), text(message.record)),
+            SourceEntry::Invalid(message, _) => ("invalid", message.id.to_string(), text(message.record)),
+            SourceEntry::Cancel(Cancellation { id, record, unseen }) => {
+                (if unseen { "cancel unseen" } else { "cancel" }, id.to_string(), text(record))
+            }
         }
     }
 
     #[test]
-    fn the_last_word_about_an_id_counts_and_knows_the_latest_time_of_all() {
+    fn the_last_entry_of_an_id_is_kept_with_the_latest_time_of_all() {
         let (keep, replace) = (OnConflict::Keep, OnConflict::Replace);
         let entries = [
             schedule("a", replace, Some((1, 70))),
@@ -107,7 +107,7 @@ mod tests {
             cancel("d", Some((8, 10))),
             cancel("a", Some((9, 10))),
         ];
-        let folded: Vec<_> = folded(entries).into_iter().map(shown).collect();
+        let kept: Vec<_> = without_replaced(entries).into_iter().map(shown).collect();
         let expected = [
             ("schedule", "kept", None),
             ("schedule", "kept", None),
@@ -117,6 +117,6 @@ mod tests {
             ("cancel unseen", "a", Some("9 70 t:0")),
         ];
         let expected = expected.map(|(what, id, record)| (what, id.to_owned(), record.map(str::to_owned)));
-        assert_eq!(folded, expected);
+        assert_eq!(kept, expected);
     }
 }

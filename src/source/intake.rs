@@ -1,8 +1,8 @@
-//! The way from a source into the queue: everything that must not get lost on it.
+//! Schedules the entries of a source without loss.
 //!
-//! What cannot be scheduled becomes a dead letter with the reason. While Redis is down or full the intake waits,
-//! and the source with it. A live id with other content is scheduled under a digest of both. What a source takes
-//! again after a crash has the id or the record that it had, and changes nothing.
+//! An entry that cannot be scheduled becomes a dead letter with the reason. While Redis is down or full the intake
+//! waits, and so does the source. A message whose id is live with other content gets another id: the digest of id and
+//! content. A message that a source takes again after a crash has the same id or log record, and changes nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::{
-    entry::{Entry, folded},
-    status::{Side, Status},
+    entry::{SourceEntry, without_replaced},
+    status::{Side, SourceHealth},
 };
 use crate::{
     message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
@@ -23,29 +23,29 @@ use crate::{
     time::{Due, UnixMillis},
 };
 
-/// Waits between two tries while Redis cannot take messages: the first, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// Until a message that is in flight is looked at again, to be replaced or cancelled: at first, and at last.
-const IN_FLIGHT_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// Until a route that is at one of its limits is asked again: at first, and at last.
-const FULL_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// After so long such a wait is told: the message's sink is slow or away.
-const IN_FLIGHT_SILENCE: Duration = Duration::from_secs(1);
-/// Most that are scheduled in one call.
-const BATCH: usize = 1000;
+/// First and longest retry delay while Redis is down or full.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// First and longest delay until a replacement or cancellation of a message in flight is tried again.
+const IN_FLIGHT_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// First and longest delay until a full route is tried again.
+const FULL_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// A longer wait for a message in flight is reported: its sink is slow or down.
+const IN_FLIGHT_REPORT_AFTER: Duration = Duration::from_secs(1);
+/// Most messages in one call.
+const MAX_BATCH_MESSAGES: usize = 1000;
 
-/// Punctual is stopping: what was given is not, or not known to be, in Redis.
+/// punctual is stopping. The entries are not in Redis, or may not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("punctual is stopping")]
 pub struct Stopped;
 
-/// One source's way in. Cheap to clone.
+/// The intake of one source. Cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
     queue: Arc<Queue>,
     name: Arc<str>,
     route: Arc<str>,
-    status: Arc<Status>,
+    health: Arc<SourceHealth>,
     metrics: SourceMetrics,
     stop: watch::Receiver<bool>,
 }
@@ -55,10 +55,10 @@ impl Intake {
         queue: Arc<Queue>,
         name: &str,
         route: Arc<str>,
-        status: Arc<Status>,
+        health: Arc<SourceHealth>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { queue, name: name.into(), metrics: SourceMetrics::new(name), route, status, stop }
+        Self { queue, name: name.into(), metrics: SourceMetrics::new(name), route, health, stop }
     }
 
     pub fn queue(&self) -> &Arc<Queue> {
@@ -78,7 +78,7 @@ impl Intake {
         &self.metrics
     }
 
-    /// Returns once Redis takes messages for the route, which `resumed` makes known.
+    /// Waits until Redis accepts messages for the route. Does not report Redis as healthy; `resumed` does.
     ///
     /// # Errors
     /// When punctual stops first.
@@ -86,59 +86,60 @@ impl Intake {
         self.repeat(|| self.queue.check_growing(&self.route)).await
     }
 
-    /// All is well with Redis and the source's system.
+    /// Reports Redis and the source's system as healthy.
     pub fn resumed(&self) {
-        self.well(Side::Redis);
-        self.well(Side::System);
+        self.report_healthy(Side::Redis);
+        self.report_healthy(Side::System);
     }
 
-    /// All is well with the source's system.
+    /// Reports the source's system as healthy.
     pub fn running(&self) {
-        self.well(Side::System);
+        self.report_healthy(Side::System);
     }
 
-    /// The source's system cannot be used at present.
+    /// Reports that the source's system cannot be used at present.
     pub fn failing(&self, error: &str) {
-        self.wrong(Side::System, error);
+        self.report_failing(Side::System, error);
     }
 
-    fn well(&self, side: Side) {
-        if self.status.set_well(side) {
+    fn report_healthy(&self, side: Side) {
+        if self.health.set_healthy(side) {
             tracing::info!(source = &*self.name, "the source takes messages");
         }
     }
 
-    fn wrong(&self, side: Side, error: &str) {
-        if self.status.set_failing(side, error) {
+    fn report_failing(&self, side: Side, error: &str) {
+        if self.health.set_failing(side, error) {
             tracing::warn!(source = &*self.name, error, "the source cannot take messages; trying again");
         }
     }
 
-    /// Messages are taken, but something else does not work. Whether this is news, which the caller logs.
+    /// Records an error of the source's system that does not keep messages from being taken. Returns whether the error
+    /// is new; the caller then logs it.
     pub fn impaired(&self, error: &str) -> bool {
-        self.status.set_failing(Side::System, error)
+        self.health.set_failing(Side::System, error)
     }
 
-    /// Returns once Redis has all of it. Of entries that replace or cancel one id, only the last takes effect. Dropped
-    /// before, it may have done any of it, and what is in the connection by then may still be done.
+    /// Returns after Redis has all entries. Of entries that replace or cancel one id, only the last takes effect. A call
+    /// that is dropped may have applied any of them, and requests in the connection may still be applied later.
     ///
     /// # Errors
-    /// When punctual stops first: nothing of this may be acknowledged upstream.
-    pub async fn take(&self, entries: Vec<Entry>) -> Result<(), Stopped> {
-        let (mut good, mut bad, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
-        // What cannot be scheduled replaces nothing.
-        for entry in folded(entries.into_iter().map(|entry| self.checked(entry))) {
+    /// When punctual stops first. The source must not acknowledge any of the entries upstream.
+    pub async fn take(&self, entries: Vec<SourceEntry>) -> Result<(), Stopped> {
+        let (mut scheduled, mut invalid, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
+        // An invalid entry replaces nothing, so it is recognized first.
+        for entry in without_replaced(entries.into_iter().map(|entry| self.checked(entry))) {
             match entry {
-                Entry::Schedule(message) => good.push(message),
-                Entry::Invalid(message, error) => bad.push((message, error)),
-                Entry::Cancel(cancellation) => cancelled.push(cancellation),
+                SourceEntry::Schedule(message) => scheduled.push(message),
+                SourceEntry::Invalid(message, error) => invalid.push((message, error)),
+                SourceEntry::Cancel(cancellation) => cancelled.push(cancellation),
             }
         }
-        self.bury(bad).await?;
-        while !good.is_empty() {
-            let rest = good.split_off(good.len().min(BATCH));
-            self.schedule(good).await?;
-            good = rest;
+        self.bury(invalid).await?;
+        while !scheduled.is_empty() {
+            let rest = scheduled.split_off(scheduled.len().min(MAX_BATCH_MESSAGES));
+            self.schedule(scheduled).await?;
+            scheduled = rest;
         }
         if !cancelled.is_empty() {
             self.cancel(cancelled).await?;
@@ -146,11 +147,11 @@ impl Intake {
         Ok(())
     }
 
-    fn checked(&self, entry: Entry) -> Entry {
-        let Entry::Schedule(message) = entry else { return entry };
+    fn checked(&self, entry: SourceEntry) -> SourceEntry {
+        let SourceEntry::Schedule(message) = entry else { return entry };
         match self.check(&message) {
-            Ok(()) => Entry::Schedule(message),
-            Err(error) => Entry::Invalid(kept_apart(message), error),
+            Ok(()) => SourceEntry::Schedule(message),
+            Err(error) => SourceEntry::Invalid(without_conflict(message), error),
         }
     }
 
@@ -163,37 +164,37 @@ impl Intake {
         queue::check_due(message.due).map_err(|error| error.to_string())
     }
 
-    async fn bury(&self, mut bad: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
-        if !bad.is_empty() {
-            self.metrics.invalid.increment(bad.len() as u64);
+    async fn bury(&self, mut invalid: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
+        if !invalid.is_empty() {
+            self.metrics.invalid.increment(invalid.len() as u64);
         }
-        // Dead letters are due when they came.
-        for (message, _) in &mut bad {
+        // The due time of a dead letter is its arrival.
+        for (message, _) in &mut invalid {
             message.due = Due::NOW;
         }
-        while !bad.is_empty() {
-            let left = self.until_done(|| self.queue.bury(&self.route, bad.clone())).await?;
-            bad = Vec::new();
-            for (message, error) in left {
-                bad.extend(self.other_content(message).await?.map(|message| (message, error)));
+        while !invalid.is_empty() {
+            let conflicting = self.until_done(|| self.queue.bury(&self.route, invalid.clone())).await?;
+            invalid = Vec::new();
+            for (message, error) in conflicting {
+                invalid.extend(self.unless_same(message).await?.map(|message| (message, error)));
             }
         }
         Ok(())
     }
 
     async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
-        let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
-        let _limited = Asking(&self.status, Side::Limits);
+        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
+        let _clear_limits = ClearOnDrop(&self.health, Side::Limits);
         let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
-            // While the route is full one message is enough to ask with.
+            // While the route is full, one message is enough for a try.
             let rest = if full_since.is_some() { messages.split_off(1) } else { Vec::new() };
-            let answers = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
+            let replies = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
             let (mut again, mut taken, mut known, mut in_flight, mut full) = (Vec::new(), 0, 0, None, None);
-            for (message, answer) in messages.into_iter().zip(answers) {
-                match answer.status {
+            for (message, reply) in messages.into_iter().zip(replies) {
+                match reply.status {
                     ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived => taken += 1,
-                    ScheduleStatus::Exists(_) => match self.other_content(message).await? {
+                    ScheduleStatus::Exists(_) => match self.unless_same(message).await? {
                         Some(other) => again.push(other),
                         None => known += 1,
                     },
@@ -212,26 +213,27 @@ impl Intake {
             self.metrics.taken.increment(taken);
             self.metrics.known.increment(known);
             if let Some(id) = in_flight {
-                self.wait_for(&id, "its replacement", begun).await?;
+                self.wait_in_flight(&id, "its replacement", started).await?;
             }
             if let Some(limit) = full {
                 let since = *full_since.get_or_insert_with(Instant::now);
-                self.wrong(Side::Limits, limit.explain());
-                let [first, last] = FULL_PAUSES;
-                self.pause((since.elapsed() / 4).clamp(first, last)).await?;
+                self.report_failing(Side::Limits, limit.explain());
+                let [first, longest] = FULL_DELAYS;
+                self.wait((since.elapsed() / 4).clamp(first, longest)).await?;
             } else if full_since.take().is_some() {
-                self.well(Side::Limits);
+                self.report_healthy(Side::Limits);
             }
             again.extend(rest);
             messages = again;
         }
-        self.well(Side::Flight);
-        let too_long = too_long.into_iter().map(|message| (kept_apart(message), Limit::Delay.explain().to_owned()));
+        self.report_healthy(Side::InFlight);
+        let too_long =
+            too_long.into_iter().map(|message| (without_conflict(message), Limit::Delay.explain().to_owned()));
         self.bury(too_long.collect()).await
     }
 
     async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
-        let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
+        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
         while !cancelled.is_empty() {
             let mut in_flight = Vec::new();
             for one in cancelled {
@@ -242,29 +244,30 @@ impl Intake {
                 }
             }
             if let Some(one) = in_flight.last() {
-                self.wait_for(&one.id, "its cancellation", begun).await?;
+                self.wait_in_flight(&one.id, "its cancellation", started).await?;
             }
             cancelled = in_flight;
         }
-        self.well(Side::Flight);
+        self.report_healthy(Side::InFlight);
         Ok(())
     }
 
-    /// A pause until a message that is in flight is looked at again, since `begun`.
-    async fn wait_for(&self, id: &MessageId, what: &str, begun: Instant) -> Result<(), Stopped> {
-        if begun.elapsed() >= IN_FLIGHT_SILENCE {
-            self.wrong(Side::Flight, &format!("`{id}` is in flight, {what} waits"));
+    /// Waits before the next try to replace or cancel a message in flight. `started`: the first try.
+    async fn wait_in_flight(&self, id: &MessageId, what: &str, started: Instant) -> Result<(), Stopped> {
+        if started.elapsed() >= IN_FLIGHT_REPORT_AFTER {
+            self.report_failing(Side::InFlight, &format!("`{id}` is in flight, {what} waits"));
         }
-        let [first, last] = IN_FLIGHT_PAUSES;
-        self.pause((begun.elapsed() / 4).clamp(first, last)).await
+        let [first, longest] = IN_FLIGHT_DELAYS;
+        self.wait((started.elapsed() / 4).clamp(first, longest)).await
     }
 
-    /// The message under another id, unless the live one of its id is the same.
-    async fn other_content(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
+    /// The message to schedule again, under another id if its id is live with other content. `None`: the live message is
+    /// the same.
+    async fn unless_same(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let live = match live {
             Some(Found::Live(live)) => live,
-            // Delivered or cancelled meanwhile: remembered or not, scheduling it again will tell.
+            // Completed meanwhile. The reply to the next `schedule` says whether the id is remembered.
             Some(Found::Ended(_)) | None => return Ok(Some(message)),
         };
         match live.message {
@@ -281,50 +284,50 @@ impl Intake {
         &self,
         call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
-        let _asking = Asking(&self.status, Side::Redis);
-        let done = self.repeat(call).await?;
-        self.well(Side::Redis);
-        Ok(done)
+        let _clear = ClearOnDrop(&self.health, Side::Redis);
+        let reply = self.repeat(call).await?;
+        self.report_healthy(Side::Redis);
+        Ok(reply)
     }
 
     async fn repeat<T, F: Future<Output = Result<T, QueueError>>>(
         &self,
         mut call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
-        let [mut pause, longest] = PAUSES;
+        let [mut delay, longest] = RETRY_DELAYS;
         loop {
             let error = match call().await {
-                Ok(done) => return Ok(done),
+                Ok(reply) => return Ok(reply),
                 Err(QueueError::Store(StoreError::Unavailable { kind: "shutdown", .. })) if *self.stop.borrow() => {
                     return Err(Stopped);
                 }
                 Err(error) => error,
             };
-            self.wrong(Side::Redis, &error.to_string());
-            self.pause(pause).await?;
-            pause = longest.min(pause * 2);
+            self.report_failing(Side::Redis, &error.to_string());
+            self.wait(delay).await?;
+            delay = longest.min(delay * 2);
         }
     }
 
-    async fn pause(&self, pause: Duration) -> Result<(), Stopped> {
+    async fn wait(&self, delay: Duration) -> Result<(), Stopped> {
         let mut stop = self.stop.clone();
         tokio::select! {
-            () = sleep(pause) => Ok(()),
+            () = sleep(delay) => Ok(()),
             _ = stop.wait_for(|stop| *stop) => Err(Stopped),
         }
     }
 }
 
-/// What is repeated. Once nobody waits for it, that side may be well long before there is something to take again.
-struct Asking<'a>(&'a Status, Side);
+/// Clears the error of a side when a repeated call ends: the side may recover long before the next call.
+struct ClearOnDrop<'a>(&'a SourceHealth, Side);
 
-impl Drop for Asking<'_> {
+impl Drop for ClearOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.forget(self.1);
+        self.0.clear(self.1);
     }
 }
 
-/// A delay counts from when the message was taken: taken again, the same one has another due time.
+/// `None` for a delay: it starts when the message is taken, so the due time differs each time.
 fn absolute(due: Due) -> Option<UnixMillis> {
     match due {
         Due::At(at) => Some(at),
@@ -338,12 +341,13 @@ fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
         && absolute(message.due).is_none_or(|due| stored.due == due)
 }
 
-/// What cannot be scheduled: under the id, what it should have replaced or what comes next would hide it.
-fn kept_apart(message: NewMessage) -> NewMessage {
+/// The message under an id of its own, if it replaces: under its id, the replaced message or a later one would hide the
+/// dead letter.
+fn without_conflict(message: NewMessage) -> NewMessage {
     if message.on_conflict == OnConflict::Replace { under_digest(message) } else { message }
 }
 
-/// The same content gets the same id.
+/// The message under the digest of its id and content.
 fn under_digest(message: NewMessage) -> NewMessage {
     let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
     let due = absolute(message.due).map(|due| due.get().to_be_bytes());
@@ -360,13 +364,13 @@ mod tests {
     use crate::store::redis::{RedisStore, connection::Connection};
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_given_up_only_when_punctual_stops() {
+    async fn a_call_is_repeated_until_punctual_stops() {
         let client = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
         let connection = Arc::new(Connection::new(client, Duration::from_secs(1)));
         let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
         let (stop, stopping) = watch::channel(false);
-        let status = Arc::<Status>::default();
-        let intake = Intake::new(queue, "in", "r".into(), status.clone(), stopping);
+        let health = Arc::<SourceHealth>::default();
+        let intake = Intake::new(queue, "in", "r".into(), health.clone(), stopping);
         let calls = Cell::new(0);
         let failed =
             || QueueError::Store(StoreError::Unavailable { kind: "shutdown", text: "a task has failed".into() });
@@ -376,7 +380,7 @@ mod tests {
             async move { answer }
         };
         assert_eq!(intake.until_done(|| call(3)).await, Ok(()));
-        assert_eq!(status.get(), (SourceState::Running, Some(failed().to_string())));
+        assert_eq!(health.get(), (SourceState::Running, Some(failed().to_string())));
         stop.send_replace(true);
         assert_eq!(intake.until_done(|| call(9)).await, Err(Stopped));
         assert_eq!(calls.get(), 4);

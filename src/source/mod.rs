@@ -1,6 +1,6 @@
-//! Sources take messages out of an existing system and schedule them on a route, through the same handle as the
-//! API. A source knows its system and the `Intake`; the intake knows the queue. A message is acknowledged upstream
-//! only after the intake has answered for it: then Redis has it, or keeps it as a dead letter.
+//! Sources take messages from an external system and schedule them on a route, through the same handle as the API. A
+//! source uses its system and the `Intake`; the intake uses the queue. A message is acknowledged upstream only after the
+//! intake has returned: then it is in Redis, as a live message or as a dead letter.
 
 mod entry;
 mod intake;
@@ -14,45 +14,45 @@ use tokio::sync::watch;
 use crate::store::WakeSignal;
 
 pub use self::{
-    entry::Entry,
+    entry::SourceEntry,
     intake::{Intake, Stopped},
-    status::{SourceState, SourceStatus, Status},
+    status::{SourceHealth, SourceState, SourceStatus},
 };
 
-/// Bells of a source that lives on the queue's Redis, for the instance's one subscription to ring.
+/// Bells of a source on the queue's Redis. The instance's one subscription rings them.
 #[derive(Clone, Debug, Default)]
 pub struct Bells {
     /// Rings on every message of `channels`.
     pub changed: Arc<WakeSignal>,
     pub channels: Vec<String>,
-    /// Rings on the wake-ups of the source's route: it may have been resumed.
+    /// Rings on the wake-ups of the source's route, which may have been resumed.
     pub woken: Arc<WakeSignal>,
 }
 
-/// A configured way in.
+/// A configured source.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
-    /// Takes messages until `stop` says so. Returns only then, or when dropped: it survives the loss of its system
-    /// and of Redis, and tells `intake.status()` about either. Dropping it at any await loses nothing:
-    /// what was on its way to Redis may still arrive there, and is not acknowledged upstream.
+    /// Takes messages until `stop`. It recovers from outages of its system and of Redis, and reports them to `intake`. A
+    /// drop at any await loses no message: one in flight to Redis may still arrive there, and is not acknowledged
+    /// upstream.
     async fn run(&self, intake: Intake, stop: watch::Receiver<bool>);
 
-    /// Whether it could take messages now; bounded in time.
+    /// Whether the source could take messages now. Bounded in time.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// What is wrong, as text for operators.
     async fn check(&self) -> Result<(), String>;
 
-    /// What would make it safer, for a person, where `check` found nothing wrong; bounded in time.
+    /// A recommendation for operators, if `check` found nothing wrong. Bounded in time.
     async fn advice(&self) -> Option<String> {
         None
     }
 
-    /// What is to ring for it while it runs.
+    /// The bells to ring while the source runs.
     fn bells(&self) -> Option<&Bells> {
         None
     }
 
-    /// Messages that wait in its system, where that can be told; bounded in time.
+    /// The number of messages that wait in its system; `None` if it is unknown. Bounded in time.
     async fn depth(&self) -> Option<u64>;
 }

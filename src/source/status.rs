@@ -1,10 +1,10 @@
-//! How a source is doing, as this instance sees it.
+//! The state of a source in this instance.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// What GET /v1/sources tells of one source.
+/// One source in the reply of GET /v1/sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceStatus {
     pub name: String,
@@ -12,9 +12,9 @@ pub struct SourceStatus {
     pub r#type: &'static str,
     pub route: String,
     pub state: SourceState,
-    /// The last one, also when all is well again.
+    /// Kept after the source has recovered.
     pub last_error: Option<String>,
-    /// Messages that wait in its system; left out where that cannot be told.
+    /// Messages that wait in its system; left out if the number is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
 }
@@ -25,38 +25,38 @@ pub enum SourceState {
     #[default]
     Starting,
     Running,
-    /// Its system or Redis cannot be used; it tries again.
+    /// Its system or Redis is down. The source tries again.
     Failing,
 }
 
-/// What a source stands between.
+/// A system that a source depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Side {
     /// The source's own system.
     System,
     Redis,
-    /// A sink that has a message which is to be replaced or cancelled.
-    Flight,
+    /// The sink with a message in flight that is to be replaced or cancelled.
+    InFlight,
     /// The limits of the route.
     Limits,
 }
 
-/// The changing part, written by the source and read by the API. One side's recovery does not hide the other's trouble.
+/// The health of a source, written by the source and read by the API. Each side has its own error.
 #[derive(Debug, Default)]
-pub struct Status(Mutex<Health>);
+pub struct SourceHealth(Mutex<SideErrors>);
 
 #[derive(Debug, Default)]
-struct Health {
-    /// One side was well at least once.
-    begun: bool,
-    /// What is wrong, by side.
-    wrong: [Option<String>; 4],
+struct SideErrors {
+    /// Any side was reachable at least once.
+    has_started: bool,
+    /// By `Side`.
+    errors: [Option<String>; 4],
     last_error: Option<String>,
 }
 
-impl Health {
+impl SideErrors {
     fn state(&self) -> SourceState {
-        match (self.wrong.iter().any(Option::is_some), self.begun) {
+        match (self.errors.iter().any(Option::is_some), self.has_started) {
             (true, _) => SourceState::Failing,
             (false, true) => SourceState::Running,
             (false, false) => SourceState::Starting,
@@ -64,38 +64,37 @@ impl Health {
     }
 }
 
-impl Status {
+impl SourceHealth {
     /// The state, and the last error.
     pub fn get(&self) -> (SourceState, Option<String>) {
-        let health = self.lock();
-        (health.state(), health.last_error.clone())
+        let sides = self.lock();
+        (sides.state(), sides.last_error.clone())
     }
 
-    /// Whether the source runs only since.
-    pub fn set_well(&self, side: Side) -> bool {
-        let mut health = self.lock();
-        let before = health.state();
-        health.begun = true;
-        health.wrong[side as usize] = None;
-        health.state() != before && health.state() == SourceState::Running
+    /// Clears the error of a side. Returns whether the source became `Running` by it.
+    pub fn set_healthy(&self, side: Side) -> bool {
+        let mut sides = self.lock();
+        let before = sides.state();
+        sides.has_started = true;
+        sides.errors[side as usize] = None;
+        sides.state() != before && sides.state() == SourceState::Running
     }
 
-    /// Nobody asks that side at present, so nothing is known to be wrong with it.
-    pub fn forget(&self, side: Side) {
-        self.lock().wrong[side as usize] = None;
+    /// Clears the error of a side that has no call under way. Its health is unknown.
+    pub fn clear(&self, side: Side) {
+        self.lock().errors[side as usize] = None;
     }
 
-    /// Whether this is news.
+    /// Returns whether the side had another error or none before.
     pub fn set_failing(&self, side: Side, error: &str) -> bool {
-        let mut health = self.lock();
-        let news = health.wrong[side as usize].as_deref() != Some(error);
-        health.wrong[side as usize] = Some(error.to_owned());
-        health.last_error = Some(error.to_owned());
-        news
+        let mut sides = self.lock();
+        let is_new = sides.errors[side as usize].as_deref() != Some(error);
+        sides.errors[side as usize] = Some(error.to_owned());
+        sides.last_error = Some(error.to_owned());
+        is_new
     }
 
-    fn lock(&self) -> MutexGuard<'_, Health> {
-        // No panic can leave it half-changed.
+    fn lock(&self) -> MutexGuard<'_, SideErrors> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,20 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_runs_only_while_all_sides_are_well() {
-        let status = Status::default();
-        assert_eq!(status.get(), (SourceState::Starting, None));
-        assert!(status.set_well(Side::Redis));
-        assert!(status.set_failing(Side::System, "no broker") && !status.set_failing(Side::System, "no broker"));
-        assert!(!status.set_well(Side::Redis), "a batch lands while no broker answers");
-        assert_eq!(status.get(), (SourceState::Failing, Some("no broker".into())));
-        assert!(status.set_failing(Side::Redis, "no Redis"));
-        assert!(!status.set_well(Side::System), "a broker is back while Redis is away");
-        assert_eq!(status.get(), (SourceState::Failing, Some("no Redis".into())));
-        assert!(status.set_well(Side::Redis) && !status.set_well(Side::Redis));
-        assert_eq!(status.get(), (SourceState::Running, Some("no Redis".into())));
-        status.set_failing(Side::Redis, "no Redis");
-        status.forget(Side::Redis);
-        assert_eq!(status.get().0, SourceState::Running);
+    fn a_source_is_running_only_while_no_side_has_an_error() {
+        let health = SourceHealth::default();
+        assert_eq!(health.get(), (SourceState::Starting, None));
+        assert!(health.set_healthy(Side::Redis));
+        assert!(health.set_failing(Side::System, "no broker") && !health.set_failing(Side::System, "no broker"));
+        assert!(!health.set_healthy(Side::Redis), "a batch is stored while the broker is down");
+        assert_eq!(health.get(), (SourceState::Failing, Some("no broker".into())));
+        assert!(health.set_failing(Side::Redis, "no Redis"));
+        assert!(!health.set_healthy(Side::System), "the broker recovers while Redis is down");
+        assert_eq!(health.get(), (SourceState::Failing, Some("no Redis".into())));
+        assert!(health.set_healthy(Side::Redis) && !health.set_healthy(Side::Redis));
+        assert_eq!(health.get(), (SourceState::Running, Some("no Redis".into())));
+        health.set_failing(Side::Redis, "no Redis");
+        health.clear(Side::Redis);
+        assert_eq!(health.get().0, SourceState::Running);
     }
 }

@@ -7,7 +7,7 @@ use http::{
     header::{DATE, RETRY_AFTER},
 };
 
-use super::retry_after::retry_after;
+use super::reply::retry_after;
 use crate::fuzz::Target;
 
 const TARGET: Target = Target {

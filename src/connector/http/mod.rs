@@ -1,16 +1,13 @@
-//! An HTTP endpoint: one POST for each message, any number at once over kept connections.
+//! An HTTP endpoint: one POST for each message, concurrent over pooled connections.
 //!
-//! `request` makes the request (`webhook` signs it), `status` and `failure` say what came of it, `reply`
-//! bounds what is read and keeps none of it, `retry_after` understands how long to stay away. No redirect is
-//! followed, no proxy is taken from the environment, no cookie is kept.
+//! `request` builds the request, `webhook` signs it, `outcome` classifies the result, `reply` bounds what is read. The
+//! client follows no redirect, uses no proxy of the environment, and keeps no cookies.
 
-mod failure;
 #[cfg(test)]
 mod fuzz;
+mod outcome;
 mod reply;
 mod request;
-mod retry_after;
-mod status;
 mod webhook;
 
 use std::time::{Duration, SystemTime};
@@ -29,28 +26,28 @@ use self::request::RequestFactory;
 use crate::sink::{Delivery, Domain, Report, Sink};
 use crate::{config::HttpSinkConfig, sink::Outcome, tls};
 
-/// Connections kept open while nothing is sent: enough to take up a burst, few enough for any server.
+/// Most idle connections: enough for a burst, few enough for any server.
 const MAX_IDLE_CONNECTIONS: usize = 256;
-/// Below the 5 s after which common servers (Node's) close an idle connection: a request that crosses
-/// the close on its way would be lost.
+/// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
+/// would be lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Notices a peer that vanished under a long call.
+/// Detects a lost peer during a long call.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// The same for HTTP/2, where all requests share the connection that fell silent.
+/// Detects a lost peer over HTTP/2, where all requests share a connection.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a reply that HTTP/2 buffers for each request; a multiple of it would serve nobody.
+/// Bytes of a reply that HTTP/2 buffers for each request: as much as `reply` reads.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// Bytes of the head of a reply over HTTP/2. Over HTTP/1 hyper stops at 100 headers and about 400 KiB.
+/// Most bytes in the head of a reply over HTTP/2. Over HTTP/1 hyper allows 100 headers and about 400 KiB.
 const MAX_HEAD: u32 = 64 * 1024;
 
-/// Tells the wall clock's time: signatures carry it, and a `Retry-After` date is compared with it.
+/// The wall clock: signatures carry its time, and a `Retry-After` date may be compared with it.
 pub type WallClock = fn() -> SystemTime;
 
 pub struct HttpSink {
     client: Client,
     requests: RequestFactory,
-    /// Of the destination, for `check`.
+    /// For `check`.
     tls: Option<TlsConnector>,
     host: String,
     port: u16,
@@ -83,7 +80,7 @@ impl HttpSink {
         })
     }
 
-    /// Reports it, and gives the reply.
+    /// Sends a message and reports its outcome. Returns the reply, whose body is unread.
     async fn attempt(&self, index: usize, delivery: &Delivery, until: (Instant, &Report)) -> Option<Response> {
         let (deadline, report) = until;
         let request = match self.requests.request(delivery, (self.clock)()) {
@@ -97,12 +94,12 @@ impl HttpSink {
         let (outcome, response) = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => (self.outcome(&response), Some(response)),
             Ok(Err(error)) => {
-                let outcome = failure::outcome(&error, &self.address());
-                // Without a connection, every path is in trouble.
+                let outcome = outcome::of_error(&error, &self.address());
+                // A failed connect concerns every path.
                 report.outcome_in(index, domain.filter(|_| !error.is_connect()), outcome);
                 return None;
             }
-            // The client's own bound of connecting is shorter: the request was under way.
+            // The connect timeout is shorter, so the request was sent.
             Err(_) => {
                 let error = format!("{}: no reply within {:?}", self.address(), self.timeout);
                 (Outcome::Throttled { error, retry_after: None }, None)
@@ -114,8 +111,8 @@ impl HttpSink {
 
     fn outcome(&self, response: &Response) -> Outcome {
         let status = response.status();
-        let retry_after = retry_after::retry_after(response.headers(), (self.clock)());
-        status::outcome(status, format!("HTTP {}", status.as_u16()), retry_after)
+        let retry_after = reply::retry_after(response.headers(), (self.clock)());
+        outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
     }
 
     fn address(&self) -> String {
@@ -157,7 +154,7 @@ impl Sink for HttpSink {
         while attempts.next().await.is_some() {}
     }
 
-    /// Connects, with TLS where the URL says so, and sends no request: any method may have an effect.
+    /// Connects, with TLS if the URL is https. Sends no request: any method may have an effect.
     async fn check(&self) -> Result<(), String> {
         match timeout(self.timeout, self.connect()).await {
             Ok(Ok(())) => Ok(()),
@@ -179,7 +176,7 @@ fn client(timeout: Duration, tls: Option<ClientConfig>) -> Result<Client, String
         .redirect(redirect::Policy::none())
         .no_proxy()
         .referer(false)
-        // Shorter than the whole, so that a timeout tells what it was that took too long.
+        // Shorter than `timeout`, so that the error shows whether the connect or the reply timed out.
         .connect_timeout(timeout.mul_f64(0.9))
         .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
         .pool_idle_timeout(IDLE_TIMEOUT)
@@ -189,7 +186,7 @@ fn client(timeout: Duration, tls: Option<ClientConfig>) -> Result<Client, String
         .http2_max_header_list_size(MAX_HEAD)
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_TIMEOUT);
-    // Without one, reqwest would want a process-wide default of rustls, also for plain http.
+    // Without it reqwest requires a process-wide default of rustls, also for plain http.
     let tls = tls.unwrap_or_else(tls::unused);
     builder.tls_backend_preconfigured(tls).build().map_err(|error| format!("http client: {error}"))
 }

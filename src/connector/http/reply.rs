@@ -1,24 +1,83 @@
-//! What is done with a reply's body: it is read, within bounds, so that its connection can be used again, and
-//! nothing of it is kept. An endpoint may echo the payload, a header or a credential, in any encoding: whatever a
-//! body says would end up in logs and dead letters.
+//! What is read of a reply: `Retry-After` and, within bounds, the body.
+//!
+//! The body is read so that its connection can be used again. Nothing of it is kept: an endpoint may echo the payload, a
+//! header or a credential in any encoding, which would then be in logs and dead letters.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use http::{
+    HeaderMap,
+    header::{DATE, RETRY_AFTER},
+};
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes that are read to the end of a body; beyond, a new connection is cheaper.
+/// Most bytes of a body that are read. A new connection is cheaper than a larger rest.
 const DRAIN_BYTES: usize = 64 * 1024;
-/// Longest time for it: a body that does not follow its head at once is not waited for.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// Longest time to read a body. A body that does not follow its head at once is dropped.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Reads what is left, within bounds. Dropping a response that has not ended closes its connection.
+/// Reads the rest of a body, within bounds. Dropping an unread response closes its connection.
 pub async fn drain(mut response: Response, deadline: Instant) {
-    let deadline = deadline.min(Instant::now() + PATIENCE);
+    let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut read = 0;
     while read <= DRAIN_BYTES
         && let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await
     {
         read += chunk.len();
+    }
+}
+
+/// The delay of `Retry-After` (RFC 9110, section 10.2.3), in seconds or as an HTTP date. Zero for a date in the past.
+/// `None` if the header is missing or invalid.
+///
+/// A date is compared with the `Date` of the reply, which is of the same clock, or else with `now`.
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return text.parse().ok().map(Duration::from_secs);
+    }
+    let until = httpdate::parse_http_date(text).ok()?;
+    let date = headers.get(DATE).and_then(|date| date.to_str().ok());
+    let from = date.and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
+    Some(until.duration_since(from).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(value: &str, date: Option<&str>) -> Option<Duration> {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        if let Some(date) = date {
+            headers.insert(DATE, date.parse().unwrap());
+        }
+        // Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
+        retry_after(&headers, SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777))
+    }
+
+    #[test]
+    fn seconds_are_the_delay() {
+        assert_eq!(parse("0", None), Some(Duration::ZERO));
+        assert_eq!(parse(" 120 ", None), Some(Duration::from_mins(2)));
+        assert_eq!(parse("1000000000", None), Some(Duration::from_secs(1_000_000_000)));
+    }
+
+    #[test]
+    fn a_date_is_compared_with_the_date_of_the_reply_or_else_with_now() {
+        let date = "Sun, 06 Nov 1994 08:50:37 GMT";
+        assert_eq!(parse(date, None), Some(Duration::from_mins(1)));
+        assert_eq!(parse(date, Some("Sun, 06 Nov 1994 08:50:07 GMT")), Some(Duration::from_secs(30)));
+        assert_eq!(parse(date, Some("yesterday")), Some(Duration::from_mins(1)));
+        assert_eq!(parse("Sunday, 06-Nov-94 08:50:37 GMT", None), Some(Duration::from_mins(1)));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:00:00 GMT", None), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_invalid_value_is_ignored() {
+        for garbage in ["", "-1", "+1", "1.5", "1e9", "soon", "99999999999999999999999", "Sun, 06 Nov", "\u{e9}"] {
+            assert_eq!(parse(garbage, None), None, "{garbage}");
+        }
     }
 }

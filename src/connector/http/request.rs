@@ -1,6 +1,6 @@
-//! One message as one request. Where two name the same header, the stronger wins, from weak to strong:
-//! our `User-Agent` and the message's headers, then the sink's own, then what punctual says about the
-//! message (`Punctual-*`, `webhook-*`). `Content-Type`: the sink's, else the message's, else octet-stream.
+//! Builds the request of a message. Later headers replace earlier ones of the same name: `User-Agent`, the message's
+//! headers, the sink's headers, then `punctual-*` and `webhook-*`. `Content-Type` is the sink's, else the message's, else
+//! octet-stream.
 
 use std::{
     collections::HashSet,
@@ -18,6 +18,7 @@ use reqwest::{Request, Url};
 use super::webhook::Signer;
 use crate::{
     config::HttpSinkConfig,
+    connector::headers,
     message::{check_header_name, folded_header},
     sink::{
         Delivery, Domain,
@@ -25,29 +26,29 @@ use crate::{
     },
 };
 
-const ID: HeaderName = HeaderName::from_static("punctual-id");
-const ROUTE: HeaderName = HeaderName::from_static("punctual-route");
-const ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt");
-const DUE: HeaderName = HeaderName::from_static("punctual-due");
+const ID: HeaderName = HeaderName::from_static(headers::ID);
+const ROUTE: HeaderName = HeaderName::from_static(headers::ROUTE);
+const ATTEMPT: HeaderName = HeaderName::from_static(headers::ATTEMPT);
+const DUE: HeaderName = HeaderName::from_static(headers::DUE);
 
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// What all requests of one sink have in common.
+/// Builds the requests of one sink.
 pub struct RequestFactory {
     /// Without the user.
     url: UrlTemplate,
     allow: Allow,
-    /// `Authorization` of the URL's user and the configured headers.
+    /// The configured headers, and `Authorization` if the URL has a user.
     headers: HeaderMap,
-    /// Their names as receivers compare them: a message cannot set these in another spelling.
+    /// Names of `headers` as receivers compare them. A message cannot set one in another spelling.
     names: HashSet<String>,
     signer: Signer,
 }
 
 impl RequestFactory {
     /// # Errors
-    /// Which setting cannot be used; the text shows neither secrets nor header values.
+    /// The setting that is invalid. The text shows neither secrets nor header values.
     pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
         let url = UrlTemplate::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
@@ -66,19 +67,19 @@ impl RequestFactory {
         Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer })
     }
 
-    /// Where every request of this sink goes to, as far as connecting is concerned.
+    /// Scheme, host and port of every request.
     pub fn base(&self) -> &Url {
         self.url.base()
     }
 
-    /// The failure domain of a request to `url`: scheme, host, port and path; `None` where all go to the same address.
+    /// The failure domain of a request to `url`: scheme, host, port and path. `None` if the URL is constant.
     pub fn domain(&self, url: &Url) -> Option<Domain> {
         let (scheme, host, path) = (url.scheme(), url.host_str().unwrap_or_default(), url.path());
         let port = url.port_or_known_default().unwrap_or_default();
         (!self.url.is_constant()).then(|| format!("{scheme}://{host}:{port}{path}").into())
     }
 
-    /// The same before there is a request.
+    /// The failure domain of a delivery.
     pub fn domain_of(&self, delivery: &Delivery) -> Option<Domain> {
         if self.url.is_constant() {
             return None;
@@ -87,10 +88,10 @@ impl RequestFactory {
         self.domain(&url)
     }
 
-    /// `now` goes into the signature.
+    /// `now`: the time of the signature.
     ///
     /// # Errors
-    /// What of the message cannot be sent over HTTP, or why its address is not allowed.
+    /// The part of the message that HTTP cannot carry, or why its address is not allowed.
     pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<Request, String> {
         let headers = self.headers(delivery, now)?;
         let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
@@ -107,8 +108,8 @@ impl RequestFactory {
         let sets_encoding = self.names.contains(CONTENT_ENCODING.as_str());
         let encoding = if sets_encoding { None } else { delivery.metadata.property_encoding()? };
         for (name, text) in &delivery.metadata.headers {
-            // Again here: whatever way the message took in, it must not touch the framing of the request, nor get
-            // another value through than the one that `allow` was compared with.
+            // Repeats the check of the API: on every way into the queue, a message must not change the framing of the
+            // request, nor send another value than the one that `allow` was compared with.
             check_header_name(name)?;
             let folded = folded_header(name);
             let is_repeated = encoding.is_some() && folded == CONTENT_ENCODING.as_str();
@@ -131,7 +132,7 @@ impl RequestFactory {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        // The digest, where the id that consumers know does not fit in a header.
+        // The digest, if a header cannot carry the id that consumers know.
         let shown = Some(delivery.shown_id()).filter(|id| id.bytes().all(|b| b.is_ascii_graphic()));
         headers.insert(ID, header_value("id", shown.unwrap_or(delivery.id.as_str()))?);
         headers.insert(ROUTE, header_value("route", &delivery.route)?);
@@ -143,7 +144,7 @@ impl RequestFactory {
     }
 }
 
-/// From the user and password of an address, if it has them.
+/// `Authorization` from the user and password of a URL, if it has any.
 fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_the_message_is() {
+    fn a_request_has_the_headers_of_the_message_and_of_punctual() {
         let request = request(&[], &[("X-Trace", "é")]).unwrap();
         let headers = request.headers();
         assert_eq!(request.url().as_str(), "http://example.org/due?a=b");
@@ -227,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn the_sink_s_headers_are_stronger_than_the_message_s() {
+    fn headers_of_the_sink_replace_those_of_the_message() {
         let request =
             request(&[("X-Tenant", "ours"), ("Authorization", "Bearer x")], &[("x-tenant", "theirs")]).unwrap();
         assert_eq!(request.headers()["x-tenant"], "ours");
         assert_eq!(request.headers()["authorization"], "Bearer x");
         let request = self::request(&[("X-Tenant", "ours")], &[("X_Tenant", "theirs")]).unwrap();
         assert_eq!(request.headers()["x-tenant"], "ours");
-        assert!(!request.headers().contains_key("x_tenant"), "CGI makes the same of both");
+        assert!(!request.headers().contains_key("x_tenant"), "CGI treats both names alike");
     }
 
     #[test]
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_properties_http_has_the_content_encoding() {
+    fn only_the_content_encoding_of_the_properties_is_sent() {
         let request = |headers: &[(&str, &str)]| {
             let mut delivery = delivery(headers, None);
             let properties =
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_touch_the_framing_or_our_own_headers_is_refused() {
+    fn headers_of_the_framing_and_of_punctual_are_refused() {
         for (name, value) in [
             ("host", "x"),
             ("Transfer-Encoding", "chunked"),
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_of_the_address_become_a_header_and_leave_the_address() {
+    fn user_and_password_of_the_url_become_a_header() {
         let config = HttpSinkConfig { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
         let factory = RequestFactory::new(&config).unwrap();
         let request = factory.request(&delivery(&[], None), SystemTime::UNIX_EPOCH).unwrap();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_follows_the_message_within_what_is_allowed() {
+    fn the_url_is_rendered_for_each_message_if_it_is_allowed() {
         let url = "http://u@example.org/{header:X-Tenant}".into();
         let factory = RequestFactory::new(&HttpSinkConfig { url, allow: Allow::new(["/a*"]).unwrap(), ..config(&[]) });
         let request = |tenant: &str| {

@@ -1,7 +1,7 @@
-//! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): an HMAC-SHA256 (`v1`) or ed25519
-//! (`v1a`) over `{id}.{timestamp}.{payload}`, one for each secret so that a receiver can change over.
+//! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): HMAC-SHA256 (`v1`) or ed25519
+//! (`v1a`) over `{id}.{timestamp}.{payload}`. There is one for each secret, so that a receiver can rotate secrets.
 //!
-//! An id with a dot could be read with another border, as another id and timestamp: `webhook-id` is its digest.
+//! An id with a dot would make the signed text ambiguous, so `webhook-id` is then its digest.
 
 use std::borrow::Cow;
 
@@ -20,17 +20,17 @@ const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// The secrets of one sink; signs nothing when there are none.
+/// Signs with the secrets of one sink. Without secrets it adds no headers.
 pub struct Signer {
-    keys: Vec<Key>,
+    keys: Vec<SigningKey>,
 }
 
-enum Key {
+enum SigningKey {
     Symmetric(Hmac<Sha256>),
     Asymmetric(Box<Ed25519KeyPair>),
 }
 
-impl Key {
+impl SigningKey {
     fn new(secret: &SigningSecret) -> Self {
         match secret {
             SigningSecret::Symmetric(key) => Self::Symmetric(Hmac::new_from_slice(key).expect("any length is a key")),
@@ -59,16 +59,16 @@ impl Key {
 
 impl Signer {
     pub fn new(secrets: &[SigningSecret]) -> Self {
-        Self { keys: secrets.iter().map(Key::new).collect() }
+        Self { keys: secrets.iter().map(SigningKey::new).collect() }
     }
 
-    /// Adds the three headers. `timestamp` in seconds since the epoch.
+    /// Adds the three `webhook-` headers. `timestamp`: seconds since the epoch.
     pub fn sign(&self, headers: &mut HeaderMap, id: &MessageId, timestamp: u64, payload: &[u8]) {
         if self.keys.is_empty() {
             return;
         }
-        let id =
-            if id.as_str().contains('.') { Cow::Owned(digest(&[id.as_str().as_bytes()])) } else { Cow::Borrowed(id) };
+        let has_dot = id.as_str().contains('.');
+        let id = if has_dot { Cow::Owned(digest(&[id.as_str().as_bytes()])) } else { Cow::Borrowed(id) };
         let head = format!("{id}.{timestamp}.");
         let signatures: Vec<String> = self.keys.iter().map(|key| key.signature(&head, payload)).collect();
         let value = |text: &str| HeaderValue::from_str(text).expect("ids, digits and base64 are plain ASCII");
@@ -82,7 +82,7 @@ impl Signer {
 mod tests {
     use super::*;
 
-    /// The vector that the reference libraries of the specification test themselves with.
+    /// The test vector of the specification's reference libraries.
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const EXPECTED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_vector_is_reproduced() {
+    fn the_published_vector_is_signed_alike() {
         let headers = signed(&[SECRET]);
         assert_eq!(headers[ID], "msg_p5jXN8AQM9LWM0D4loKWxJek");
         assert_eq!(headers[TIMESTAMP], "1614265330");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_secret_signs_and_none_signs_nothing() {
+    fn each_secret_adds_a_signature_and_no_secret_adds_no_header() {
         let headers = signed(&["whsec_b2xkIHNlY3JldCwgb2xkIHNlY3JldCwgb2xk", SECRET]);
         let signatures: Vec<_> = headers[SIGNATURE].to_str().unwrap().split(' ').collect();
         assert_eq!(signatures.len(), 2);
@@ -122,12 +122,12 @@ mod tests {
         let id = headers[ID].to_str().unwrap();
         assert!(id.starts_with('~') && !id.contains('.'), "{id}");
         let signed = |id: &str| signed_as(id, &[SECRET])[SIGNATURE].clone();
-        assert_eq!(headers[SIGNATURE], signed(id), "it is what was signed");
+        assert_eq!(headers[SIGNATURE], signed(id), "the digest is signed");
         assert_ne!(headers[ID], signed_as("order.1614265331", &[SECRET])[ID]);
     }
 
     #[test]
-    fn an_ed25519_key_signs_what_its_public_key_verifies() {
+    fn an_ed25519_signature_verifies_with_the_public_key() {
         // RFC 8032, section 7.1, test 1.
         let public = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=";
         let headers = signed(&["whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=", SECRET]);

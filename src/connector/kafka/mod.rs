@@ -1,4 +1,4 @@
-//! What a Kafka sink and a Kafka source share: the way into a cluster, and what librdkafka says of it.
+//! Kafka: the sink, the source, and their shared client properties and reports.
 
 mod reports;
 pub mod sink;
@@ -13,7 +13,7 @@ use rdkafka::{
 pub use self::reports::Reports;
 use crate::{config::KafkaServer, secret::Secret};
 
-/// Brokers, TLS, SASL and `options`. What promises rest on is set after it.
+/// Sets brokers, TLS, SASL and `options`. The caller then sets the properties that delivery guarantees depend on.
 pub fn connect(settings: &mut ClientConfig, server: &KafkaServer) {
     let files = [
         ("ssl.ca.location", &server.ca_file),
@@ -40,16 +40,22 @@ pub fn connect(settings: &mut ClientConfig, server: &KafkaServer) {
         settings.set(name, value.expose());
     }
     settings.set("bootstrap.servers", server.brokers.join(","));
-    // What is shown of it, tracing's own filter decides.
+    // The filter of tracing selects.
     settings.set_log_level(RDKafkaLogLevel::Debug);
 }
 
 /// # Errors
-/// Which settings librdkafka does not take.
+/// The settings that librdkafka rejects, without their values.
 pub fn made<T>(client: KafkaResult<T>) -> Result<T, String> {
     client.map_err(|error| match error {
-        // Their own `Display` shows the value too, which may be a secret.
+        // `Display` of these errors shows the value too, which may be a secret.
         KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text) => text,
         other => other.to_string(),
     })
+}
+
+/// # Errors
+/// The text of a panic.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|panic| panic.to_string())
 }

@@ -1,4 +1,4 @@
-//! What librdkafka reports beside results: logs, statistics, and errors of its connections.
+//! What librdkafka reports besides results: logs, statistics and connection errors.
 
 use std::{
     sync::{
@@ -14,11 +14,11 @@ use rdkafka::{
 };
 use tokio::time::Instant;
 
-/// For how long an error of the connection is given as the likely cause of what failed after it.
+/// For so long a connection error is given as the likely cause of later failures.
 const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
 
 pub struct Reports {
-    /// For the logs: brokers and topic.
+    /// Brokers and topic, for the logs.
     name: String,
     last_error: Mutex<Option<(Instant, String)>>,
     /// No broker is connected.
@@ -30,7 +30,7 @@ impl Reports {
         Self { name, last_error: Mutex::new(None), all_down: AtomicBool::new(false) }
     }
 
-    /// What was last wrong with the connections, unless it is long ago.
+    /// The latest connection error, if it is younger than `CAUSE_LIFETIME`.
     pub fn cause(&self) -> Option<String> {
         let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().filter(|(at, _)| at.elapsed() < CAUSE_LIFETIME).map(|(_, text)| text.clone())
@@ -41,12 +41,12 @@ impl Reports {
         self.all_down.load(Ordering::Relaxed)
     }
 
-    /// A broker confirmed a record.
+    /// Notes that a broker confirmed a record.
     pub fn delivered(&self) {
         self.all_down.store(false, Ordering::Relaxed);
     }
 
-    /// Nothing that librdkafka says needs someone to act: the breaker, or the source's state, tells of an outage.
+    /// At most a warning: the breaker or the source's state reports an outage.
     pub fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         let kafka = self.name.as_str();
         match level {
@@ -56,14 +56,14 @@ impl Reports {
         }
     }
 
-    /// For those who set `statistics.interval.ms`.
+    /// Only called if the options set `statistics.interval.ms`.
     pub fn statistics(&self, statistics: &[u8]) {
         tracing::debug!(kafka = self.name, "statistics {}", String::from_utf8_lossy(statistics));
     }
 
-    /// Of the connections or of the client, never of one record. It was logged.
+    /// Notes an error of a connection or of the client, never of one record. librdkafka has logged it.
     pub fn error(&self, error: &KafkaError, reason: &str) {
-        // "All brokers are down" follows the reason, and says less.
+        // The error "all brokers are down" follows the one with the reason.
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.all_down.store(true, Ordering::Relaxed);
         } else {

@@ -1,4 +1,4 @@
-//! A broker as it is configured, and how a connection to it is made.
+//! Connects to a configured broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,38 +11,39 @@ use tokio::{sync::oneshot, time::timeout};
 use tokio_rustls::TlsConnector;
 
 use super::{
-    frames::Notes,
-    returns::Returns,
-    transport::{Endpoint, Kit, Switch, Transport},
+    notes::FrameNotes,
+    transport::{BrokerEndpoint, ConnectionAbort, LapinRuntime, Transport},
 };
 use crate::{config::RabbitMqServer, tls};
 
-/// Seconds between heartbeats where the URL does not say: a peer that vanished is noticed after twice that time.
+/// Seconds between heartbeats, unless the URL sets them. A lost peer is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
+/// Longest closing handshake. It takes one round trip.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// First reconnect delay: at most ten attempts a second.
+const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(100);
+/// Longest reconnect delay: short beside an outage, long beside the cost of an attempt for a broker.
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct Broker {
     uri: AMQPUri,
-    endpoint: Endpoint,
+    endpoint: BrokerEndpoint,
 }
 
-/// A connection, and what it hangs on.
-pub struct Connected {
+pub struct BrokerConnection {
     pub connection: Connection,
-    pub switch: Switch,
-    /// What could not be read of what it delivers.
-    pub notes: Notes,
-    /// What it returned.
-    pub returns: Returns,
-    /// Resolves, to an error, when the connection is over.
-    pub over: oneshot::Receiver<()>,
+    pub abort: ConnectionAbort,
+    pub notes: FrameNotes,
+    /// Resolves, with an error, when the connection is closed.
+    pub closed: oneshot::Receiver<()>,
 }
 
 impl Broker {
     /// # Errors
-    /// Which setting cannot be used; the text holds no secret.
+    /// The setting that is invalid. The text holds no secret.
     pub fn new(server: &RabbitMqServer) -> Result<Self, String> {
-        // The text of its error would show the URL.
+        // The parse error itself would show the URL.
         let mut uri: AMQPUri =
             server.url.expose().parse().map_err(|_| format!("url: {} cannot be used", server.url))?;
         if let Some(username) = &server.username {
@@ -52,7 +53,7 @@ impl Broker {
             password.expose().clone_into(&mut uri.authority.userinfo.password);
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        // lapin takes an IPv6 address for no host at all.
+        // lapin parses an IPv6 address as an empty host.
         let url = url::Url::parse(server.url.expose()).map_err(|error| format!("url: {error}"))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let encrypted = uri.scheme == AMQPScheme::AMQPS;
@@ -61,7 +62,7 @@ impl Broker {
             tls::client_config(ca, cert, key).map(|config| TlsConnector::from(Arc::new(config)))
         };
         let tls = encrypted.then(tls).transpose()?;
-        let endpoint = Endpoint { host, port: uri.authority.port, tls };
+        let endpoint = BrokerEndpoint { host, port: uri.authority.port, tls };
         Ok(Self { uri, endpoint })
     }
 
@@ -73,49 +74,49 @@ impl Broker {
     /// Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When there is no connection, handshake and login included, within `limit`.
-    pub async fn connect(&self, limit: Duration) -> Result<Connected, String> {
-        let (switch, notes, returns) = (Switch::default(), Notes::default(), Returns::default());
-        let (alive, over) = oneshot::channel();
+    /// When connect, handshake and login do not succeed within `limit`.
+    pub async fn connect(&self, limit: Duration) -> Result<BrokerConnection, String> {
+        let (abort, notes) = (ConnectionAbort::default(), FrameNotes::default());
+        let (alive, closed) = oneshot::channel();
         let alive = std::sync::Mutex::new(Some(alive));
-        let (endpoint, inner) = (self.endpoint.clone(), (switch.clone(), (notes.clone(), returns.clone())));
-        let connect = async move |_: AMQPUri, _: Runtime<Kit>| {
+        let (endpoint, transport_abort, transport_notes) = (self.endpoint.clone(), abort.clone(), notes.clone());
+        let connect = async move |_: AMQPUri, _: Runtime<LapinRuntime>| {
             let alive = alive.lock().expect("never poisoned").take();
             let alive = alive.ok_or_else(|| std::io::Error::other("connects once only"))?;
-            let (switch, notes) = inner.clone();
-            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, switch, notes, alive).await?))
+            let (abort, notes) = (transport_abort.clone(), transport_notes.clone());
+            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, abort, notes, alive).await?))
         };
         let properties = ConnectionProperties::default().with_connection_name("punctual".into());
-        let runtime = Runtime::new(Kit::current());
+        let runtime = Runtime::new(LapinRuntime::current());
         let connecting = Connection::connector(self.uri.clone(), runtime, connect, properties);
         let error = match timeout(limit, connecting).await {
-            Ok(Ok(connection)) => return Ok(Connected { connection, switch, notes, returns, over }),
+            Ok(Ok(connection)) => return Ok(BrokerConnection { connection, abort, notes, closed }),
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };
-        // Its thread may still be in the handshake.
-        switch.cut();
+        // lapin's thread may still be in the handshake.
+        abort.abort();
         Err(format!("{}: {error}", self.address()))
     }
 
-    /// What `look` finds over a connection of its own.
+    /// Runs `check` on a channel of a new connection.
     ///
     /// # Errors
-    /// When there is no answer within twice `limit`, or not a good one.
-    pub async fn visit<F>(&self, limit: Duration, look: impl FnOnce(Channel) -> F) -> Result<(), String>
+    /// The error of the connection or of `check`, or that there is no answer within twice `limit`.
+    pub async fn on_channel<F>(&self, limit: Duration, check: impl FnOnce(Channel) -> F) -> Result<(), String>
     where
         F: Future<Output = lapin::Result<()>>,
     {
-        let connected = self.connect(limit).await?;
-        let looking = async {
-            // Kept to the end: one that was dropped closes by itself, which the closing connection takes for a failure.
-            let channel = connected.connection.create_channel().await?;
-            look(channel.clone()).await?;
-            connected.connection.close(200, "checked".into()).await
+        let BrokerConnection { connection, abort, .. } = self.connect(limit).await?;
+        let checking = async {
+            // Kept to the end: a dropped channel closes itself, which `Connection::close` reports as an error.
+            let channel = connection.create_channel().await?;
+            check(channel.clone()).await?;
+            connection.close(200, "checked".into()).await
         };
-        let looked = timeout(limit, looking).await;
-        connected.switch.cut();
-        match looked {
+        let checked = timeout(limit, checking).await;
+        abort.abort();
+        match checked {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("{}: {}", self.address(), text(&error))),
             Err(_) => Err(format!("{}: no answer within {limit:?}", self.address())),
@@ -123,11 +124,47 @@ impl Broker {
     }
 }
 
-/// Without the words that lapin puts in front.
+/// Closes a connection with a handshake, so that the broker processes what was sent. Aborts it after `CLOSE_TIMEOUT`.
+pub async fn close(connection: &Connection, abort: &ConnectionAbort) {
+    // An error means that the connection is closed already.
+    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
+    abort.abort();
+}
+
+/// The text of the broker or the operating system, without lapin's prefix.
 pub fn text(error: &lapin::Error) -> String {
     match error.kind() {
         lapin::ErrorKind::ProtocolError(error) => error.get_message().to_string(),
         lapin::ErrorKind::IOError(error) => error.to_string(),
         _ => error.to_string(),
+    }
+}
+
+/// Delays between attempts to connect. Each is twice the one before.
+pub struct ReconnectDelay(Duration);
+
+impl Default for ReconnectDelay {
+    fn default() -> Self {
+        Self(FIRST_RECONNECT_DELAY)
+    }
+}
+
+impl ReconnectDelay {
+    pub fn next_delay(&mut self) -> Duration {
+        let delay = self.0;
+        self.0 = (delay * 2).min(MAX_RECONNECT_DELAY);
+        delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_longest() {
+        let mut reconnect_delay = ReconnectDelay::default();
+        let delays: Vec<u128> = (0..7).map(|_| reconnect_delay.next_delay().as_millis()).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3000, 3000]);
     }
 }

@@ -4,7 +4,7 @@ use std::iter;
 
 use lapin::types::{AMQPValue, DecimalValue, FieldTable, LongString, ShortString};
 
-use super::{Notes, Returns, frames::Frames, from_typed, to_typed};
+use super::{FrameNotes, frames::FrameFilter, from_typed, to_typed};
 use crate::{
     fuzz::{Bytes, Target},
     message::TypedValue,
@@ -52,8 +52,8 @@ fn cut(mut sent: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// What comes out, and what is noted of it.
 fn through(sent: &[u8], piece: usize) -> (Vec<u8>, Vec<(u64, String)>) {
-    let (notes, mut out, mut buffer) = (Notes::default(), Vec::new(), [0; 4096]);
-    let mut frames = Frames::new(notes.clone(), Returns::default());
+    let (notes, mut out, mut buffer) = (FrameNotes::default(), Vec::new(), [0; 4096]);
+    let mut frames = FrameFilter::new(notes.clone());
     for piece in sent.chunks(piece).chain([&[][..]]) {
         frames.push(piece);
         loop {
@@ -65,8 +65,8 @@ fn through(sent: &[u8], piece: usize) -> (Vec<u8>, Vec<(u64, String)>) {
         }
     }
     // A tag is one byte in what was sent first, and mutations leave most of them.
-    let told = (0..=255).filter_map(|tag| Some((tag, notes.take(tag)?))).collect();
-    (out, told)
+    let noted = (0..=255).filter_map(|tag| Some((tag, notes.take_unreadable(tag)?))).collect();
+    (out, noted)
 }
 
 #[test]

@@ -1,25 +1,30 @@
-//! What the RabbitMQ sink and source share: how to connect (`broker`, over `transport`, through
-//! `frames`, which notes `returns`), what its user may do there (`rights`), when to try again, and how header values are
-//! kept.
+//! RabbitMQ: the sink, the source, and what they share.
+//!
+//! `broker` connects over `transport`, which passes incoming bytes through `frames`. `frames` repairs what lapin cannot
+//! read, and takes `notes`. `rights` checks queues, exchanges and permissions. `value` converts header values.
 
 mod broker;
 mod frames;
 #[cfg(test)]
 mod fuzz;
-mod reconnect;
-mod returns;
+mod notes;
 mod rights;
 pub mod sink;
 pub mod source;
 mod transport;
 mod value;
 
+use tokio::sync::watch;
+
 pub use self::{
-    broker::{Broker, Connected, text},
-    frames::Notes,
-    reconnect::ReconnectDelay,
-    returns::Returns,
+    broker::{Broker, BrokerConnection, ReconnectDelay, close, text},
+    notes::FrameNotes,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
-    transport::Switch,
+    transport::ConnectionAbort,
     value::{from_typed, to_typed},
 };
+
+/// Waits until `stop` is true or its sender is dropped.
+async fn until_stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}

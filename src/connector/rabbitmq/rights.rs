@@ -1,5 +1,5 @@
-//! What a queue is, and what a user may do with queues and exchanges, asked without doing it. Passive declares do not
-//! tell: before 4.3 RabbitMQ answers them for users without any right.
+//! Checks the type of a queue and the permissions of a user, without a lasting effect. A passive declare does not check
+//! permissions: RabbitMQ before 4.3 answers it for users without any right.
 
 use lapin::{
     BasicProperties, Channel, ErrorKind,
@@ -10,39 +10,41 @@ use lapin::{
 
 use super::text;
 
-/// A consumer's argument that classic and quorum queues heed and streams do not know, so that they refuse it.
+/// A consumer argument that classic and quorum queues know and streams refuse.
 const PRIORITY: &str = "x-priority";
 
+/// In RabbitMQ's refusal of an argument by a stream.
 const STREAM: &str = "of queue type rabbit_stream_queue";
 
-/// The arguments of a consumer that a stream refuses: it would skip what was published while it had no consumer.
+/// Consumer arguments that a stream refuses. A source on a stream would miss messages that were published while it had no
+/// consumer.
 pub fn no_stream() -> FieldTable {
     with_priority(AMQPValue::LongInt(0))
 }
 
-/// Whether `queue` exists, is no stream, and may be read: asks for a consumer that RabbitMQ refuses after it has
-/// looked at all of that. No message is taken. The refusal closes `channel`.
+/// Whether `queue` exists, is no stream, and may be read. Requests a consumer with an invalid argument: RabbitMQ refuses
+/// it after these checks, so no message is delivered. The refusal closes `channel`.
 ///
 /// # Errors
-/// What is wrong; a missing answer too.
+/// The check that failed, or that of the connection.
 pub async fn check_readable(channel: &Channel, queue: &str) -> lapin::Result<()> {
     let arguments = with_priority(AMQPValue::LongString("none".into()));
     match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
-        // Another broker than RabbitMQ.
+        // A broker other than RabbitMQ.
         Ok(consumer) => channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await,
         Err(error) if is_precondition(&error) && !is_of(&error, STREAM) => Ok(()),
         Err(error) => Err(explained(error, queue)),
     }
 }
 
-/// Whether `queue`, which can be read, is a quorum queue; `false` also where the broker does not tell. The same way,
-/// with an argument that only streams know. The refusal closes `channel`.
+/// Whether the readable `queue` is a quorum queue; `false` also if that is unknown. Requests a consumer with an invalid
+/// argument of streams. The refusal, which names the queue's type, closes `channel`.
 pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
     let mut arguments = FieldTable::default();
     arguments.insert("x-stream-offset".into(), AMQPValue::LongString("none".into()));
     match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
         Ok(consumer) => {
-            // Another broker than RabbitMQ. What it has given out returns with the channel at the latest.
+            // A broker other than RabbitMQ. The close of the channel requeues delivered messages.
             let _ = channel.basic_cancel(consumer.tag(), BasicCancelOptions::default()).await;
             false
         }
@@ -50,11 +52,12 @@ pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
     }
 }
 
-/// Whether `exchange` exists and may be written to, the default one by a right to `amq.default`: publishes what RabbitMQ
-/// refuses after it has looked at both. Nothing is routed. The refusal closes `channel`.
+/// Whether `exchange` exists and may be written to; for the default exchange, whether `amq.default` may be. Publishes a
+/// message with an invalid property: RabbitMQ refuses it after these checks, so nothing is routed. The refusal closes
+/// `channel`.
 ///
 /// # Errors
-/// What is wrong; a missing answer too.
+/// The check that failed, or that of the connection.
 pub async fn check_writable(channel: &Channel, exchange: &str) -> lapin::Result<()> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let properties = BasicProperties::default().with_expiration("none".into());
@@ -66,7 +69,7 @@ pub async fn check_writable(channel: &Channel, exchange: &str) -> lapin::Result<
     }
 }
 
-/// The refusal of a stream in words that tell it; any other error as it is.
+/// Explains the refusal of a stream. Returns any other error unchanged.
 pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
     let text = format!("queue '{queue}' is a stream: a source reads classic and quorum queues");
     match ShortString::try_new(text) {
@@ -77,7 +80,7 @@ pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
     }
 }
 
-/// Whether it is the refusal of an argument by a queue of this type, as RabbitMQ names it.
+/// Whether a queue of this type, by RabbitMQ's name, has refused an argument.
 fn is_of(error: &lapin::Error, kind: &str) -> bool {
     is_precondition(error) && text(error).contains(kind)
 }

@@ -1,8 +1,8 @@
-//! The line to a broker under lapin: TCP, with TLS from our own rustls settings, and a switch that cuts it. What
-//! comes over it passes through `frames`.
+//! The byte stream below lapin: TCP, and TLS with the rustls settings of this crate. Incoming bytes pass through
+//! `frames`. A `ConnectionAbort` ends the stream at any time.
 //!
-//! lapin runs a connection on a thread of its own, which ends when its line does. So a line that was cut ends
-//! whatever waits on it, and a `Transport` that was dropped tells that the connection is over.
+//! lapin runs a connection on its own thread, which ends when the stream ends. So an aborted stream fails every call that
+//! waits on the connection, and the drop of a `Transport` shows that the connection is closed.
 
 use std::{
     fmt, io,
@@ -33,62 +33,59 @@ use tokio_util::{
     either::Either,
 };
 
-use super::{
-    frames::{Frames, Notes},
-    returns::Returns,
-};
+use super::{frames::FrameFilter, notes::FrameNotes};
 
-/// Bytes that are read at once.
-const CHUNK_BYTES: usize = 64 * 1024;
+/// Size of one read, in bytes.
+const READ_BYTES: usize = 64 * 1024;
 
-type Stream = Compat<Either<TcpStream, tokio_rustls::client::TlsStream<TcpStream>>>;
+type BrokerStream = Compat<Either<TcpStream, tokio_rustls::client::TlsStream<TcpStream>>>;
 
-/// Where a broker listens.
+/// The address of a broker.
 #[derive(Clone)]
-pub struct Endpoint {
+pub struct BrokerEndpoint {
     pub host: String,
     pub port: u16,
     pub tls: Option<TlsConnector>,
 }
 
-/// Cuts the line, at any time and from anywhere.
+/// Ends the stream of a connection without a handshake, from any thread.
 #[derive(Clone, Default)]
-pub struct Switch(Arc<SwitchState>);
+pub struct ConnectionAbort(Arc<AbortState>);
 
 #[derive(Default)]
-struct SwitchState {
-    cut: AtomicBool,
+struct AbortState {
+    is_aborted: AtomicBool,
     reader: AtomicWaker,
 }
 
-impl Switch {
-    pub fn cut(&self) {
-        self.0.cut.store(true, Ordering::SeqCst);
+impl ConnectionAbort {
+    pub fn abort(&self) {
+        self.0.is_aborted.store(true, Ordering::SeqCst);
         self.0.reader.wake();
     }
 
-    fn is_cut(&self) -> bool {
-        self.0.cut.load(Ordering::SeqCst)
+    fn is_aborted(&self) -> bool {
+        self.0.is_aborted.load(Ordering::SeqCst)
     }
 }
 
 pub struct Transport {
-    stream: Stream,
-    frames: Frames,
+    stream: BrokerStream,
+    frames: FrameFilter,
     chunk: Box<[u8]>,
-    switch: Switch,
-    /// Its other end learns that this was dropped.
+    abort: ConnectionAbort,
+    /// Its drop resolves `BrokerConnection::closed`.
     _alive: oneshot::Sender<()>,
 }
 
 impl Transport {
     /// # Errors
-    /// When there is no connection within `limit`, or TLS fails.
+    /// When TCP or TLS does not connect within `limit`.
     pub async fn connect(
-        endpoint: &Endpoint,
+        endpoint: &BrokerEndpoint,
         limit: Duration,
-        switch: Switch,
-        (notes, returns): (Notes, Returns),
+        abort: ConnectionAbort,
+        notes: FrameNotes,
         alive: oneshot::Sender<()>,
     ) -> io::Result<Self> {
         let connecting = async {
@@ -101,27 +98,27 @@ impl Transport {
         match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => Ok(Self {
                 stream: connected?.compat(),
-                frames: Frames::new(notes, returns),
-                chunk: vec![0; CHUNK_BYTES].into(),
-                switch,
+                frames: FrameFilter::new(notes),
+                chunk: vec![0; READ_BYTES].into(),
+                abort,
                 _alive: alive,
             }),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("not connected within {limit:?}"))),
         }
     }
 
-    fn cut() -> io::Error {
-        io::Error::new(io::ErrorKind::ConnectionAborted, "given up")
+    fn aborted() -> io::Error {
+        io::Error::new(io::ErrorKind::ConnectionAborted, "aborted")
     }
 }
 
 impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Registered before the look, or a cut between the two would go unheard.
-        this.switch.0.reader.register(cx.waker());
-        if this.switch.is_cut() {
-            return Poll::Ready(Err(Self::cut()));
+        // Registers before the check, so that an abort between the two wakes the task.
+        this.abort.0.reader.register(cx.waker());
+        if this.abort.is_aborted() {
+            return Poll::Ready(Err(Self::aborted()));
         }
         loop {
             let read = this.frames.read(buffer);
@@ -139,8 +136,8 @@ impl AsyncRead for Transport {
 
 impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        if self.switch.is_cut() {
-            return Poll::Ready(Err(Self::cut()));
+        if self.abort.is_aborted() {
+            return Poll::Ready(Err(Self::aborted()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buffer)
     }
@@ -150,33 +147,33 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.switch.is_cut() {
+        if self.abort.is_aborted() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_close(cx)
     }
 }
 
-/// tokio for lapin, with `Transport` for a stream.
+/// tokio as lapin's runtime, with `Transport` as its stream.
 #[derive(Clone)]
-pub struct Kit(Tokio);
+pub struct LapinRuntime(Tokio);
 
-impl Kit {
+impl LapinRuntime {
     /// Must be called within a tokio runtime.
     pub fn current() -> Self {
         Self(Tokio::current())
     }
 }
 
-impl fmt::Debug for Kit {
+impl fmt::Debug for LapinRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kit")
+        f.write_str("LapinRuntime")
     }
 }
 
-impl RuntimeKit for Kit {}
+impl RuntimeKit for LapinRuntime {}
 
-impl Executor for Kit {
+impl Executor for LapinRuntime {
     type Task<T: Send + 'static> = <Tokio as Executor>::Task<T>;
 
     fn block_on<T, F: Future<Output = T>>(&self, future: F) -> T {
@@ -192,7 +189,7 @@ impl Executor for Kit {
     }
 }
 
-impl Reactor for Kit {
+impl Reactor for LapinRuntime {
     type TcpStream = Transport;
     type Sleep = <Tokio as Reactor>::Sleep;
 
@@ -211,7 +208,7 @@ impl Reactor for Kit {
         self.0.interval(period)
     }
 
-    /// Not used: the connection is made by `Transport::connect`.
+    /// Not used: `Transport::connect` connects.
     fn tcp_connect_addr(&self, _address: SocketAddr) -> impl Future<Output = io::Result<Transport>> + Send + 'static {
         std::future::ready(Err(io::ErrorKind::Unsupported.into()))
     }

@@ -1,13 +1,13 @@
-//! Header values of AMQP, which has many types, as JSON that keeps them.
+//! Converts typed AMQP header values to JSON and back, without loss.
 //!
 //! | type | JSON |
 //! |---|---|
-//! | `boolean`, `int8` .. `uint32`, `int64`, `timestamp` (seconds) | as such |
-//! | `float`, `double` | their bits, because not every number comes back from decimal digits, nor `NaN` at all |
+//! | `boolean`, `int8` .. `uint32`, `int64`, `timestamp` (seconds) | boolean or number |
+//! | `float`, `double` | their bits as an integer: decimal digits lose precision, and JSON has no `NaN` |
 //! | `decimal` | `[scale, value]` |
-//! | `string` | text; `string-base64` where the bytes are no UTF-8 |
+//! | `string` | text; `string-base64` if the bytes are not UTF-8 |
 //! | `bytes` | base64 |
-//! | `array`, `table` | of typed values again |
+//! | `array`, `table` | array or object of typed values |
 //! | `void` | null |
 
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ use serde_json::Value as Json;
 
 use crate::message::TypedValue;
 
-/// Deepest table in table: `x-death` takes two. Each level makes two of JSON, whose reader stops at 128.
+/// Deepest nesting. `x-death` has two levels. Each level becomes two of JSON, whose parser stops at 128.
 const MAX_DEPTH: u32 = 32;
 
 /// # Errors
-/// The text to show when arrays and tables are nested too deeply.
+/// When arrays and tables are nested deeper than `MAX_DEPTH`.
 pub fn to_typed(value: &AMQPValue) -> Result<TypedValue, String> {
     typed(value, MAX_DEPTH)
 }
 
 /// # Errors
-/// The text to show when it is no value of AMQP.
+/// When the value does not fit its type, or the type is unknown.
 pub fn from_typed(typed: &TypedValue) -> Result<AMQPValue, String> {
     parse(typed).ok_or_else(|| format!("is no `{}` of AMQP", typed.r#type))
 }
@@ -37,7 +37,7 @@ pub fn from_typed(typed: &TypedValue) -> Result<AMQPValue, String> {
 fn typed(value: &AMQPValue, depth: u32) -> Result<TypedValue, String> {
     let inner = |value| match depth.checked_sub(1) {
         Some(depth) => typed(value, depth).map(|typed| json(&typed)),
-        None => Err(format!("has more than {MAX_DEPTH} arrays or tables in each other")),
+        None => Err(format!("has arrays or tables nested deeper than {MAX_DEPTH}")),
     };
     let (name, value) = match value {
         AMQPValue::Boolean(value) => ("boolean", json(value)),
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_comes_back_as_it_was() {
+    fn every_type_is_converted_without_loss() {
         let mut table = FieldTable::default();
         table.insert("a\nb".into(), AMQPValue::Void);
         let array = vec![AMQPValue::FieldTable(table), AMQPValue::Timestamp(u64::MAX), AMQPValue::Boolean(true)];
@@ -150,16 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_as_deep_as_allowed_is_still_read_as_json_and_deeper_is_refused() {
+    fn the_deepest_value_is_valid_json_and_a_deeper_one_is_refused() {
         let nested = |depth| (0..depth).fold(AMQPValue::Void, |inner, _| AMQPValue::FieldArray(vec![inner].into()));
         let text = serde_json::to_string(&[to_typed(&nested(MAX_DEPTH)).unwrap()]).unwrap();
         let typed: Vec<TypedValue> = serde_json::from_str(&text).unwrap();
         assert_eq!(from_typed(&typed[0]), Ok(nested(MAX_DEPTH)));
-        assert!(to_typed(&nested(MAX_DEPTH + 1)).unwrap_err().contains("more than 32"));
+        assert!(to_typed(&nested(MAX_DEPTH + 1)).unwrap_err().contains("deeper than 32"));
     }
 
     #[test]
-    fn what_is_no_value_of_amqp_is_told() {
+    fn an_invalid_value_is_refused() {
         let typed = |name: &str, value| TypedValue { r#type: name.into(), value };
         assert_eq!(from_typed(&typed("int8", json(&300))), Err("is no `int8` of AMQP".into()));
         assert_eq!(from_typed(&typed("other", Json::Null)), Err("is no `other` of AMQP".into()));

@@ -1,9 +1,9 @@
-//! A list on another Redis than that of the queue: messages are appended by RPUSH over a connection of its
-//! own, many in one command, and confirmed by its reply.
+//! A list on another Redis than the queue's. RPUSH appends many messages in one command over a separate connection; its
+//! reply confirms them.
 //!
-//! Whatever keeps that Redis from taking a command (wrong type at the key, out of memory, read-only...)
-//! concerns the destination and never one message, so it makes the sink unavailable and nothing dead. Only where
-//! each message names its list is a wrong type at one of them a failure of those messages: the others go on.
+//! An error of a command (wrong type at the key, out of memory, read-only...) concerns the destination, never one
+//! message, so the sink is unavailable and no message becomes a dead letter. If each message names its list, a wrong type
+//! at a list fails the messages of that list only.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration, vec};
 
@@ -27,15 +27,16 @@ use crate::{
     },
 };
 
-/// Messages in one command: past a few hundred a larger command saves nothing.
+/// Most messages of one command. A larger command is not faster.
 const MAX_COMMAND_MESSAGES: usize = 500;
-/// Bytes of values in one command, so that it blocks Redis for milliseconds only; a larger value goes alone.
+/// Most bytes of values in one command: it blocks Redis for milliseconds. A larger value goes alone.
 const MAX_COMMAND_BYTES: usize = 4 * 1024 * 1024;
-/// Commands under way at once: enough to keep the line busy, and few values rendered at a time.
+/// Most commands in flight: enough to use the connection fully, with few rendered values in memory.
 const MAX_COMMANDS: usize = 4;
-/// The lowest limit of one value that Redis can be set to (`proto-max-bulk-len`): below, nobody need ask.
+/// The lowest limit of one value, in bytes, that Redis can be configured with (`proto-max-bulk-len`). A smaller value
+/// needs no check.
 const LEAST_VALUE_LIMIT: usize = 1024 * 1024;
-/// The limit of a Redis that was not set to another.
+/// The default of `proto-max-bulk-len`, in bytes.
 const DEFAULT_VALUE_LIMIT: usize = 512 * 1024 * 1024;
 
 pub struct RedisListSink {
@@ -49,10 +50,10 @@ pub struct RedisListSink {
 }
 
 impl RedisListSink {
-    /// `config` must name a server: into a list on the queue's own Redis leads a transition of the store.
+    /// `config` must name a server: the store itself moves messages to a list on the queue's Redis. Connects on first use.
     ///
     /// # Errors
-    /// Which setting cannot be used; nothing is connected yet.
+    /// The setting that is invalid.
     pub fn new(config: &RedisListConfig) -> Result<Self, String> {
         let server = config.server.as_ref().ok_or("a list on the Redis of the queue needs no sink")?;
         Ok(Self {
@@ -65,7 +66,7 @@ impl RedisListSink {
         })
     }
 
-    /// The batch by its lists, in its order within each; what may not go to its list is rejected.
+    /// Groups a batch by list, in order. Reports messages whose list is not allowed.
     fn by_list(&self, batch: Vec<Delivery>, report: &Report) -> BTreeMap<Arc<str>, Vec<(usize, Delivery)>> {
         let mut lists: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         for (index, delivery) in batch.into_iter().enumerate() {
@@ -80,13 +81,13 @@ impl RedisListSink {
         lists
     }
 
-    async fn push(&self, Push { key, mut values }: Push, deadline: Instant, report: &Report) {
+    async fn push(&self, PushCommand { key, mut values }: PushCommand, deadline: Instant, report: &Report) {
         if values.iter().any(|value| value.bytes.len() > LEAST_VALUE_LIMIT) {
             let limit = self.value_limit().await;
             values.retain(|value| {
                 let fits = value.bytes.len() <= limit;
                 if !fits {
-                    let error = format!("{} bytes are more than the destination takes: {limit}", value.bytes.len());
+                    let error = format!("{} bytes exceed the limit of the destination: {limit}", value.bytes.len());
                     report.outcome(value.index, Outcome::Unsendable { error });
                 }
                 fits
@@ -100,7 +101,7 @@ impl RedisListSink {
         for value in &values {
             command.arg(value.bytes.as_ref());
         }
-        // The connection has a bound of its own, but this command may have waited for its turn.
+        // The connection bounds each command, but not the wait of this one for its turn.
         let outcome = match timeout_at(deadline, self.connection.run::<u64>(&command)).await {
             Ok(Ok(_length)) => Outcome::Confirmed,
             Ok(Err(error @ StoreError::WrongType { .. })) if self.key.as_constant().is_none() => {
@@ -117,7 +118,7 @@ impl RedisListSink {
         }
     }
 
-    /// Bytes of the largest value. A Redis that keeps its configuration to itself has the default, we assume.
+    /// Largest value in bytes; the default if the user may not read the configuration.
     async fn value_limit(&self) -> usize {
         let mut command = cmd("CONFIG");
         command.arg("GET").arg("proto-max-bulk-len");
@@ -138,11 +139,11 @@ impl Sink for RedisListSink {
         let deadline = Instant::now() + self.timeout;
         let report = &report;
         let lists = self.by_list(batch, report);
-        let commands = lists.into_iter().flat_map(|(key, deliveries)| Commands::new(key, deliveries, self.format));
+        let commands = lists.into_iter().flat_map(|(key, deliveries)| PushCommands::new(key, deliveries, self.format));
         stream::iter(commands).for_each_concurrent(MAX_COMMANDS, |command| self.push(command, deadline, report)).await;
     }
 
-    /// Asks for the type of the key: a list, or nothing yet. Where the messages name it, only the server answers.
+    /// Checks that the key is a list or does not exist. If the messages name the key, checks the server alone.
     async fn check(&self) -> Result<(), String> {
         let with_address = |error: StoreError| format!("{}: {error}", self.address);
         let Some(key) = self.key.as_constant() else {
@@ -163,43 +164,42 @@ fn failure(error: StoreError) -> Outcome {
     }
 }
 
-/// One list element, and the place of its message in the batch.
-struct Value {
+struct ListValue {
+    /// Index of the message in its batch.
     index: usize,
     bytes: Bytes,
 }
 
-/// One command.
-struct Push {
+struct PushCommand {
     key: Arc<str>,
-    values: Vec<Value>,
+    values: Vec<ListValue>,
 }
 
-/// Cuts what goes to one list into what one command takes, rendering as it goes.
-struct Commands {
+/// Renders the deliveries of one list into commands of bounded size.
+struct PushCommands {
     key: Arc<str>,
-    /// Each with its place in the batch.
+    /// Each with its index in the batch.
     deliveries: vec::IntoIter<(usize, Delivery)>,
     format: ListFormat,
-    /// Rendered, but did not fit into the command before.
-    carried: Option<Value>,
+    /// A rendered value that exceeded the size of the previous command.
+    carried: Option<ListValue>,
 }
 
-impl Commands {
+impl PushCommands {
     fn new(key: Arc<str>, deliveries: Vec<(usize, Delivery)>, format: ListFormat) -> Self {
         Self { key, deliveries: deliveries.into_iter(), format, carried: None }
     }
 
-    fn render_next(&mut self) -> Option<Value> {
+    fn render_next(&mut self) -> Option<ListValue> {
         let (index, delivery) = self.deliveries.next()?;
-        Some(Value { index, bytes: envelope::render(self.format, &delivery) })
+        Some(ListValue { index, bytes: envelope::render(self.format, &delivery) })
     }
 }
 
-impl Iterator for Commands {
-    type Item = Push;
+impl Iterator for PushCommands {
+    type Item = PushCommand;
 
-    fn next(&mut self) -> Option<Push> {
+    fn next(&mut self) -> Option<PushCommand> {
         let first = self.carried.take().or_else(|| self.render_next())?;
         let mut bytes = first.bytes.len();
         let mut values = vec![first];
@@ -213,7 +213,7 @@ impl Iterator for Commands {
             }
             values.push(value);
         }
-        Some(Push { key: Arc::clone(&self.key), values })
+        Some(PushCommand { key: Arc::clone(&self.key), values })
     }
 }
 
@@ -225,8 +225,8 @@ mod tests {
         time::UnixMillis,
     };
 
-    /// Counts and sizes of the commands for payloads of these sizes.
-    fn cut(sizes: &[usize]) -> Vec<Vec<usize>> {
+    /// Sizes of the values of each command, for payloads of these sizes.
+    fn split(sizes: &[usize]) -> Vec<Vec<usize>> {
         let delivery = |size: &usize| Delivery {
             id: MessageId::parse("m").unwrap(),
             route: "r".into(),
@@ -236,8 +236,8 @@ mod tests {
             payload: vec![0; *size].into(),
         };
         let batch: Vec<_> = sizes.iter().map(delivery).enumerate().collect();
-        let commands = Commands::new("jobs".into(), batch, ListFormat::Payload);
-        let commands: Vec<Vec<Value>> = commands.map(|push| push.values).collect();
+        let commands = PushCommands::new("jobs".into(), batch, ListFormat::Payload);
+        let commands: Vec<Vec<ListValue>> = commands.map(|command| command.values).collect();
         let indices: Vec<usize> = commands.iter().flatten().map(|value| value.index).collect();
         assert_eq!(indices, (0..sizes.len()).collect::<Vec<_>>());
         commands.iter().map(|values| values.iter().map(|value| value.bytes.len()).collect()).collect()
@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn commands_are_bounded_in_count_and_bytes_and_keep_the_order() {
-        let lengths: Vec<usize> = cut(&[1; 1201]).iter().map(Vec::len).collect();
+        let lengths: Vec<usize> = split(&[1; 1201]).iter().map(Vec::len).collect();
         assert_eq!(lengths, [500, 500, 201]);
         let half = MAX_COMMAND_BYTES / 2;
-        assert_eq!(cut(&[half, half, 1, 3 * half, half]), [vec![half, half], vec![1], vec![3 * half], vec![half]]);
-        assert!(cut(&[]).is_empty());
+        assert_eq!(split(&[half, half, 1, 3 * half, half]), [vec![half, half], vec![1], vec![3 * half], vec![half]]);
+        assert!(split(&[]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! When to look, and moving what is due.
+//! Polls for due members and moves them.
 
 use std::time::Duration;
 
@@ -14,95 +14,97 @@ use crate::{
     },
 };
 
-/// Shortest time between two looks that find nothing.
+/// Shortest time between two polls that find nothing.
 const MIN_SLEEP: Duration = Duration::from_millis(2);
-/// The same after one that a change of their keys had asked for: producers may add thousands a second, due much later.
-const BUSY_SLEEP: Duration = Duration::from_millis(20);
-/// Looks in a row that found what somebody else took, before the waits between them grow, and the longest wait.
-const GONE_IN_A_ROW: u32 = 3;
-const GONE_PAUSE: Duration = Duration::from_millis(100);
-/// Waits while due members stay where they are because the route is full: the first, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// Shortest time between two questions whether the route is still paused: whatever is scheduled on it wakes us, too.
+/// Shortest time after a poll that a notification caused: producers may add thousands of members a second, due much later.
+const NOTIFIED_SLEEP: Duration = Duration::from_millis(20);
+/// Polls in a row whose members others had taken, after which the delays grow.
+const LOST_POLLS_BEFORE_BACKOFF: u32 = 3;
+/// Longest delay after such polls.
+const MAX_LOST_DELAY: Duration = Duration::from_millis(100);
+/// First and longest delay while the route has no capacity for due members.
+const CAPACITY_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+/// Shortest time between two checks of a paused route. Every message that is scheduled on it wakes the source too.
 const PAUSED_SLEEP: Duration = Duration::from_millis(100);
 
 impl RedisSets {
-    /// Moves what is due, until punctual stops.
+    /// Moves due members until punctual stops.
     pub(super) async fn follow(&self, intake: &Intake) -> Result<(), Stopped> {
-        let mut told = Told { is_told: false, asked: None };
-        // Whether a change asked for this look; how many looks in a row found what was gone, or what could not be taken.
-        let (mut prompted, mut gone, mut stuck) = (false, 0, 0);
+        let mut notifications = Notifications { is_enabled: false, checked: None };
+        // `prompted`: a notification caused this poll. `lost`, `stuck`: polls in a row whose members others had taken, or for
+        // which the route had no capacity.
+        let (mut prompted, mut lost, mut stuck) = (false, 0, 0);
         loop {
-            // Subscribe, look, sleep: the bell remembers what rings from here on.
-            told.ask(self).await;
+            // The bell remembers rings since the last wait, so none is lost between the poll and the sleep.
+            notifications.check(self).await;
             let due = intake.until_done(|| intake.queue().external_due(&self.place)).await?;
-            let looked = Instant::now();
+            let polled = Instant::now();
             if due.members.is_empty() {
-                gone = 0;
+                lost = 0;
                 let next = until_next(&due);
-                let floor = if prompted { BUSY_SLEEP } else { MIN_SLEEP };
-                let longest = self.longest_sleep(&told);
+                let floor = if prompted { NOTIFIED_SLEEP } else { MIN_SLEEP };
+                let longest = self.longest_sleep(&notifications);
                 tokio::select! {
                     () = sleep(next.map_or(longest, |next| next.min(longest))) => prompted = false,
                     ring = self.bells.changed.notified() => {
                         prompted = ring == WakeReason::HeadEarlier;
                         if !prompted {
-                            told.asked = None;
+                            notifications.checked = None;
                         }
                     }
                 }
-                sleep_until(looked + next.map_or(floor, |next| floor.min(next.max(MIN_SLEEP)))).await;
+                sleep_until(polled + next.map_or(floor, |next| floor.min(next.max(MIN_SLEEP)))).await;
                 continue;
             }
             prompted = false;
             match self.take(intake, due).await? {
-                Outcome::Moved => (gone, stuck) = (0, 0),
-                // By somebody who is faster, or less than a millisecond early.
-                Outcome::Gone => {
-                    gone += 1;
-                    sleep(gone_pause(gone)).await;
+                TakeOutcome::Moved => (lost, stuck) = (0, 0),
+                TakeOutcome::Lost => {
+                    lost += 1;
+                    sleep(lost_delay(lost)).await;
                 }
-                Outcome::Stuck(ids) => {
-                    gone = 0;
-                    self.wait_for_room(intake, &ids).await?;
-                    // Another instance may have registered the route with lower limits than ours.
-                    sleep(if stuck > 0 { gone_pause(GONE_IN_A_ROW + stuck) } else { Duration::ZERO }).await;
+                TakeOutcome::NoCapacity(ids) => {
+                    lost = 0;
+                    self.wait_for_capacity(intake, &ids).await?;
+                    // Another instance may have registered the route with lower limits.
+                    sleep(if stuck > 0 { lost_delay(LOST_POLLS_BEFORE_BACKOFF + stuck) } else { Duration::ZERO }).await;
                     stuck += 1;
                 }
             }
         }
     }
 
-    fn longest_sleep(&self, told: &Told) -> Duration {
-        if told.is_told && self.bells.changed.is_listening() { self.max_sleep } else { self.poll }
+    fn longest_sleep(&self, notifications: &Notifications) -> Duration {
+        if notifications.is_enabled && self.bells.changed.is_listening() { self.max_sleep } else { self.poll }
     }
 
-    /// Until some of these may be taken. Asks with one small call, and while the route is paused only when it was woken.
-    async fn wait_for_room(&self, intake: &Intake, ids: &[MessageId]) -> Result<(), Stopped> {
+    /// Waits until the route has capacity for some of these. Each check is one small call. While the route is paused,
+    /// wake-ups cause the checks.
+    async fn wait_for_capacity(&self, intake: &Intake, ids: &[MessageId]) -> Result<(), Stopped> {
         let woken = &self.bells.woken;
-        let mut pause = PAUSES[0];
+        let [mut delay, max_delay] = CAPACITY_DELAYS;
         loop {
             let room = intake.until_done(|| intake.queue().capacity(intake.route(), ids)).await?;
-            let asked = Instant::now();
+            let checked = Instant::now();
             match room {
                 PendingCapacity::Free => return Ok(()),
                 PendingCapacity::Full => {
-                    sleep(pause).await;
-                    pause = PAUSES[1].min(pause * 2);
+                    sleep(delay).await;
+                    delay = max_delay.min(delay * 2);
                 }
                 PendingCapacity::Paused => {
-                    let longest = if woken.is_listening() { self.max_sleep } else { PAUSES[1] };
+                    let longest = if woken.is_listening() { self.max_sleep } else { max_delay };
                     tokio::select! {
                         () = sleep(longest) => {}
                         _ = woken.notified() => {}
                     }
-                    sleep_until(asked + PAUSED_SLEEP).await;
+                    sleep_until(checked + PAUSED_SLEEP).await;
                 }
             }
         }
     }
 
-    async fn take(&self, intake: &Intake, due: ExternalDue) -> Result<Outcome, Stopped> {
+    async fn take(&self, intake: &Intake, due: ExternalDue) -> Result<TakeOutcome, Stopped> {
         let entries: Vec<_> = due.members.into_iter().map(|member| entry(&self.place, member, None)).collect();
         let verdicts = self.take_entries(intake, &entries).await?;
         let of = |wanted| entries.iter().zip(&verdicts).filter(move |(_, verdict)| **verdict == wanted);
@@ -111,7 +113,7 @@ impl RedisSets {
         let mut left: Vec<MessageId> = of(MoveOutcome::Left).map(|(entry, _)| entry.id.clone()).collect();
         let mut moved = verdicts.iter().copied().any(has_left);
         if !again.is_empty() {
-            // A member that came again while its message is live: another message, not the same one twice.
+            // The member was added again while its message is live. It becomes another message.
             let verdicts = self.take_entries(intake, &again).await?;
             let renamed = verdicts.iter().filter(|verdict| has_left(**verdict)).count();
             intake.metrics().conflicts.increment(renamed as u64);
@@ -120,11 +122,11 @@ impl RedisSets {
             left.extend(of_again.map(|(entry, _)| entry.id));
         }
         Ok(if moved {
-            Outcome::Moved
+            TakeOutcome::Moved
         } else if left.is_empty() {
-            Outcome::Gone
+            TakeOutcome::Lost
         } else {
-            Outcome::Stuck(left)
+            TakeOutcome::NoCapacity(left)
         })
     }
 
@@ -137,49 +139,49 @@ impl RedisSets {
         intake.metrics().invalid.increment(invalid);
         if invalid > 0 {
             let (source, route) = (intake.name(), &**intake.route());
-            tracing::warn!(source, route, count = invalid, "some became dead letters, each with its reason");
+            tracing::warn!(source, route, count = invalid, "invalid messages became dead letters");
         }
         Ok(verdicts)
     }
 }
 
-/// What became of what a look found.
-enum Outcome {
-    /// Some of it left its place: look again.
+/// What became of the due members of a poll.
+enum TakeOutcome {
+    /// At least one was moved.
     Moved,
-    /// Nothing did: it was no longer there.
-    Gone,
-    /// Nothing did: the route is paused or full for these.
-    Stuck(Vec<MessageId>),
+    /// None was moved: other consumers had taken them, or they were due a fraction of a millisecond later.
+    Lost,
+    /// None was moved: the route is paused, or has no capacity for these ids.
+    NoCapacity(Vec<MessageId>),
 }
 
 fn has_left(verdict: MoveOutcome) -> bool {
     matches!(verdict, MoveOutcome::Taken | MoveOutcome::Invalid)
 }
 
-/// Until the first one that is not due yet will be.
+/// Time until the next member is due.
 fn until_next(due: &ExternalDue) -> Option<Duration> {
     let next = due.next_due?.get().saturating_mul(1000);
     Some(Duration::from_micros(next.saturating_sub(due.now)))
 }
 
-fn gone_pause(in_a_row: u32) -> Duration {
-    let doublings = in_a_row.saturating_sub(GONE_IN_A_ROW);
-    MIN_SLEEP.saturating_mul(2_u32.saturating_pow(doublings)).min(GONE_PAUSE)
+fn lost_delay(polls: u32) -> Duration {
+    let doublings = polls.saturating_sub(LOST_POLLS_BEFORE_BACKOFF);
+    MIN_SLEEP.saturating_mul(2_u32.saturating_pow(doublings)).min(MAX_LOST_DELAY)
 }
 
-/// Whether Redis tells of changes, as it was when last asked.
-struct Told {
-    is_told: bool,
-    asked: Option<Instant>,
+/// Whether keyspace notifications were enabled at the last check.
+struct Notifications {
+    is_enabled: bool,
+    checked: Option<Instant>,
 }
 
-impl Told {
-    /// Again with every fallback look.
-    async fn ask(&mut self, source: &RedisSets) {
-        if self.asked.is_none_or(|asked| asked.elapsed() >= source.max_sleep) {
-            self.is_told = source.is_told().await;
-            self.asked = Some(Instant::now());
+impl Notifications {
+    /// Checks once per `max_sleep`.
+    async fn check(&mut self, source: &RedisSets) {
+        if self.checked.is_none_or(|checked| checked.elapsed() >= source.max_sleep) {
+            self.is_enabled = source.has_notifications().await;
+            self.checked = Some(Instant::now());
         }
     }
 }
@@ -189,8 +191,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_always_too_late_looks_less_and_less_often() {
-        let pauses: Vec<_> = [1, 2, 3, 4, 5, 8, 9, 10, u32::MAX].map(|n| gone_pause(n).as_millis()).into();
-        assert_eq!(pauses, [2, 2, 2, 4, 8, 64, 100, 100, 100]);
+    fn delays_grow_while_others_take_all_members() {
+        let delays: Vec<_> = [1, 2, 3, 4, 5, 8, 9, 10, u32::MAX].map(|n| lost_delay(n).as_millis()).into();
+        assert_eq!(delays, [2, 2, 2, 4, 8, 64, 100, 100, 100]);
     }
 }

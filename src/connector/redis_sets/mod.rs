@@ -1,15 +1,13 @@
-//! Messages that wait in other programs' keys on the queue's Redis: a sorted set of any producer, or the keys of
-//! hdt3213/delayqueue.
+//! Messages in external keys on the queue's Redis: a sorted set of any producer, or the keys of hdt3213/delayqueue.
 //!
-//! A message stays in those keys until it is due and its route can take it, so that its producer's counting and
-//! cancelling go on working; then one script moves it (`store::redis`, `lua/take_*.lua`), so that it is never in both
-//! nor in neither. Workers of others and other instances may compete for it. The rest is here: when to look
-//! (`follow`), what a member is called (`naming`), whether Redis tells of changes (`notice`), and that bodies do not
-//! expire while they wait (`persist`).
+//! A message stays in those keys until it is due and its route has capacity, so that its producer can still count and
+//! cancel it. Then one script moves it (`store::redis`, `lua/take_*.lua`): it is never in both places nor in neither.
+//! Other consumers and other instances may compete for it. `follow` polls and moves, `naming` chooses ids,
+//! `notification` checks keyspace notifications, `persist` keeps waiting bodies from expiring.
 
 mod follow;
 mod naming;
-mod notice;
+mod notification;
 mod persist;
 
 use std::{sync::Arc, time::Duration};
@@ -24,20 +22,20 @@ use crate::{
     store::redis::{DelayQueueKeys, ExternalPlace, connection::Connection},
 };
 
-/// Somebody's keys.
+/// A source of external keys.
 pub struct RedisSets {
     place: ExternalPlace,
-    /// Between two looks while Redis does not tell of changes.
+    /// Longest time between two polls without keyspace notifications.
     poll: Duration,
-    /// The same while it does: a notification may be lost.
+    /// Longest time between two polls with keyspace notifications, which may be lost.
     max_sleep: Duration,
     bells: Bells,
     connection: Arc<Connection>,
 }
 
 impl RedisSets {
-    /// Both of the queue's Redis: `client` tells which database it is, `connection` is for everything. `max_sleep`: between
-    /// two looks while Redis tells of changes.
+    /// `client` and `connection`: of the queue's Redis. `client` gives the number of the database, `connection` runs the
+    /// commands. `max_sleep`: longest time between two polls with keyspace notifications.
     pub fn sorted_set(
         config: &SortedSetConfig,
         client: &Client,
@@ -56,7 +54,7 @@ impl RedisSets {
         Self::new(place, config.poll, client, connection, max_sleep)
     }
 
-    /// As `sorted_set`.
+    /// Arguments as for `sorted_set`.
     pub fn delay_queue(
         config: &DelayQueueConfig,
         client: &Client,
@@ -79,7 +77,7 @@ impl RedisSets {
         source
     }
 
-    /// Key, type, and the command that counts.
+    /// Each key, its type, and the command that counts its members.
     fn parts(&self) -> Vec<(&String, &'static str, &'static str)> {
         match &self.place {
             ExternalPlace::Members { key, .. } | ExternalPlace::Hashes { key, .. } => vec![(key, "zset", "ZCARD")],
@@ -98,7 +96,7 @@ impl Source for RedisSets {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
         let work = async { tokio::join!(self.follow(&intake), self.keep_bodies(&intake)) };
         tokio::select! {
-            // Every move is one script: there is nothing to finish.
+            // Each move is one script, so a stop interrupts none.
             _ = stop.wait_for(|stop| *stop) => {}
             _ = work => {}
         }

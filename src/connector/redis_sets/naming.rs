@@ -1,4 +1,4 @@
-//! What a member is called once it is a message.
+//! The id and the metadata of a member.
 
 use bytes::Bytes;
 
@@ -7,8 +7,8 @@ use crate::{
     store::redis::{ExternalEntry, ExternalPlace},
 };
 
-/// The member itself is the id where it can be one, else its digest. With `again`, any number that was not used
-/// before, it gets another one, for a member that came again while its message is still live.
+/// The id is the member if it is a valid id, else its digest. `again`: a unique number, for a member that was added again
+/// while its message is live. Its id is then another digest.
 pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> ExternalEntry {
     let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse(text).ok());
     let id = match (as_id, again) {
@@ -16,10 +16,10 @@ pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> Extern
         (None, None) => digest(&[key_of(place), &member]),
         (_, Some(number)) => digest(&[key_of(place), &member, &number.to_be_bytes()]),
     };
-    // A payload is no name; and consumers must be able to tell another message from the one that is live.
-    let names = !matches!(place, ExternalPlace::Members { .. }) && again.is_none();
-    let shown = std::str::from_utf8(&member).ok().filter(|text| names && *text != id.as_str());
-    let origin = Origin { id: shown.map(str::to_owned), ..Origin::default() };
+    // A payload is no id. With `again`, consumers must distinguish the message from the live one.
+    let is_id = !matches!(place, ExternalPlace::Members { .. }) && again.is_none();
+    let original_id = std::str::from_utf8(&member).ok().filter(|text| is_id && *text != id.as_str());
+    let origin = Origin { id: original_id.map(str::to_owned), ..Origin::default() };
     let content_type = matches!(place, ExternalPlace::Hashes { .. }).then(|| "application/json".to_owned());
     ExternalEntry { member, id, metadata: Metadata { origin: origin.or_none(), content_type, ..Metadata::default() } }
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_kept_and_payloads_are_not_told_twice() {
+    fn an_original_id_is_kept_and_a_payload_is_not_repeated() {
         let members = ExternalPlace::Members { key: "k".into(), unit: 1 };
         let hashes = ExternalPlace::Hashes { key: "k".into(), unit: 1, prefix: "task".into() };
         let named = entry(&hashes, Bytes::from_static(b"task:1"), None);

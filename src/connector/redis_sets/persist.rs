@@ -1,5 +1,5 @@
-//! A delayqueue's bodies expire an hour after they are due: those of waiting ids lose their expiry, so that an outage
-//! of punctual loses nothing that it has seen.
+//! Removes the expiry of a delayqueue's waiting bodies. They would expire an hour after their due time, and a longer
+//! outage of punctual would lose them.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use crate::{
     },
 };
 
-/// Between two walks: a message lives an hour at least.
-const WALK_INTERVAL: Duration = Duration::from_mins(5);
-/// Until a walk that Redis did not let end is begun anew.
+/// Pause between two scans. A body lives an hour at least.
+const SCAN_INTERVAL: Duration = Duration::from_mins(5);
+/// Pause after a scan that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Ids at once: Redis stands still for a tenth of a millisecond.
+/// Ids of one step. It blocks Redis for 0.1 ms.
 const STEP: usize = 200;
-/// Between two steps: a million bodies take a minute, and Redis a hundredth of its time.
+/// Pause between two steps. A million bodies take a minute, and 1 % of Redis' time.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 
 impl RedisSets {
-    /// Never returns, for a delayqueue.
+    /// Returns at once unless the source is a delayqueue, for which it never returns.
     pub(super) async fn keep_bodies(&self, intake: &Intake) -> Result<(), Stopped> {
         let ExternalPlace::DelayQueue(keys) = &self.place else { return Ok(()) };
         loop {
-            let pause = match self.walk(intake, keys).await {
+            let pause = match self.scan(intake, keys).await {
                 Ok(()) => {
                     intake.running();
-                    WALK_INTERVAL
+                    SCAN_INTERVAL
                 }
                 Err(error) => {
-                    // While Redis is away, whoever moves messages tells it.
+                    // `follow` reports an outage of Redis.
                     if is_denied(&error) && intake.impaired(&format!("bodies may expire: {error}")) {
-                        tracing::warn!(source = intake.name(), %error, "cannot take the expiry off waiting bodies");
+                        tracing::warn!(source = intake.name(), %error, "cannot remove the expiry of waiting bodies");
                     }
                     RETRY_INTERVAL
                 }
@@ -45,7 +45,7 @@ impl RedisSets {
         }
     }
 
-    async fn walk(&self, intake: &Intake, keys: &DelayQueueKeys) -> Result<(), StoreError> {
+    async fn scan(&self, intake: &Intake, keys: &DelayQueueKeys) -> Result<(), StoreError> {
         for set in [&keys.pending, &keys.unack] {
             let mut cursor = 0_u64;
             loop {
@@ -62,7 +62,7 @@ impl RedisSets {
             }
         }
         for list in [&keys.ready, &keys.retry] {
-            // From the left, where ids are put in: those that shift meanwhile are seen twice, none is passed over.
+            // From the left, where ids are pushed: an id that shifts meanwhile is read twice, and none is missed.
             for start in (0..).step_by(STEP) {
                 let mut range = redis::cmd("LRANGE");
                 range.arg(list).arg(start).arg(start + STEP - 1);
@@ -77,7 +77,7 @@ impl RedisSets {
     }
 }
 
-/// Whether it takes a person to change that.
+/// Whether only operators can correct the error.
 fn is_denied(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: "noperm" | "other", .. } | StoreError::WrongType { .. })
 }
@@ -85,7 +85,7 @@ fn is_denied(error: &StoreError) -> bool {
 async fn persist(intake: &Intake, keys: &DelayQueueKeys, ids: &[Vec<u8>]) -> Result<(), StoreError> {
     for step in ids.chunks(STEP) {
         let bodies: Vec<_> = step.iter().map(|id| keys.body(id)).collect();
-        // A route is no part of it: the only error is the store's.
+        // The call names no route, so its error is the store's.
         intake.queue().persist(&bodies).await.map_err(|error| match error {
             crate::queue::QueueError::Store(error) => error,
             other => StoreError::Refused { slug: "persist".into(), text: other.to_string() },

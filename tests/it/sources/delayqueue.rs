@@ -129,7 +129,7 @@ async fn a_user_who_may_not_keep_bodies_from_expiring_is_told_so_and_messages_go
     publish(&mut raw, "now", 1, "0").await;
     receiver.wait_for(1, PATIENCE).await;
     assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
-    assert_eq!(punctual.log().matches("cannot take the expiry off").count(), 1, "{}", punctual.log());
+    assert_eq!(punctual.log().matches("cannot remove the expiry").count(), 1, "{}", punctual.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

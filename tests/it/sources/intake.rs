@@ -8,7 +8,7 @@ use punctual::{
         Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits, State,
     },
     queue::Queue,
-    source::{Entry, Intake, SourceState, Status},
+    source::{Intake, SourceEntry, SourceHealth, SourceState},
     store::{
         ClaimEnd, ClaimRequest, Found, Lease, Partition, Store,
         redis::{
@@ -38,7 +38,7 @@ struct Bench {
     redis: RedisServer,
     store: Arc<RedisStore>,
     queue: Arc<Queue>,
-    status: Arc<Status>,
+    status: Arc<SourceHealth>,
     intake: Intake,
     stop: watch::Sender<bool>,
 }
@@ -53,12 +53,12 @@ impl Bench {
         let store = store(&redis.url(), remember, limits);
         store.register(false).await.expect("nothing is registered yet");
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
-        let (status, (stop, stopping)) = (Arc::new(Status::default()), watch::channel(false));
+        let (status, (stop, stopping)) = (Arc::new(SourceHealth::default()), watch::channel(false));
         let intake = Intake::new(queue.clone(), "in", ROUTE.into(), status.clone(), stopping);
         Self { redis, store, queue, status, intake, stop }
     }
 
-    async fn take(&self, entries: impl IntoIterator<Item = Entry>) {
+    async fn take(&self, entries: impl IntoIterator<Item = SourceEntry>) {
         let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect())).await;
         taken.expect("nothing is in the way").expect("nobody stops it");
     }
@@ -141,12 +141,12 @@ fn message(id: MessageId, due: Due, on_conflict: OnConflict) -> NewMessage {
     NewMessage { id, due, payload: "payload".into(), metadata: Metadata::default(), on_conflict, record: None }
 }
 
-fn schedule(text: &str, offset: u64, due: Due) -> Entry {
-    Entry::Schedule(NewMessage { record: Some(at(offset)), ..message(id(text), due, OnConflict::Replace) })
+fn schedule(text: &str, offset: u64, due: Due) -> SourceEntry {
+    SourceEntry::Schedule(NewMessage { record: Some(at(offset)), ..message(id(text), due, OnConflict::Replace) })
 }
 
-fn tombstone(text: &str, offset: u64) -> Entry {
-    Entry::Cancel(Cancellation { record: Some(at(offset)), ..id(text).into() })
+fn tombstone(text: &str, offset: u64) -> SourceEntry {
+    SourceEntry::Cancel(Cancellation { record: Some(at(offset)), ..id(text).into() })
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn a_key_that_is_used_anew_has_its_own_id_which_a_tombstone_cancels() {
     // The topic was made anew.
     let anew = LogRecord { place: "t:0".into(), offset: 0, timestamp: 5000 };
     let message = NewMessage { record: Some(anew), ..message(id("key"), Due::NOW, OnConflict::Replace) };
-    bench.take([Entry::Schedule(message)]).await;
+    bench.take([SourceEntry::Schedule(message)]).await;
     assert_eq!(bench.delivered().await, ["key"]);
 }
 
@@ -245,7 +245,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
 async fn a_waiting_id_with_another_time_is_another_message_and_a_delay_only_counts_anew() {
     let bench = Bench::start(None).await;
     let time = |millis| Due::At(UnixMillis::new(millis).expect("below 2^53"));
-    let keep = |text, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
+    let keep = |text, due| SourceEntry::Schedule(message(id(text), due, OnConflict::Keep));
     let far = 1 << 50;
     bench.take([keep("at", time(far)), keep("after", HOUR)]).await;
     for _ in 0..2 {
@@ -259,7 +259,7 @@ async fn a_waiting_id_with_another_time_is_another_message_and_a_delay_only_coun
     // Too large: a dead letter, whatever its time.
     let large = NewMessage { payload: vec![0; 1001].into(), ..message(id("large"), time(far), OnConflict::Keep) };
     for _ in 0..3 {
-        bench.take([Entry::Schedule(large.clone())]).await;
+        bench.take([SourceEntry::Schedule(large.clone())]).await;
         assert_eq!(bench.live().await, 4);
     }
 }
@@ -291,8 +291,8 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
 #[tokio::test]
 async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_hides() {
     let too_large = |offset| {
-        let Entry::Schedule(message) = schedule("key", offset, HOUR) else { unreachable!("it is one") };
-        Entry::Schedule(NewMessage { payload: vec![b'x'; 1001].into(), ..message })
+        let SourceEntry::Schedule(message) = schedule("key", offset, HOUR) else { unreachable!("it is one") };
+        SourceEntry::Schedule(NewMessage { payload: vec![b'x'; 1001].into(), ..message })
     };
     let tombstone = |offset| tombstone("key", offset);
     for (entries, pending) in [
@@ -314,7 +314,7 @@ async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_h
 async fn a_delay_beyond_the_limit_makes_a_dead_letter_once_and_the_others_of_its_batch_are_taken() {
     let limits = RouteLimits { delay: Some(Duration::from_mins(59)), ..RouteLimits::default() };
     let bench = Bench::start_limited(Some(REMEMBER), limits).await;
-    let kept = |text: &str, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
+    let kept = |text: &str, due| SourceEntry::Schedule(message(id(text), due, OnConflict::Keep));
     let soon = Due::After(1_800_000);
     // The second time it is read again.
     for _ in 0..2 {
@@ -345,12 +345,12 @@ async fn without_a_memory_only_what_waits_is_known() {
 #[tokio::test]
 async fn what_takes_several_calls_is_scheduled_whole_though_some_of_it_is_invalid() {
     let bench = Bench::start(None).await;
-    let keep = |n: usize| Entry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
+    let keep = |n: usize| SourceEntry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
     let mut entries: Vec<_> = (0..2500).map(keep).collect();
     for n in [0, 1200] {
         let large =
             NewMessage { payload: vec![0; 1001].into(), ..message(id(&format!("l{n}")), HOUR, OnConflict::Keep) };
-        entries.insert(n, Entry::Schedule(large));
+        entries.insert(n, SourceEntry::Schedule(large));
     }
     bench.take(entries).await;
     let stats = bench.queue.stats(ROUTE).await.expect("numbers");
@@ -361,7 +361,7 @@ async fn what_takes_several_calls_is_scheduled_whole_though_some_of_it_is_invali
 async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it() {
     let bench = Bench::start(None).await;
     let with = |payload: &'static str| {
-        Entry::Schedule(NewMessage { payload: payload.into(), ..message(id("a"), Due::NOW, OnConflict::Keep) })
+        SourceEntry::Schedule(NewMessage { payload: payload.into(), ..message(id("a"), Due::NOW, OnConflict::Keep) })
     };
     bench.take([with("first")]).await;
     let leases = bench.claim().await;

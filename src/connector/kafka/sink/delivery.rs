@@ -1,4 +1,4 @@
-//! Some messages of a batch through one producer: all are handed over, then their results awaited.
+//! Sends messages of a batch through one producer, and awaits their results.
 
 use std::borrow::Cow;
 
@@ -15,25 +15,25 @@ use tokio::{
 };
 
 use super::{
-    context::{Concluded, Failure, Ticket},
-    producer::Live,
+    callbacks::{DeliveryFailure, RecordOpaque, RecordResult},
+    producer::LiveProducer,
     restored,
 };
-use crate::sink::Delivery;
+use crate::{connector::headers, sink::Delivery};
 
-/// Until a full queue is looked at again. librdkafka does not tell when there is room.
+/// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Sends those of `batch` that `indices` name, each to its topic of `topics`. Calls `conclude` once for each whose
-/// result came before the deadline; returns the others.
-/// What waits in librdkafka is bounded by its queue (`queue.buffering.max.*`): while it is full, this waits.
+/// Sends the messages of `batch` at `indices`, each to its topic of `topics`. Calls `report_result` for each result that
+/// comes before `deadline`. Returns the indices without a result. Waits while the queue of librdkafka
+/// (`queue.buffering.max.*`) is full.
 pub async fn deliver(
-    live: &Live,
+    live: &LiveProducer,
     topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
     deadline: Instant,
-    mut conclude: impl FnMut(Concluded) + Send,
+    mut report_result: impl FnMut(RecordResult) + Send,
 ) -> Vec<usize> {
     let (results, mut reported) = mpsc::unbounded_channel();
     let mut open = vec![false; batch.len()];
@@ -41,37 +41,37 @@ pub async fn deliver(
         open[*index] = true;
     }
     let producing = produce(live, topics, batch, indices, results);
-    let concluding = async {
-        // It ends when every ticket is back.
-        while let Some(concluded) = reported.recv().await {
-            open[concluded.index] = false;
-            conclude(concluded);
+    let reporting = async {
+        // The channel closes when all opaques are dropped.
+        while let Some(result) = reported.recv().await {
+            open[result.index] = false;
+            report_result(result);
         }
     };
-    // What is left has its time over; what it comes to, the sink says.
-    let _ = timeout_at(deadline, join(producing, concluding)).await;
+    // The caller reports the timeouts.
+    let _ = timeout_at(deadline, join(producing, reporting)).await;
     open.iter().enumerate().filter_map(|(index, open)| open.then_some(index)).collect()
 }
 
 async fn produce(
-    live: &Live,
+    live: &LiveProducer,
     topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
-    results: UnboundedSender<Concluded>,
+    results: UnboundedSender<RecordResult>,
 ) {
     for index in indices {
         let key = restored::key(&batch[index].metadata);
-        let ticket = Ticket { index, results: results.clone() };
-        let mut record = record(&topics[index], &batch[index], key.as_deref(), ticket);
+        let opaque = RecordOpaque { index, results: results.clone() };
+        let mut record = record(&topics[index], &batch[index], key.as_deref(), opaque);
         while let Err((error, refused)) = live.producer().send(record) {
             let code = match error {
                 KafkaError::MessageProduction(code) => code,
-                // The topic holds a NUL.
+                // The name of the topic has a NUL.
                 _ => RDKafkaErrorCode::InvalidTopic,
             };
             if code != RDKafkaErrorCode::QueueFull {
-                refused.delivery_opaque.conclude(None, Err(Failure { code, local: true }));
+                refused.delivery_opaque.report(None, Err(DeliveryFailure { code, is_local: true }));
                 break;
             }
             record = refused;
@@ -80,35 +80,34 @@ async fn produce(
     }
 }
 
-/// librdkafka copies all of it. An empty payload is an empty value, not a tombstone.
+/// librdkafka copies key, value and headers. An empty payload is an empty value, not a tombstone.
 fn record<'a>(
     topic: &'a str,
     delivery: &'a Delivery,
     key: Option<&'a [u8]>,
-    ticket: Ticket,
-) -> BaseRecord<'a, [u8], [u8], Box<Ticket>> {
-    let mut record = BaseRecord::with_opaque_to(topic, Box::new(ticket)).payload(Bytes::as_ref(&delivery.payload));
+    opaque: RecordOpaque,
+) -> BaseRecord<'a, [u8], [u8], Box<RecordOpaque>> {
+    let mut record = BaseRecord::with_opaque_to(topic, Box::new(opaque)).payload(Bytes::as_ref(&delivery.payload));
     if let Some(key) = key {
         record = record.key(key);
     }
-    record.headers(headers(delivery))
+    record.headers(record_headers(delivery))
 }
 
-/// The user's, those that a source took and that fit nowhere else, then ours.
-fn headers(delivery: &Delivery) -> OwnedHeaders {
-    let users = &delivery.metadata.headers;
+/// The headers of the message, those of its origin, then those of punctual.
+fn record_headers(delivery: &Delivery) -> OwnedHeaders {
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
     let ours = [
-        ("punctual-id", delivery.shown_id()),
-        ("punctual-route", &delivery.route),
-        ("punctual-attempt", &attempt),
-        ("punctual-due", &due),
+        (headers::ID, delivery.shown_id()),
+        (headers::ROUTE, &delivery.route),
+        (headers::ATTEMPT, &attempt),
+        (headers::DUE, &due),
     ];
     let content_type = delivery.metadata.content_type.as_deref().map(|text| ("content-type", text));
-    let users = users.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let given = delivery.metadata.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let text = |(key, value)| Header { key, value: Some(value) };
-    let headers = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
-    let headers = users.chain(content_type).map(text).fold(headers, OwnedHeaders::insert);
-    let headers = restored::headers(&delivery.metadata, headers);
-    ours.map(text).into_iter().fold(headers, OwnedHeaders::insert)
+    let all = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
+    let all = given.chain(content_type).map(text).fold(all, OwnedHeaders::insert);
+    let all = restored::headers(&delivery.metadata, all);
+    ours.map(text).into_iter().fold(all, OwnedHeaders::insert)
 }

@@ -1,4 +1,4 @@
-//! The partitions of the sink's topics: their names as failure domains, and how many a topic has.
+//! The partitions of the sink's topics: their names as failure domains, and their number.
 
 use std::{
     collections::HashMap,
@@ -9,29 +9,29 @@ use std::{
 use rdkafka::producer::Producer as _;
 use tokio::{runtime::Handle, time::Instant};
 
-use super::producer::Live;
+use super::producer::LiveProducer;
 use crate::sink::Domain;
 
-/// Topics that are remembered, with their partitions: some ten KiB of each at most.
+/// Most topics that are kept. One with its partitions takes some ten KiB at most.
 const MAX_TOPICS: usize = 1000;
-/// Least time between two questions about a topic: partitions are added by hand.
-const LEARN_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest time for an answer.
-const LEARN_TIMEOUT: Duration = Duration::from_secs(4);
+/// Shortest time between two requests about a topic: operators add partitions, so the number seldom changes.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest wait for the metadata of a topic.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[derive(Default)]
-pub struct Domains(Mutex<HashMap<Box<str>, Topic>>);
+pub struct PartitionDomains(Mutex<HashMap<Box<str>, TopicEntry>>);
 
 #[derive(Default)]
-struct Topic {
+struct TopicEntry {
     /// By partition.
     names: Vec<Option<Domain>>,
-    /// Unknown until asked for.
+    /// Number of partitions, once a broker has answered.
     partitions: Option<usize>,
-    asked: Option<Instant>,
+    requested: Option<Instant>,
 }
 
-impl Domains {
+impl PartitionDomains {
     /// `TOPIC/PARTITION`
     pub fn name(&self, topic: &str, partition: usize) -> Domain {
         let mut topics = self.topics();
@@ -42,26 +42,26 @@ impl Domains {
         Arc::clone(names[partition].get_or_insert_with(|| format!("{topic}/{partition}").into()))
     }
 
-    /// How many partitions a topic has; `None` while that is not known.
+    /// The number of partitions of a topic; `None` while it is unknown.
     pub fn partitions(&self, topic: &str) -> Option<usize> {
         self.topics().get(topic)?.partitions
     }
 
-    /// Asks for the number of partitions, unless that was done a moment ago. Returns at once.
-    pub fn learn(self: &Arc<Self>, live: &Arc<Live>, topic: &str) {
+    /// Requests the number of partitions, at most once per `REFRESH_INTERVAL`. Returns at once.
+    pub fn refresh(self: &Arc<Self>, live: &Arc<LiveProducer>, topic: &str) {
         let Ok(runtime) = Handle::try_current() else { return };
         {
             let mut topics = self.topics();
-            let asked = &mut entry(&mut topics, topic).asked;
-            if asked.is_some_and(|asked| asked.elapsed() < LEARN_INTERVAL) {
+            let requested = &mut entry(&mut topics, topic).requested;
+            if requested.is_some_and(|requested| requested.elapsed() < REFRESH_INTERVAL) {
                 return;
             }
-            *asked = Some(Instant::now());
+            *requested = Some(Instant::now());
         }
         let (domains, live, topic) = (Arc::clone(self), Arc::clone(live), topic.to_owned());
         runtime.spawn_blocking(move || {
-            // Without an answer what was known before stands.
-            let Ok(metadata) = live.producer().client().fetch_metadata(Some(&topic), LEARN_TIMEOUT) else { return };
+            // Without an answer the number that is known stays.
+            let Ok(metadata) = live.producer().client().fetch_metadata(Some(&topic), REFRESH_TIMEOUT) else { return };
             let found = metadata.topics().iter().find(|found| found.name() == topic);
             if let Some(count) = found.map(|found| found.partitions().len()).filter(|count| *count > 0) {
                 entry(&mut domains.topics(), &topic).partitions = Some(count);
@@ -69,17 +69,17 @@ impl Domains {
         });
     }
 
-    fn topics(&self) -> MutexGuard<'_, HashMap<Box<str>, Topic>> {
+    fn topics(&self) -> MutexGuard<'_, HashMap<Box<str>, TopicEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn entry<'a>(topics: &'a mut HashMap<Box<str>, Topic>, topic: &str) -> &'a mut Topic {
+fn entry<'a>(topics: &'a mut HashMap<Box<str>, TopicEntry>, topic: &str) -> &'a mut TopicEntry {
     if !topics.contains_key(topic) {
         if topics.len() >= MAX_TOPICS {
             topics.clear();
         }
-        topics.insert(topic.into(), Topic::default());
+        topics.insert(topic.into(), TopicEntry::default());
     }
-    topics.get_mut(topic).expect("it is there")
+    topics.get_mut(topic).expect("the topic was inserted")
 }

@@ -1,15 +1,15 @@
-//! What an error code of a delivery says: the only place where Kafka's codes are classified.
+//! Classifies the error codes of a delivery. No other file does.
 //!
-//! Sources: the error codes of the Kafka protocol (<https://kafka.apache.org/protocol#protocol_error_codes>) and
-//! those that librdkafka adds (`rd_kafka_resp_err_t` in rdkafka.h, its local ones). librdkafka has retried on its
-//! own, for as long as `message.timeout.ms` lets it, whatever the protocol calls retriable.
+//! Sources: the error codes of the Kafka protocol (<https://kafka.apache.org/protocol#protocol_error_codes>) and the
+//! local codes of librdkafka (`rd_kafka_resp_err_t` in rdkafka.h). librdkafka has retried every code that the protocol
+//! calls retriable, for up to `message.timeout.ms`.
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 
 use crate::sink::Outcome;
 
-/// This record is what the broker, or librdkafka before it, cannot take. A topic that is configured was checked when
-/// it was read, so an invalid name was made for this message alone.
+/// The broker or librdkafka refuses this record. The configuration check refuses invalid topic names, so the message has
+/// named an invalid topic.
 const REJECTED: [Code; 7] = [
     Code::MessageSizeTooLarge,
     Code::MessageBatchTooLarge,
@@ -20,7 +20,7 @@ const REJECTED: [Code; 7] = [
     Code::InvalidTopic,
 ];
 
-/// No broker was reached, or it went away.
+/// No broker was reached, or its connection was lost.
 const UNREACHED: [Code; 10] = [
     Code::BrokerTransportFailure,
     Code::AllBrokersDown,
@@ -34,15 +34,15 @@ const UNREACHED: [Code; 10] = [
     Code::ListenerNotFound,
 ];
 
-/// librdkafka waited in vain for a broker, or a broker for its replicas.
+/// librdkafka timed out waiting for a broker, or a broker waiting for its replicas.
 const LATE: [Code; 5] =
     [Code::MessageTimedOut, Code::OperationTimedOut, Code::RequestTimedOut, Code::TimedOutQueue, Code::QueueFull];
 
-/// The topic is not there.
+/// The topic or partition does not exist.
 const NO_TOPIC: [Code; 4] =
     [Code::UnknownTopic, Code::UnknownTopicOrPartition, Code::UnknownTopicId, Code::UnknownPartition];
 
-/// The cluster cannot take anything now: no leader, too few replicas, a broken disk.
+/// The cluster cannot accept writes at present: no leader, too few replicas, a broken disk.
 const NOT_READY: [Code; 17] = [
     Code::LeaderNotAvailable,
     Code::NotLeaderForPartition,
@@ -63,7 +63,7 @@ const NOT_READY: [Code; 17] = [
     Code::NotCoordinator,
 ];
 
-/// We are not let in.
+/// Authentication or authorization failed.
 const FORBIDDEN: [Code; 9] = [
     Code::SSL,
     Code::Authentication,
@@ -76,7 +76,7 @@ const FORBIDDEN: [Code; 9] = [
     Code::TransactionalIdAuthorizationFailed,
 ];
 
-/// Broker and client do not fit together, which is the same for every message; or their clocks do not.
+/// Versions, features or clocks of broker and client do not match. This concerns every message alike.
 const MISMATCH: [Code; 5] = [
     Code::UnsupportedFeature,
     Code::UnsupportedVersion,
@@ -85,7 +85,7 @@ const MISMATCH: [Code; 5] = [
     Code::InvalidTimestamp,
 ];
 
-/// The producer has to start anew; what it held was given up.
+/// The producer must be created again. It dropped its queued messages.
 const GIVEN_UP: [Code; 13] = [
     Code::Fatal,
     Code::Fenced,
@@ -102,10 +102,10 @@ const GIVEN_UP: [Code; 13] = [
     Code::CriticalSystemResource,
 ];
 
-/// Says nothing about the message.
+/// The error says nothing about the message.
 const UNAVAILABLE: [&[Code]; 7] = [&UNREACHED, &LATE, &NO_TOPIC, &NOT_READY, &FORBIDDEN, &MISMATCH, &GIVEN_UP];
 
-/// `error`: the text for a person.
+/// `error`: the text for operators.
 pub fn outcome(code: Code, error: String) -> Outcome {
     if REJECTED.contains(&code) {
         Outcome::Rejected { error }
@@ -114,17 +114,17 @@ pub fn outcome(code: Code, error: String) -> Outcome {
     } else if code == Code::ThrottlingQuotaExceeded {
         Outcome::Throttled { error, retry_after: None }
     } else {
-        // PolicyViolation, Unknown, and all that a producer is not known to meet: an attempt like any other.
+        // PolicyViolation, Unknown, and codes that producers are not known to receive. The attempt counts.
         Outcome::Failed { error, retry_after: None }
     }
 }
 
-/// Whether it says something about the topic, and nothing about the cluster.
+/// Whether the code concerns the topic alone, not the cluster.
 pub fn concerns_topic(code: Code) -> bool {
     NO_TOPIC.contains(&code) || code == Code::TopicAuthorizationFailed
 }
 
-/// Whether another record of the same batch may be the reason: brokers judge a batch as a whole.
+/// Whether another record of the same batch may be the cause: brokers accept or refuse a batch as a whole.
 pub fn may_be_another_record(code: Code) -> bool {
     REJECTED.contains(&code)
 }

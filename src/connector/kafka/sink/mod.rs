@@ -1,17 +1,17 @@
 //! A Kafka topic: each message is a record, confirmed by all in-sync replicas of its partition.
 //!
-//! `settings` makes librdkafka's properties, `producer` keeps the live producer, `polled` has the thread for its
-//! callbacks, `delivery` hands records over and awaits their results, `restored` has what a Kafka source took that is
-//! no text, `context` is what librdkafka calls back, `errors` says what a code means.
+//! `settings` has librdkafka's properties, `producer` the live producer, `polled` the thread for its callbacks
+//! (`callbacks`). `delivery` sends records and awaits their results, `restored` decodes binary keys and headers,
+//! `errors` classifies error codes.
 //!
-//! librdkafka puts records into batches, and a broker takes or refuses a batch as a whole, for one bad record or for
-//! the sum of them. So what a broker rejects is sent once more, each record alone; only that answer is final.
+//! librdkafka puts records into batches. A broker accepts or refuses a batch as a whole, because of one record or of the
+//! total size. So a rejected record is sent once more in a batch of its own; only that result is final.
 //!
-//! A partition is what fails alone: `domains` names them, and `murmur2` tells beforehand where a key leads to.
+//! The failure domain is the partition: `domains` has their names, `murmur2` computes the partition of a key.
 //!
-//! Where each message names its topic, a topic that is not there is the failure of its messages; the others go on.
+//! If each message names its topic, a missing topic fails its own messages only.
 
-mod context;
+mod callbacks;
 mod delivery;
 mod domains;
 mod errors;
@@ -36,12 +36,12 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use self::{
-    context::{Concluded, Failure},
-    domains::Domains,
-    producer::{Live, Producer},
+    callbacks::{DeliveryFailure, RecordResult},
+    domains::PartitionDomains,
+    producer::{LiveProducer, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{config::KafkaSinkConfig, sink::Outcome};
+use crate::{config::KafkaSinkConfig, connector::kafka::blocking, sink::Outcome};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,18 +49,18 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct KafkaSink {
     config: KafkaSinkConfig,
     shared: Producer,
-    /// For records that may have been rejected for others in their batch; made when it is first needed.
+    /// Sends rejected records again, each in a batch of its own. Created on first use.
     solo: OnceLock<Result<Producer, String>>,
-    domains: Arc<Domains>,
-    /// Whether a key's partition is that of Java's producer.
+    domains: Arc<PartitionDomains>,
+    /// Whether librdkafka chooses the partition of a key as the Java producer does.
     is_murmur2: bool,
 }
 
 impl KafkaSink {
-    /// Connects in the background, and again whenever it must.
+    /// Connects and reconnects in the background.
     ///
     /// # Errors
-    /// Which settings librdkafka does not take.
+    /// The settings that librdkafka rejects.
     pub fn new(config: &KafkaSinkConfig) -> Result<Self, String> {
         let settings = settings::producer(config);
         let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
@@ -73,15 +73,15 @@ impl KafkaSink {
             let kafka = name(&self.config);
             tracing::warn!(
                 kafka,
-                "a batch was rejected, its records are sent one by one; if the topic takes smaller batches than \
-                 librdkafka sends, set its `batch.size` under `options`"
+                "a batch was rejected; its records are sent one by one. If the topic accepts only smaller batches than \
+                 librdkafka sends, set `batch.size` under `options`"
             );
             Producer::new(settings::solo_producer(&self.config), kafka)
         });
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The topic of each, and the indices of those that may go there; the others are reported.
+    /// The topic of each message, and the indices of the messages that may be sent. The others are reported.
     fn topics(&self, batch: &[Delivery], report: &Report) -> (Vec<Cow<'_, str>>, Vec<usize>) {
         let mut indices = Vec::with_capacity(batch.len());
         let topics = batch.iter().enumerate().map(|(index, delivery)| {
@@ -99,8 +99,9 @@ impl KafkaSink {
         (topics.collect(), indices)
     }
 
-    /// Returns what a broker rejected, which is to be sent again alone, unless `last`.
-    async fn pass(
+    /// Sends and reports the messages at `indices`. Returns, unreported, those to send again in batches of their own. With
+    /// `last` there are none.
+    async fn send_through(
         &self,
         producer: Result<&Producer, String>,
         (batch, topics): (&[Delivery], &[Cow<'_, str>]),
@@ -121,40 +122,40 @@ impl KafkaSink {
                 return Vec::new();
             }
         };
-        let mut doubtful = Vec::new();
+        let mut rejected = Vec::new();
         let failed = |index: usize, domain: Option<Domain>, code| {
-            // Without a broker, every partition is in trouble.
-            let domain = domain.filter(|_| !live.producer().client().context().all_down());
+            // With all brokers down, the failure concerns the sink, not one partition.
+            let domain = domain.filter(|_| !live.producer().client().context().reports.all_down());
             if domain.is_some() {
-                // From now on it will be asked where messages lead to.
-                self.domains.learn(&live, &topics[index]);
+                // The breaker asks for the domains of later messages.
+                self.domains.refresh(&live, &topics[index]);
             }
             report.outcome_in(index, domain, self.outcome(code, &topics[index], &live));
         };
-        let conclude = |Concluded { index, partition, result }: Concluded| {
+        let report_result = |RecordResult { index, partition, result }: RecordResult| {
             let domain = || partition.map(|partition| self.domains.name(&topics[index], partition));
             match result {
                 Ok(()) => report.outcome_in(index, domain(), Outcome::Confirmed),
-                Err(Failure { code, local: false }) if !last && errors::may_be_another_record(code) => {
-                    doubtful.push(index);
+                Err(DeliveryFailure { code, is_local: false }) if !last && errors::may_be_another_record(code) => {
+                    rejected.push(index);
                 }
-                Err(Failure { code, .. }) => failed(index, domain(), code),
+                Err(DeliveryFailure { code, .. }) => failed(index, domain(), code),
             }
         };
-        for index in delivery::deliver(&live, topics, batch, indices, deadline, conclude).await {
+        for index in delivery::deliver(&live, topics, batch, indices, deadline, report_result).await {
             failed(index, self.domain_in(&topics[index], &batch[index]), RDKafkaErrorCode::OperationTimedOut);
         }
-        doubtful
+        rejected
     }
 
-    /// As far as it is known how many partitions the topic has.
+    /// `None` while the number of partitions is unknown, or if the key does not decide the partition.
     fn domain_in(&self, topic: &str, delivery: &Delivery) -> Option<Domain> {
         let key = restored::key(&delivery.metadata).filter(|key| self.is_murmur2 && !key.is_empty())?;
         let partitions = self.domains.partitions(topic)?;
         Some(self.domains.name(topic, murmur2::partition(&key, partitions)))
     }
 
-    fn outcome(&self, code: RDKafkaErrorCode, topic: &str, live: &Live) -> Outcome {
+    fn outcome(&self, code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> Outcome {
         let error = text(code, topic, live);
         if self.config.topic.as_constant().is_none() && errors::concerns_topic(code) {
             return Outcome::Failed { error, retry_after: None };
@@ -172,8 +173,8 @@ impl Sink for KafkaSink {
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         let (route, metadata) = (&delivery.route, &delivery.metadata);
         let topic = self.config.topic.render_allowed(&self.config.allow, route, metadata).ok()?;
-        // More partitions may have been added.
-        self.domains.learn(&self.shared.get().ok()?, &topic);
+        // Operators may have added partitions.
+        self.domains.refresh(&self.shared.get().ok()?, &topic);
         self.domain_in(&topic, delivery)
     }
 
@@ -181,20 +182,19 @@ impl Sink for KafkaSink {
         let until = (Instant::now() + self.config.timeout, &report);
         let (topics, indices) = self.topics(&batch, &report);
         let all = (&*batch, &*topics);
-        let doubtful = self.pass(Ok(&self.shared), all, indices, false, until).await;
-        if !doubtful.is_empty() {
-            self.pass(self.solo(), all, doubtful, true, until).await;
+        let rejected = self.send_through(Ok(&self.shared), all, indices, false, until).await;
+        if !rejected.is_empty() {
+            self.send_through(self.solo(), all, rejected, true, until).await;
         }
     }
 
-    /// Asks a broker for the topic. Where brokers create topics by themselves, that creates it, as sending would.
-    /// Where the messages name it, any answer will do.
+    /// Looks up the topic. Brokers that create topics automatically create it then, as sending would. If the messages
+    /// name the topic, any answer of a broker suffices.
     async fn check(&self) -> Result<(), String> {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);
         let limit = self.config.timeout.min(CHECK_TIMEOUT);
-        let asked = tokio::task::spawn_blocking(move || ask(&live, topic.as_deref(), limit));
-        asked.await.unwrap_or_else(|panic| Err(panic.to_string()))
+        blocking(move || check_topic(&live, topic.as_deref(), limit)).await.unwrap_or_else(Err)
     }
 
     async fn close(&self) {
@@ -206,9 +206,9 @@ impl Sink for KafkaSink {
 }
 
 /// Blocks for `limit` at most.
-fn ask(live: &Live, topic: Option<&str>, limit: Duration) -> Result<(), String> {
+fn check_topic(live: &LiveProducer, topic: Option<&str>, limit: Duration) -> Result<(), String> {
     let error = match live.producer().client().fetch_metadata(topic, limit) {
-        // Of all topics, some may well be in trouble.
+        // Errors of single topics do not count when all topics are looked up.
         Ok(_) if topic.is_none() => return Ok(()),
         Ok(metadata) => match metadata.topics().iter().find_map(MetadataTopic::error) {
             Some(error) => RDKafkaErrorCode::from(error),
@@ -220,10 +220,10 @@ fn ask(live: &Live, topic: Option<&str>, limit: Duration) -> Result<(), String> 
     Err(text(error, topic.unwrap_or("of the message"), live))
 }
 
-/// Names the likely cause when the code itself says no more than that nobody answered.
-fn text(code: RDKafkaErrorCode, topic: &str, live: &Live) -> String {
-    let silent = matches!(errors::outcome(code, String::new()), Outcome::Unavailable { .. });
-    match live.cause().filter(|_| silent) {
+/// Adds the likely cause if the code only says that the destination is unavailable.
+fn text(code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> String {
+    let is_unavailable = matches!(errors::outcome(code, String::new()), Outcome::Unavailable { .. });
+    match live.cause().filter(|_| is_unavailable) {
         Some(cause) => format!("topic {topic}: {code}: {cause}"),
         None => format!("topic {topic}: {code}"),
     }

@@ -1,5 +1,5 @@
-//! The partition of a key as Java's producer computes it, and librdkafka with the partitioners `murmur2` and
-//! `murmur2_random`: its hash of 32 bits, with a seed of Kafka's own.
+//! The partition of a key by the 32-bit murmur2 hash with Kafka's seed. The Java producer and librdkafka's partitioners
+//! `murmur2` and `murmur2_random` compute it the same way.
 
 const SEED: u32 = 0x9747_b28c;
 const M: u32 = 0x5bd1_e995;
@@ -12,7 +12,7 @@ pub fn partition(key: &[u8], partitions: usize) -> usize {
 }
 
 fn hash(data: &[u8]) -> u32 {
-    // It wraps where a key has 4 GiB.
+    // The length of a key of 4 GiB or more wraps.
     #[expect(clippy::cast_possible_truncation, reason = "as the other implementations do")]
     let mut hash = SEED ^ data.len() as u32;
     let mut words = data.chunks_exact(4);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_kafkas_own_tests() {
+    fn hashes_equal_the_vectors_of_kafkas_tests() {
         // UtilsTest.testMurmur2 of Apache Kafka.
         for (key, expected) in [
             ("21", -973_932_308_i32),

@@ -1,4 +1,4 @@
-//! A producer with a thread that serves its callbacks.
+//! A producer with a thread that runs its callbacks.
 
 use std::{
     io,
@@ -13,23 +13,23 @@ use std::{
 
 use rdkafka::producer::BaseProducer;
 
-use super::context::Context;
+use super::callbacks::ProducerCallbacks;
 
-/// How soon the thread notices that it should end; events it serves at once. rdkafka's own `ThreadedProducer` has
-/// 100 ms, and because it spins through the last millisecond of each, that shows as CPU of an idle process.
+/// Longest time until the thread notices a stop. Callbacks run at once. rdkafka's `ThreadedProducer` polls for 100 ms and
+/// spins through the last millisecond of each poll: an idle process would use CPU time.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Dropping it blocks for a second or two.
+/// Its drop blocks for one to two seconds.
 pub struct PolledProducer {
-    producer: Arc<BaseProducer<Context>>,
+    producer: Arc<BaseProducer<ProducerCallbacks>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PolledProducer {
     /// # Errors
-    /// When there can be no thread.
-    pub fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
+    /// When the thread cannot be spawned.
+    pub fn new(producer: BaseProducer<ProducerCallbacks>) -> io::Result<Self> {
         let (producer, stop) = (Arc::new(producer), Arc::new(AtomicBool::new(false)));
         let (polled, stopped) = (producer.clone(), stop.clone());
         let thread = thread::Builder::new().name("kafka-callbacks".into()).spawn(move || {
@@ -42,7 +42,7 @@ impl PolledProducer {
 }
 
 impl Deref for PolledProducer {
-    type Target = BaseProducer<Context>;
+    type Target = BaseProducer<ProducerCallbacks>;
 
     fn deref(&self) -> &Self::Target {
         &self.producer
@@ -53,7 +53,7 @@ impl Drop for PolledProducer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has told of its panic.
+            // The panic hook has reported a panic.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,11 @@
-//! The producer of librdkafka: one at a time, made anew when it has failed for good.
+//! The live producer of librdkafka, created again after a fatal error.
 //!
-//! An idempotent producer ends with a "fatal error" when it can no longer tell what the broker has (its state there
-//! was lost) or may not be idempotent. What it still held was reported as failed.
+//! An idempotent producer ends with a fatal error when the broker has lost its state or denies it idempotence. librdkafka
+//! reports its queued messages as failed.
 //!
-//! librdkafka never forgets a topic that it has once sent to: it keeps the topic and each of its partitions in memory,
-//! and asks for all of them again every few minutes. So where messages name their topics, a producer that has seen many
-//! of them is made anew, too; what is on its way in the old one ends there.
+//! librdkafka keeps every topic that it has sent to in memory, with each partition, and requests their metadata every few
+//! minutes. So a producer is also replaced after many topics, if messages name them. Records in flight finish in the old
+//! producer.
 
 use std::{
     collections::HashSet,
@@ -19,47 +19,48 @@ use rdkafka::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{context::Context, polled::PolledProducer};
+use super::{callbacks::ProducerCallbacks, polled::PolledProducer};
 use crate::connector::kafka::made;
 
-/// Least time between two producers: where none can work, each would fail at once.
+/// Shortest time between the creation of two producers. A new one may fail at once again.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
-/// Topics of one producer: each takes some KiB beside its partitions', and no cluster minds being asked for as many. It
-/// may be exceeded by what is sent within `REBUILD_INTERVAL`.
+/// Topics of one producer. Each takes some KiB, and metadata requests of this size are no load for a cluster. Batches
+/// within `REBUILD_INTERVAL` may exceed it.
 const MAX_TOPICS: usize = 1000;
-/// Longest wait for the threads of a producer to end. What was sent has been reported before.
+/// Longest wait for the threads of a producer to end. All results were reported before.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct Producer {
     settings: ClientConfig,
-    /// For the logs.
+    /// Brokers and topic, for the logs.
     name: String,
-    current: Mutex<Current>,
+    current: Mutex<CurrentProducer>,
 }
 
-struct Current {
+struct CurrentProducer {
     /// `None` once closed.
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveProducer>>,
     made: Instant,
-    /// Those that messages have named since.
+    /// The topics that messages have named since `made`.
     topics: HashSet<Box<str>>,
 }
 
-/// Dropping a producer blocks, so another thread does that.
-pub struct Live(Option<PolledProducer>);
+/// A producer whose drop does not block: another thread drops the inner one.
+pub struct LiveProducer(Option<PolledProducer>);
 
-impl Live {
-    pub fn producer(&self) -> &BaseProducer<Context> {
-        self.0.as_ref().expect("only taken when it is dropped")
+impl LiveProducer {
+    pub fn producer(&self) -> &BaseProducer<ProducerCallbacks> {
+        self.0.as_ref().expect("only taken on drop")
     }
 
+    /// The fatal error, or the latest connection error.
     pub fn cause(&self) -> Option<String> {
         let client = self.producer().client();
-        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().cause())
+        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().reports.cause())
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveProducer {
     fn drop(&mut self) {
         let producer = self.0.take();
         std::thread::spawn(move || drop(producer));
@@ -70,23 +71,23 @@ impl Producer {
     /// Connects in the background.
     ///
     /// # Errors
-    /// Which settings librdkafka does not take.
+    /// The settings that librdkafka rejects.
     pub fn new(settings: ClientConfig, name: String) -> Result<Self, String> {
-        let current = Mutex::new(Current::new(make(&settings, &name)?));
+        let current = Mutex::new(CurrentProducer::new(make(&settings, &name)?));
         Ok(Self { settings, name, current })
     }
 
     /// # Errors
-    /// Why there is none that could work.
-    pub fn get(&self) -> Result<Arc<Live>, String> {
+    /// The fatal error of the producer, or why no other can be created.
+    pub fn get(&self) -> Result<Arc<LiveProducer>, String> {
         self.get_for([])
     }
 
-    /// One for records to `topics`, of which there may be many over time.
+    /// A producer for records to `topics`, which count towards `MAX_TOPICS`.
     ///
     /// # Errors
-    /// Why there is none that could work.
-    pub fn get_for<'a>(&self, topics: impl IntoIterator<Item = &'a str>) -> Result<Arc<Live>, String> {
+    /// As `get`.
+    pub fn get_for<'a>(&self, topics: impl IntoIterator<Item = &'a str>) -> Result<Arc<LiveProducer>, String> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let mut live = current.live.clone().ok_or("the sink is closed")?;
         let may_rebuild = current.made.elapsed() >= REBUILD_INTERVAL;
@@ -94,13 +95,13 @@ impl Producer {
             if !may_rebuild {
                 return Err(error);
             }
-            tracing::warn!(kafka = self.name, "the producer failed and is made anew: {error}");
+            tracing::warn!(kafka = self.name, "the producer failed and is created again: {error}");
             live = make(&self.settings, &self.name)?;
-            *current = Current::new(live.clone());
+            *current = CurrentProducer::new(live.clone());
         } else if may_rebuild && current.topics.len() >= MAX_TOPICS {
-            tracing::debug!(kafka = self.name, "the producer is made anew: it knows {} topics", current.topics.len());
+            tracing::debug!(kafka = self.name, topics = current.topics.len(), "the producer is replaced");
             live = make(&self.settings, &self.name)?;
-            *current = Current::new(live.clone());
+            *current = CurrentProducer::new(live.clone());
         }
         for topic in topics {
             if !current.topics.contains(topic) {
@@ -110,7 +111,7 @@ impl Producer {
         Ok(live)
     }
 
-    /// Waits until its threads have ended: they must not run while the process exits.
+    /// Waits for the end of the producer's threads: they must not run while the process exits.
     pub async fn close(&self) {
         let live = self.current.lock().unwrap_or_else(PoisonError::into_inner).live.take();
         let producer = live.and_then(Arc::into_inner).and_then(|mut live| live.0.take());
@@ -121,14 +122,14 @@ impl Producer {
     }
 }
 
-impl Current {
-    fn new(live: Arc<Live>) -> Self {
+impl CurrentProducer {
+    fn new(live: Arc<LiveProducer>) -> Self {
         Self { live: Some(live), made: Instant::now(), topics: HashSet::new() }
     }
 }
 
-fn make(settings: &ClientConfig, name: &str) -> Result<Arc<Live>, String> {
-    let producer = made(settings.create_with_context(Context::new(name.to_owned())))?;
+fn make(settings: &ClientConfig, name: &str) -> Result<Arc<LiveProducer>, String> {
+    let producer = made(settings.create_with_context(ProducerCallbacks::new(name.to_owned())))?;
     let polled = PolledProducer::new(producer).map_err(|error| format!("no thread: {error}"))?;
-    Ok(Arc::new(Live(Some(polled))))
+    Ok(Arc::new(LiveProducer(Some(polled))))
 }

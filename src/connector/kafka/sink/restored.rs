@@ -1,4 +1,4 @@
-//! Keys and headers that a Kafka source took and that are no text: they leave as they came.
+//! The key and the binary headers of a message that came from Kafka, restored from its origin.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ pub fn key(metadata: &Metadata) -> Option<Cow<'_, [u8]>> {
     bytes.map(Cow::Owned).or_else(|| metadata.key.as_ref().map(|key| Cow::Borrowed(key.as_bytes())))
 }
 
-/// With those of the origin after them, in their order. Headers of other systems stay behind.
+/// Adds the headers of the origin, in their order. Leaves out those of other systems than Kafka.
 pub fn headers(metadata: &Metadata, headers: OwnedHeaders) -> OwnedHeaders {
     let typed = metadata.origin.iter().flat_map(|origin| &origin.headers);
-    // A name with a NUL cannot have come from Kafka's client.
+    // Names from a Kafka source have no NUL: librdkafka passes them as C strings.
     typed.filter(|header| !header.name.contains('\0')).fold(
         headers,
         |headers, TypedHeader { name: key, value }| match (value.r#type.as_str(), value.value.as_str()) {
@@ -38,7 +38,7 @@ mod tests {
     use crate::message::{Origin, TypedValue};
 
     #[test]
-    fn bytes_and_nulls_come_back_and_what_other_systems_had_does_not() {
+    fn bytes_and_nulls_are_restored_and_headers_of_other_systems_are_not() {
         let header = |name: &str, r#type: &str, value: Value| TypedHeader {
             name: name.into(),
             value: TypedValue { r#type: r#type.into(), value },

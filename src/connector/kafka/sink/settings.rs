@@ -1,4 +1,4 @@
-//! From our configuration to librdkafka's properties.
+//! The properties of librdkafka for a configured sink.
 //! <https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md> explains each.
 
 use std::time::Duration;
@@ -7,28 +7,28 @@ use rdkafka::ClientConfig;
 
 use crate::{config::KafkaSinkConfig, connector::kafka::connect};
 
-/// How much earlier than the sink librdkafka gives a message up, so that its report still arrives: it looks
-/// for such messages once a second.
+/// Time before the sink's timeout at which librdkafka fails a message, so that the report arrives before the timeout.
+/// librdkafka checks for timeouts once a second.
 const REPORT_MARGIN: Duration = Duration::from_secs(2);
 
-/// What `options` may change.
+/// Properties that `options` may change.
 const DEFAULTS: [(&str, &str); 7] = [
     ("client.id", "punctual"),
-    // A batch is gathered already when it gets here.
+    // The scheduler sends batches.
     ("linger.ms", "0"),
-    // A key lands in the partition where Java's producer puts it.
+    // The partition of a key is the one that the Java producer chooses.
     ("partitioner", "murmur2_random"),
-    // Above punctual's largest payload with its metadata: how large a record may be is for the topic to say.
+    // Above punctual's largest payload with its metadata. The topic limits the size of a record.
     ("message.max.bytes", "4194304"),
-    // KiB that wait to be sent or confirmed; beyond, sending waits.
+    // KiB in the queue. While it is full, the sink waits.
     ("queue.buffering.max.kbytes", "65536"),
-    // Once a broker is back, it is found within a second.
+    // The client reconnects within a second after a broker has recovered.
     ("reconnect.backoff.max.ms", "1000"),
-    // How long a topic may be missing, counted from its first use, before messages to it fail.
+    // Time from the first use of a topic in which it may be missing. Later its messages fail.
     ("topic.metadata.propagation.max.ms", "1000"),
 ];
 
-/// Those of a producer. `options` win over all but what the promises rest on.
+/// The properties of a producer. `options` win, except over those that delivery guarantees depend on.
 pub fn producer(config: &KafkaSinkConfig) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -40,14 +40,14 @@ pub fn producer(config: &KafkaSinkConfig) -> ClientConfig {
     settings
 }
 
-/// Those of a producer that puts every record into a batch of its own.
+/// The properties of a producer that puts each record into a batch of its own.
 pub fn solo_producer(config: &KafkaSinkConfig) -> ClientConfig {
     let mut settings = producer(config);
     settings.set("batch.num.messages", "1");
     settings
 }
 
-/// Half of it at least is left for the way to the broker.
+/// At least half of the sink's timeout.
 fn message_timeout(timeout: Duration) -> Duration {
     timeout.saturating_sub(REPORT_MARGIN).max(timeout / 2)
 }
@@ -59,7 +59,7 @@ mod tests {
     use crate::sink::template::{Allow, Place, Template};
 
     #[test]
-    fn a_message_is_given_up_while_its_report_still_counts() {
+    fn a_message_times_out_before_the_sink_does() {
         let millis = Duration::from_millis;
         assert_eq!(message_timeout(millis(10_000)), millis(8_000));
         assert_eq!(message_timeout(millis(4_000)), millis(2_000));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn options_win_except_where_the_promises_rest() {
+    fn options_win_except_over_delivery_guarantees() {
         let server = KafkaServer {
             brokers: vec!["one:1".into(), "two:2".into()],
             options: [("linger.ms", "3"), ("acks", "0"), ("sasl.mechanism", "SCRAM-SHA-512")]

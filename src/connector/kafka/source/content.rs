@@ -1,35 +1,35 @@
-//! Key and headers of a record, as a message carries them.
+//! Key and headers of a record as metadata of a message.
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use crate::message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header};
+use crate::{
+    connector::headers,
+    message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header},
+};
 
-/// What a Kafka sink sets itself: of a record that punctual delivered before, they are dropped.
-const REPLACED: [&str; 4] = ["punctual-id", "punctual-route", "punctual-attempt", "punctual-due"];
-
-/// Text goes where every sink finds it; the rest (`Origin`) only a Kafka sink sends on, as it was.
-pub fn metadata(key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
+/// Text becomes key and headers for every sink. Other bytes go to the `Origin`, which only a Kafka sink sends on.
+pub fn metadata(key: Option<&[u8]>, given: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
     let mut counts = BTreeMap::new();
-    for (name, _) in headers {
+    for (name, _) in given {
         *counts.entry(folded_header(name)).or_insert(0) += 1;
     }
     let (mut metadata, mut origin) = (Metadata::default(), Origin::default());
-    match key.map(|key| (key, text(key))) {
-        Some((_, Some(text))) => metadata.key = Some(text.to_owned()),
-        Some((key, None)) => origin.key_base64 = Some(STANDARD.encode(key)),
-        None => {}
+    match (key, key.and_then(text)) {
+        (_, Some(text)) => metadata.key = Some(text.to_owned()),
+        (Some(key), None) => origin.key_base64 = Some(STANDARD.encode(key)),
+        (None, None) => {}
     }
-    for (name, value) in headers {
-        if dropped.contains(&name.as_str()) || REPLACED.contains(&name.as_str()) {
+    for (name, value) in given {
+        if dropped.contains(&name.as_str()) || headers::ALL.contains(&name.as_str()) {
             continue;
         }
-        let alone = counts[&folded_header(name)] == 1;
-        match value.as_deref().map(|value| (value, text(value))) {
-            Some((_, Some(text))) if alone && name == "content-type" => metadata.content_type = Some(text.to_owned()),
-            Some((_, Some(text))) if alone && check_header_name(name).is_ok() => {
+        let is_unique = counts[&folded_header(name)] == 1;
+        match value.as_deref().and_then(text) {
+            Some(text) if is_unique && name == "content-type" => metadata.content_type = Some(text.to_owned()),
+            Some(text) if is_unique && check_header_name(name).is_ok() => {
                 metadata.headers.insert(name.clone(), text.to_owned());
             }
             _ => origin.headers.push(TypedHeader { name: name.clone(), value: typed(value.as_deref()) }),
@@ -46,7 +46,7 @@ fn typed(value: Option<&[u8]>) -> TypedValue {
     }
 }
 
-/// `None` when it is not UTF-8, or has control characters.
+/// `None` if the value is not UTF-8 or has control characters.
 pub fn text(value: &[u8]) -> Option<&str> {
     str::from_utf8(value).ok().filter(|text| check_text(text).is_ok())
 }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_for_every_sink_and_the_rest_for_kafkas() {
+    fn text_becomes_headers_and_other_values_go_to_the_origin() {
         let headers = [
             ("X-Trace", Some(&b"a"[..])),
             ("content-type", Some(b"text/plain")),

@@ -1,4 +1,4 @@
-//! What others may know of the consumer while it runs, and that it is left.
+//! The consumer's membership in its group, shared between its thread and the source.
 
 use std::{
     collections::BTreeMap,
@@ -15,26 +15,26 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use super::{
-    beginning::{left, watermarks},
-    context::Client,
+    callbacks::Client,
     positions::Positions,
+    start_position::{time_left, watermarks},
 };
 
 pub struct Membership {
     topics: Vec<String>,
     client: Mutex<Option<Arc<Client>>>,
     positions: Mutex<Positions>,
-    /// Whether each topic that was looked for was missing once, since this process runs.
+    /// Of each topic that was looked up: whether it was ever missing since the start of the process.
     missing: Mutex<BTreeMap<String, bool>>,
 }
 
-/// A consumer's place in its group. However its thread ends, it leaves.
-pub struct Seat {
+/// A consumer that leaves its group when it is dropped, however its thread ends.
+pub struct GroupMember {
     client: Arc<Client>,
     membership: Arc<Membership>,
 }
 
-impl Deref for Seat {
+impl Deref for GroupMember {
     type Target = Arc<Client>;
 
     fn deref(&self) -> &Arc<Client> {
@@ -42,7 +42,7 @@ impl Deref for Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for GroupMember {
     fn drop(&mut self) {
         *self.membership.client() = None;
         self.client.context().close(&self.client);
@@ -59,11 +59,11 @@ impl Membership {
         }
     }
 
-    pub fn join(self: &Arc<Self>, client: Client) -> Seat {
+    pub fn join(self: &Arc<Self>, client: Client) -> GroupMember {
         let client = Arc::new(client);
         *self.positions() = Positions::default();
         *self.client() = Some(client.clone());
-        Seat { client, membership: self.clone() }
+        GroupMember { client, membership: self.clone() }
     }
 
     pub fn positions(&self) -> MutexGuard<'_, Positions> {
@@ -74,14 +74,14 @@ impl Membership {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks for `limit` at most: whether all topics are there.
+    /// Whether all topics exist. Blocks for `limit` at most.
     ///
     /// # Errors
-    /// What is wrong, for a person.
-    pub fn ask(&self, client: &Client, limit: Duration) -> Result<(), String> {
+    /// The topic and its error, as text for operators.
+    pub fn check_topics(&self, client: &Client, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         for topic in &self.topics {
-            let error = match self.look(client, topic, deadline) {
+            let error = match self.look_up(client, topic, deadline) {
                 Ok(None) => continue,
                 Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => code.to_string(),
                 Err(other) => other.to_string(),
@@ -91,24 +91,24 @@ impl Membership {
         Ok(())
     }
 
-    /// Becomes a member of the group, once it is known which topics are missing before: what they hold when they are
-    /// found was produced later. Blocks for `limit` at most, and goes on where it ended when it is called again.
+    /// Joins the group after all topics were looked up. All records of a topic that was missing then are younger than
+    /// the group. Blocks for `limit` at most. The next call continues with the remaining topics.
     ///
     /// # Errors
-    /// Why it did not.
+    /// When a topic cannot be looked up, or the subscription fails.
     pub fn subscribe(&self, client: &Client, limit: Duration) -> KafkaResult<()> {
         let deadline = Instant::now() + limit;
         for topic in &self.topics {
             let is_known = self.missing().contains_key(topic);
             if !is_known {
-                self.look(client, topic, deadline)?;
+                self.look_up(client, topic, deadline)?;
             }
         }
         client.subscribe(&self.topics.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Whether the topic was missing at some time since this process runs.
-    pub fn came_later(&self, topic: &str) -> bool {
+    /// Whether the topic was ever missing since the start of the process.
+    pub fn was_missing(&self, topic: &str) -> bool {
         self.missing().get(topic).is_some_and(|missing| *missing)
     }
 
@@ -116,9 +116,9 @@ impl Membership {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the brokers say is wrong with the topic.
-    fn look(&self, client: &Client, topic: &str, deadline: Instant) -> KafkaResult<Option<RDKafkaErrorCode>> {
-        let code = match client.fetch_metadata(Some(topic), left(deadline)) {
+    /// The error that the brokers report for the topic.
+    fn look_up(&self, client: &Client, topic: &str, deadline: Instant) -> KafkaResult<Option<RDKafkaErrorCode>> {
+        let code = match client.fetch_metadata(Some(topic), time_left(deadline)) {
             Ok(metadata) if metadata.topics().is_empty() => Some(RDKafkaErrorCode::UnknownTopic),
             Ok(metadata) => metadata.topics().iter().find_map(MetadataTopic::error).map(RDKafkaErrorCode::from),
             Err(KafkaError::MetadataFetch(code)) if is_missing(code) => Some(code),
@@ -128,13 +128,13 @@ impl Membership {
         Ok(code)
     }
 
-    /// Blocks for about `limit` at most: the records of our partitions that are not in Redis.
+    /// The number of records of the assigned partitions that are not in Redis. Blocks for about `limit` at most.
     pub fn lag(&self, limit: Duration) -> Option<u64> {
         let client = self.client().clone()?;
         let assigned = client.assignment().ok()?;
         let marks = watermarks(&client, &assigned, Instant::now() + limit).ok()?;
         let positions = self.positions();
-        let lags = marks.iter().map(|(place, (low, high))| Some(high - positions.next(place)?.max(*low)));
+        let lags = marks.iter().map(|(partition, (low, high))| Some(high - positions.next(partition)?.max(*low)));
         lags.map(|lag| lag.map(|lag| u64::try_from(lag).unwrap_or(0))).sum()
     }
 }
@@ -150,52 +150,51 @@ mod tests {
     use rdkafka::{ClientConfig, consumer::BaseConsumer, mocking::MockCluster};
 
     use super::{
-        super::context::{Change, Context},
+        super::callbacks::{ConsumerCallbacks, Rebalance},
         *,
     };
 
-    /// For what takes a moment.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
-    fn next_change(seat: &Seat) -> Change {
-        let deadline = Instant::now() + PATIENCE;
+    fn next_rebalance(member: &GroupMember) -> Rebalance {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            if let Some(change) = seat.context().change() {
-                return change;
+            if let Some(rebalance) = member.context().next_rebalance() {
+                return rebalance;
             }
-            assert!(Instant::now() < deadline, "no rebalance within {PATIENCE:?}");
-            seat.poll(Duration::from_millis(50));
+            assert!(Instant::now() < deadline, "no rebalance within {TIMEOUT:?}");
+            member.poll(Duration::from_millis(50));
         }
     }
 
     #[test]
-    fn a_seat_is_left_though_its_thread_ended_between_a_rebalance_and_its_answer() {
+    fn a_member_leaves_its_group_when_its_thread_ends_before_a_rebalance_is_applied() {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", 1, 1).expect("a topic");
         for is_assigned in [false, true] {
             let mut settings = ClientConfig::new();
             settings.set("bootstrap.servers", cluster.bootstrap_servers()).set("group.id", format!("g{is_assigned}"));
-            let client: BaseConsumer<Context> =
-                settings.create_with_context(Context::new("test".into())).expect("valid settings");
+            let client: BaseConsumer<ConsumerCallbacks> =
+                settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
             client.subscribe(&["t"]).expect("a subscription");
             let membership = Arc::new(Membership::new(&["t".into()]));
-            let seat = membership.join(client);
-            let change = next_change(&seat);
-            assert!(matches!(change, Change::Assigned(_)), "{change:?}");
+            let member = membership.join(client);
+            let rebalance = next_rebalance(&member);
+            assert!(matches!(rebalance, Rebalance::Assigned(_)), "{rebalance:?}");
             if is_assigned {
-                change.answer(&seat).expect("it is assigned");
-                seat.context().answered();
-                seat.unsubscribe();
-                let change = next_change(&seat);
-                assert!(matches!(change, Change::Revoked(_)), "{change:?}");
+                rebalance.apply(&member).expect("an assignment");
+                member.context().finish_rebalance();
+                member.unsubscribe();
+                let rebalance = next_rebalance(&member);
+                assert!(matches!(rebalance, Rebalance::Revoked(_)), "{rebalance:?}");
             }
-            let (left, was_left) = mpsc::channel();
+            let (left, has_left) = mpsc::channel();
             thread::spawn(move || {
-                drop(seat);
-                left.send(()).expect("it is awaited");
+                drop(member);
+                left.send(()).expect("a receiver");
             });
-            assert_eq!(was_left.recv_timeout(PATIENCE), Ok(()), "it is left, {is_assigned}");
-            assert_eq!(membership.lag(PATIENCE), None);
+            assert_eq!(has_left.recv_timeout(TIMEOUT), Ok(()), "the member left, is_assigned: {is_assigned}");
+            assert_eq!(membership.lag(TIMEOUT), None);
         }
     }
 }

@@ -1,26 +1,24 @@
-//! Topics of Kafka, read as a member of a consumer group. Offsets are committed only after Redis has the messages.
+//! Topics of Kafka, consumed as a member of a consumer group. Offsets are committed only after Redis has the messages.
 //!
-//! `record` is what is consumed, `reading` says what it asks for, `timing` and `schedule` know the headers, `content`
-//! the way of keys and headers into a message. `poller` is the thread that has the consumer, `context` what
-//! librdkafka calls back on it, `beginning` says where partitions begin, `positions` what is to be committed,
-//! `membership` what others may know of it. `clock` tells what is overdue, `skips` of what was.
+//! `record` is a consumed record and `action` the action that it requests, by `timing` (due times), `schedule`
+//! (kafka-message-scheduler) and `content` (key and headers). `poller` is the thread that owns the consumer, `callbacks`
+//! its librdkafka callbacks, `batch` its buffer. `start_position` decides where partitions start, `positions` what is
+//! committed. `membership` is shared between the thread and the source. `overdue` serves `max_overdue`.
 
-mod beginning;
-mod clock;
+mod action;
+mod batch;
+mod callbacks;
 mod content;
-mod context;
 mod membership;
+mod overdue;
 mod poller;
 mod positions;
-mod reading;
 #[cfg(test)]
 mod rebalancing;
 mod record;
 mod schedule;
 mod settings;
-mod skips;
-#[cfg(test)]
-mod testing;
+mod start_position;
 mod timing;
 
 use std::{
@@ -37,21 +35,25 @@ use tokio::{
 };
 
 use self::{
-    clock::RedisClock,
-    context::{Client, Context},
+    batch::FetchedBatch,
+    callbacks::{Client, ConsumerCallbacks},
     membership::Membership,
-    poller::{Batch, Poller, Signal, State},
+    overdue::RedisClock,
+    poller::{Poller, PollerState, Signal},
 };
 use crate::source::{Intake, Source};
-use crate::{config::KafkaSourceConfig, connector::kafka::made};
+use crate::{
+    config::KafkaSourceConfig,
+    connector::kafka::{blocking, made},
+};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for an answer to `depth`.
 const DEPTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for the last commit, and for leaving the group.
+/// Longest wait for the last commit and for leaving the group.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Before a consumer that failed for good is made anew.
+/// Pause before a consumer is created again after a fatal error.
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct KafkaSource {
@@ -60,10 +62,10 @@ pub struct KafkaSource {
 }
 
 impl KafkaSource {
-    /// Connects when it runs.
+    /// `run` connects.
     ///
     /// # Errors
-    /// Which settings librdkafka does not take.
+    /// The settings that librdkafka rejects.
     pub fn new(config: &KafkaSourceConfig) -> Result<Self, String> {
         let _: BaseConsumer = made(settings::client(config).create())?;
         let membership = Arc::new(Membership::new(&config.topics));
@@ -74,48 +76,51 @@ impl KafkaSource {
         format!("{}/{}", self.config.server.brokers.join(","), self.config.topics.join(","))
     }
 
-    /// Returns when it is told to stop, or with the reason why the consumer ended.
+    /// Consumes until `stop`, or until the consumer fails.
+    ///
+    /// # Errors
+    /// Why the consumer failed.
     async fn consume(&self, intake: &Intake, stop: &mut watch::Receiver<bool>) -> Result<(), String> {
-        let (signals, mailbox) = mpsc::channel();
-        let (batches, mut departing) = tasks::unbounded_channel();
-        let (ending, ended) = oneshot::channel();
+        let (sender, signals) = mpsc::channel();
+        let (batches, mut received) = tasks::unbounded_channel();
+        let (end_sender, ended) = oneshot::channel();
         let max_overdue = match self.config.max_overdue {
-            Some(most) => Some((most, RedisClock::ask(intake).await.map_err(|error| error.to_string())?)),
+            Some(most) => Some((most, RedisClock::read(intake).await.map_err(|error| error.to_string())?)),
             None => None,
         };
         let (config, membership) = (self.config.clone(), self.membership.clone());
-        let opening = Opening { name: self.name(), config, membership, max_overdue };
-        let (poller_intake, ready) = (intake.clone(), signals.clone());
+        let setup = PollerSetup { name: self.name(), config, membership, max_overdue };
+        let (poller_intake, ready) = (intake.clone(), sender.clone());
         thread::Builder::new()
             .name("kafka-source".into())
             .spawn(move || {
-                let end = opening.open(poller_intake, batches, (ready, mailbox)).and_then(Poller::run);
-                // Nobody may wait for it any more.
-                let _ = ending.send(end);
+                let end = setup.poller(poller_intake, batches, (ready, signals)).and_then(Poller::run);
+                // The receiver is dropped after `CLOSE_TIMEOUT`.
+                let _ = end_sender.send(end);
             })
             .map_err(|error| format!("no thread: {error}"))?;
-        let stopping = StopOnDrop(signals.clone());
+        let stop_on_drop = StopOnDrop(sender.clone());
         loop {
-            let Batch { entries, called_back } = tokio::select! {
-                batch = departing.recv() => match batch {
+            let FetchedBatch { entries, cancelled } = tokio::select! {
+                batch = received.recv() => match batch {
                     Some(batch) => batch,
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => break,
             };
-            let landed = tokio::select! {
+            let stored = tokio::select! {
                 taken = intake.take(entries) => taken.is_ok(),
-                _ = called_back => false,
+                _ = cancelled => false,
             };
-            // It is gone only when it has failed.
-            let _ = signals.send(Signal::Landed(landed));
+            // The poller drops its receiver only after a failure.
+            let _ = sender.send(Signal::BatchDone(stored));
         }
-        drop(stopping);
+        drop(stop_on_drop);
         match timeout(CLOSE_TIMEOUT, ended).await {
             Ok(Ok(end)) => end,
-            Ok(Err(_)) => Err("the consumer's thread ended with a defect".into()),
+            Ok(Err(_)) => Err("the consumer's thread panicked".into()),
             Err(_) => {
-                tracing::warn!(source = intake.name(), "did not leave its group within {CLOSE_TIMEOUT:?}");
+                tracing::warn!(source = intake.name(), "the group was not left within {CLOSE_TIMEOUT:?}");
                 Ok(())
             }
         }
@@ -140,13 +145,13 @@ impl Source for KafkaSource {
         }
     }
 
-    /// Asks the brokers for the topics, without joining the group.
+    /// Looks up the topics. Does not join the group.
     async fn check(&self) -> Result<(), String> {
         let (settings, name, membership) = (settings::client(&self.config), self.name(), self.membership.clone());
         blocking(move || {
-            let client: Client = made(settings.create_with_context(Context::new(name)))?;
-            membership.ask(&client, CHECK_TIMEOUT).map_err(|error| {
-                // Its likely cause is among the events that wait.
+            let client: Client = made(settings.create_with_context(ConsumerCallbacks::new(name)))?;
+            membership.check_topics(&client, CHECK_TIMEOUT).map_err(|error| {
+                // The likely cause is among the queued events.
                 while client.poll(Duration::from_millis(10)).is_some() {}
                 client.context().reports.cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
             })
@@ -155,36 +160,37 @@ impl Source for KafkaSource {
         .unwrap_or_else(Err)
     }
 
-    /// Of the partitions that this instance has. Asks the brokers, so that nothing is sent while nobody looks.
+    /// The lag of the partitions of this instance. Each call queries the brokers.
     async fn depth(&self) -> Option<u64> {
         let membership = self.membership.clone();
         blocking(move || membership.lag(DEPTH_TIMEOUT)).await.ok().flatten()
     }
 }
 
-/// What the poller's thread makes its consumer of.
-struct Opening {
+/// The poller's thread creates its consumer from this.
+struct PollerSetup {
     name: String,
     config: KafkaSourceConfig,
     membership: Arc<Membership>,
     max_overdue: Option<(Duration, RedisClock)>,
 }
 
-impl Opening {
-    fn open(
+impl PollerSetup {
+    fn poller(
         self,
         intake: Intake,
-        batches: tasks::UnboundedSender<Batch>,
-        (ready, mailbox): (mpsc::Sender<Signal>, mpsc::Receiver<Signal>),
+        batches: tasks::UnboundedSender<FetchedBatch>,
+        (ready, signals): (mpsc::Sender<Signal>, mpsc::Receiver<Signal>),
     ) -> Result<Poller, String> {
         let Self { name, config, membership, max_overdue } = self;
-        let mut client: Client = made(settings::consumer(&config).create_with_context(Context::new(name)))?;
+        let callbacks = ConsumerCallbacks::new(name);
+        let mut client: Client = made(settings::consumer(&config).create_with_context(callbacks))?;
         client.set_nonempty_callback(move || {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);
         });
-        let (client, start, state) = (membership.join(client), config.start, State::default());
-        Ok(Poller { client, membership, intake, start, max_overdue, batches, mailbox, state })
+        let (client, start, state) = (membership.join(client), config.start, PollerState::default());
+        Ok(Poller { client, membership, intake, start, max_overdue, batches, signals, state })
     }
 }
 
@@ -195,8 +201,4 @@ impl Drop for StopOnDrop {
         // The poller has ended.
         let _ = self.0.send(Signal::Stop);
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|panic| panic.to_string())
 }

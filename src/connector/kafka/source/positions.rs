@@ -1,72 +1,74 @@
-//! How far each assigned partition is in Redis, and how far its group knows that.
+//! The position of each assigned partition in Redis, and the offset that is committed for it.
 
 use std::collections::BTreeMap;
 
 use rdkafka::{TopicPartitionList, error::KafkaResult};
 
 use super::{
-    beginning::{Beginning, list},
-    record::Place,
+    record::TopicPartition,
+    start_position::{StartPosition, to_list},
 };
 
 #[derive(Debug, Default)]
-pub struct Positions(BTreeMap<Place, Position>);
+pub struct Positions(BTreeMap<TopicPartition, Position>);
 
 #[derive(Debug)]
 struct Position {
     /// The first offset that is not in Redis.
     next: i64,
-    /// What was last committed, unless that failed.
+    /// The latest commit that did not fail.
     committed: Option<i64>,
-    /// See `Beginning`.
+    /// See `StartPosition`.
     first_read_ends: Option<i64>,
 }
 
 impl Positions {
-    /// It is ours, and the group knows where it begins.
-    pub fn begin(&mut self, begun: Beginning) {
-        let Beginning { place, next, first_read_ends } = begun;
-        self.0.insert(place, Position { next, committed: Some(next), first_read_ends });
+    /// Adds an assigned partition. Its start offset is committed.
+    pub fn insert(&mut self, start: StartPosition) {
+        let StartPosition { partition, next, first_read_ends } = start;
+        self.0.insert(partition, Position { next, committed: Some(next), first_read_ends });
     }
 
-    /// All up to `offset` is in Redis, or needs not be there.
-    pub fn taken(&mut self, place: &Place, offset: i64) {
-        if let Some(position) = self.0.get_mut(place) {
-            // Lower than before when the topic was made anew.
+    /// All records up to `offset` are in Redis, or need not be.
+    pub fn advance(&mut self, partition: &TopicPartition, offset: i64) {
+        if let Some(position) = self.0.get_mut(partition) {
+            // The offset may be lower than before: after the topic was deleted and created again.
             position.next = offset + 1;
             position.first_read_ends = position.first_read_ends.filter(|ends| position.next < *ends);
         }
     }
 
-    /// Whether the record was there before the group was.
-    pub fn is_first_read(&self, place: &Place, offset: i64) -> bool {
-        self.0.get(place).and_then(|position| position.first_read_ends).is_some_and(|ends| offset < ends)
+    /// Whether the record is older than the group.
+    pub fn is_first_read(&self, partition: &TopicPartition, offset: i64) -> bool {
+        self.0.get(partition).and_then(|position| position.first_read_ends).is_some_and(|ends| offset < ends)
     }
 
-    pub fn next(&self, place: &Place) -> Option<i64> {
-        self.0.get(place).map(|position| position.next)
+    /// The first offset that is not in Redis.
+    pub fn next(&self, partition: &TopicPartition) -> Option<i64> {
+        self.0.get(partition).map(|position| position.next)
     }
 
-    /// What the group does not know yet; it counts as committed from now on. `None`: it knows all.
-    pub fn uncommitted(&mut self) -> KafkaResult<Option<TopicPartitionList>> {
-        let news = self.0.iter_mut().filter(|(_, position)| position.committed != Some(position.next));
-        let news: Vec<Beginning> = news
-            .map(|(place, position)| {
+    /// Returns what is to be committed, and marks it as committed. `None`: nothing is.
+    pub fn take_uncommitted(&mut self) -> KafkaResult<Option<TopicPartitionList>> {
+        let uncommitted = self.0.iter_mut().filter(|(_, position)| position.committed != Some(position.next));
+        let uncommitted: Vec<StartPosition> = uncommitted
+            .map(|(partition, position)| {
                 position.committed = Some(position.next);
-                Beginning { place: place.clone(), next: position.next, first_read_ends: position.first_read_ends }
+                let Position { next, first_read_ends, .. } = *position;
+                StartPosition { partition: partition.clone(), next, first_read_ends }
             })
             .collect();
-        (!news.is_empty()).then(|| list(&news)).transpose()
+        (!uncommitted.is_empty()).then(|| to_list(&uncommitted)).transpose()
     }
 
-    /// Nothing is known to be committed.
-    pub fn not_committed(&mut self) {
+    /// The next `take_uncommitted` returns all positions.
+    pub fn mark_uncommitted(&mut self) {
         self.0.values_mut().for_each(|position| position.committed = None);
     }
 
-    /// They are no longer ours.
-    pub fn forget(&mut self, gone: impl Fn(&Place) -> bool) {
-        self.0.retain(|place, _| !gone(place));
+    /// Removes revoked partitions.
+    pub fn remove(&mut self, is_revoked: impl Fn(&TopicPartition) -> bool) {
+        self.0.retain(|partition, _| !is_revoked(partition));
     }
 }
 
@@ -75,40 +77,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_is_committed_once_and_again_after_a_failure() {
-        let place = |partition| Place { topic: "t".into(), partition };
+    fn a_position_is_committed_once_and_again_after_a_failure() {
+        let partition = |index| TopicPartition { topic: "t".into(), index };
         let offsets = |positions: &mut Positions| {
-            let list = positions.uncommitted().unwrap();
+            let list = positions.take_uncommitted().unwrap();
             let elements = list.iter().flat_map(TopicPartitionList::elements);
             elements.map(|one| (one.partition(), one.offset().to_raw().unwrap())).collect::<Vec<_>>()
         };
         let mut positions = Positions::default();
-        for partition in 0..2 {
-            positions.begin(Beginning { place: place(partition), next: 0, first_read_ends: None });
+        for index in 0..2 {
+            positions.insert(StartPosition { partition: partition(index), next: 0, first_read_ends: None });
         }
-        assert_eq!(offsets(&mut positions), [], "the group knows where it begins");
-        positions.taken(&place(0), 4);
-        positions.taken(&place(1), 0);
+        assert_eq!(offsets(&mut positions), [], "start offsets are committed");
+        positions.advance(&partition(0), 4);
+        positions.advance(&partition(1), 0);
         assert_eq!(offsets(&mut positions), [(0, 5), (1, 1)]);
-        positions.taken(&place(1), 7);
+        positions.advance(&partition(1), 7);
         assert_eq!(offsets(&mut positions), [(1, 8)]);
         assert_eq!(offsets(&mut positions), []);
-        positions.not_committed();
-        positions.forget(|place| place.partition == 0);
+        positions.mark_uncommitted();
+        positions.remove(|partition| partition.index == 0);
         assert_eq!(offsets(&mut positions), [(1, 8)]);
     }
 
     #[test]
-    fn a_first_read_is_told_with_each_commit_until_it_ends() {
-        let place = Place { topic: "t".into(), partition: 0 };
+    fn the_end_of_a_first_read_is_in_each_commit_until_it_is_passed() {
+        let partition = TopicPartition { topic: "t".into(), index: 0 };
         let mut positions = Positions::default();
-        positions.begin(Beginning { place: place.clone(), next: 0, first_read_ends: Some(10) });
-        assert!(positions.is_first_read(&place, 9) && !positions.is_first_read(&place, 10));
-        for (offset, told) in [(4, "first read ends at 10"), (8, "first read ends at 10"), (9, "")] {
-            positions.taken(&place, offset);
-            let list = positions.uncommitted().unwrap().unwrap();
-            assert_eq!(list.elements()[0].metadata(), told, "{offset}");
+        positions.insert(StartPosition { partition: partition.clone(), next: 0, first_read_ends: Some(10) });
+        assert!(positions.is_first_read(&partition, 9) && !positions.is_first_read(&partition, 10));
+        for (offset, metadata) in [(4, "first read ends at 10"), (8, "first read ends at 10"), (9, "")] {
+            positions.advance(&partition, offset);
+            let list = positions.take_uncommitted().unwrap().unwrap();
+            assert_eq!(list.elements()[0].metadata(), metadata, "{offset}");
         }
-        assert!(!positions.is_first_read(&place, 4));
+        assert!(!positions.is_first_read(&partition, 4));
     }
 }

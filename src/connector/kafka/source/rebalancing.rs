@@ -1,4 +1,4 @@
-//! What becomes of what was read when partitions come and go, on librdkafka's own broker of one process.
+//! Tests of the poller during rebalances, on librdkafka's mock cluster.
 
 use std::{
     collections::BTreeMap,
@@ -26,63 +26,63 @@ use tokio::{
 };
 
 use super::{
-    context::{Change, Client, Context},
+    batch::FetchedBatch,
+    callbacks::{Client, ConsumerCallbacks, Rebalance},
     membership::Membership,
-    poller::{Batch, Poller, Signal, State},
+    poller::{Poller, PollerState, Signal},
 };
 use crate::{
     config::Start,
     queue::Queue,
-    source::{Entry, Intake, Status},
+    source::{Intake, SourceEntry, SourceHealth},
     store::redis::{RedisStore, connection::Connection},
 };
 
-/// For what takes a moment.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const PARTITIONS: i32 = 2;
-/// Records of each partition at first, and as many later.
+/// Records of each partition that one call of `produce` adds.
 const RECORDS: i64 = 10;
 
-/// A poller whose batches this test takes in place of Redis.
-struct Bench {
+/// A poller whose batches the test receives in place of the intake.
+struct PollerHarness {
     cluster: MockCluster<'static, DefaultProducerContext>,
     client: Arc<Client>,
-    batches: UnboundedReceiver<Batch>,
+    batches: UnboundedReceiver<FetchedBatch>,
     signals: mpsc::Sender<Signal>,
     polling: Option<JoinHandle<()>>,
     _stop: watch::Sender<bool>,
 }
 
-impl Bench {
-    /// With `RECORDS` in each partition.
+impl PollerHarness {
+    /// With `RECORDS` records in each partition.
     fn start() -> Self {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", PARTITIONS, 1).expect("a topic");
-        let (signals, mailbox) = mpsc::channel();
+        let (sender, signals) = mpsc::channel();
         let mut client: Client =
-            settings(&cluster).create_with_context(Context::new("test".into())).expect("valid settings");
-        let ready = signals.clone();
+            settings(&cluster).create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
+        let ready = sender.clone();
         client.set_nonempty_callback(move || {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);
         });
         let membership = Arc::new(Membership::new(&["t".into()]));
-        let seat = membership.join(client);
-        let client = Arc::clone(&seat);
-        let (batches, departing) = unbounded_channel();
-        // It has nothing to do: the test takes the batches.
+        let member = membership.join(client);
+        let client = Arc::clone(&member);
+        let (batches, received) = unbounded_channel();
+        // Never used: the test receives the batches.
         let redis = redis::Client::open("redis://127.0.0.1:1").expect("a URL");
         let connection = Arc::new(Connection::new(redis, Duration::from_secs(1)));
         let queue = Arc::new(Queue::new(Arc::new(RedisStore::new(connection, "p", [])), &BTreeMap::new(), false));
         let (stop, stopping) = watch::channel(false);
-        let intake = Intake::new(queue, "in", "r".into(), Arc::<Status>::default(), stopping);
-        let state = State::default();
+        let intake = Intake::new(queue, "in", "r".into(), Arc::<SourceHealth>::default(), stopping);
+        let state = PollerState::default();
         let start = Start::Earliest;
-        let poller = Poller { client: seat, membership, intake, start, max_overdue: None, batches, mailbox, state };
-        let mut bench = Self { cluster, client, batches: departing, signals, polling: None, _stop: stop };
-        bench.produce();
-        bench.polling = Some(thread::spawn(move || poller.run().expect("it ends in order")));
-        bench
+        let poller = Poller { client: member, membership, intake, start, max_overdue: None, batches, signals, state };
+        let mut harness = Self { cluster, client, batches: received, signals: sender, polling: None, _stop: stop };
+        harness.produce();
+        harness.polling = Some(thread::spawn(move || poller.run().expect("no error")));
+        harness
     }
 
     fn produce(&self) {
@@ -91,39 +91,38 @@ impl Bench {
         let producer: BaseProducer = settings.create().expect("valid settings");
         for n in 0..RECORDS * i64::from(PARTITIONS) {
             let partition = i32::try_from(n).expect("few") % PARTITIONS;
-            producer.send(BaseRecord::<[u8], [u8]>::to("t").partition(partition).payload(b"x")).expect("room");
+            producer.send(BaseRecord::<[u8], [u8]>::to("t").partition(partition).payload(b"x")).expect("capacity");
         }
-        producer.flush(PATIENCE).expect("it takes them");
+        producer.flush(TIMEOUT).expect("delivered");
     }
 
     /// The next batch, with the ids of its entries: `topic:partition:offset`.
-    async fn batch(&mut self) -> (Vec<String>, Batch) {
-        let batch = timeout(PATIENCE, self.batches.recv()).await.expect("a batch").expect("it polls");
+    async fn batch(&mut self) -> (Vec<String>, FetchedBatch) {
+        let batch = timeout(TIMEOUT, self.batches.recv()).await.expect("a batch").expect("a running poller");
         let ids = batch.entries.iter().map(|entry| match entry {
-            Entry::Schedule(message) | Entry::Invalid(message, _) => message.id.to_string(),
-            Entry::Cancel(cancellation) => cancellation.id.to_string(),
+            SourceEntry::Schedule(message) | SourceEntry::Invalid(message, _) => message.id.to_string(),
+            SourceEntry::Cancel(cancellation) => cancellation.id.to_string(),
         });
         (ids.collect(), batch)
     }
 
-    fn landed(&self, landed: bool) {
-        self.signals.send(Signal::Landed(landed)).expect("it polls");
+    fn finish_batch(&self, stored: bool) {
+        self.signals.send(Signal::BatchDone(stored)).expect("a running poller");
     }
 
     /// Waits until the poller has read up to this offset of each partition.
-    async fn read(&self, offset: i64) {
-        until("it has read all", || positions(&self.client.position().expect("it is told")) == vec![Some(offset); 2])
-            .await;
+    async fn until_read(&self, offset: i64) {
+        until("all is read", || positions(&self.client.position().expect("positions")) == vec![Some(offset); 2]).await;
     }
 
     fn is_revoked(&self) -> bool {
-        matches!(self.client.context().change(), Some(Change::Revoked(_)))
+        matches!(self.client.context().next_rebalance(), Some(Rebalance::Revoked(_)))
     }
 }
 
-impl Drop for Bench {
+impl Drop for PollerHarness {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The poller may have ended already.
         let _ = self.signals.send(Signal::Stop);
         if let Some(polling) = self.polling.take() {
             let ended = polling.join();
@@ -133,36 +132,36 @@ impl Drop for Bench {
 }
 
 /// Another member of the group, which commits nothing.
-struct Other {
-    has_some: Arc<AtomicBool>,
+struct OtherMember {
+    has_partitions: Arc<AtomicBool>,
     is_leaving: Arc<AtomicBool>,
     polling: Option<JoinHandle<()>>,
 }
 
-impl Other {
-    fn join(bench: &Bench) -> Self {
-        let consumer: BaseConsumer = settings(&bench.cluster).create().expect("valid settings");
-        let (has_some, is_leaving) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let flags = (Arc::clone(&has_some), Arc::clone(&is_leaving));
+impl OtherMember {
+    fn join(harness: &PollerHarness) -> Self {
+        let consumer: BaseConsumer = settings(&harness.cluster).create().expect("valid settings");
+        let (has_partitions, is_leaving) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let flags = (Arc::clone(&has_partitions), Arc::clone(&is_leaving));
         let polling = thread::spawn(move || {
-            consumer.subscribe(&["t"]).expect("it is a topic");
+            consumer.subscribe(&["t"]).expect("a subscription");
             while !flags.1.load(Relaxed) {
                 let _ = consumer.poll(Duration::from_millis(20));
-                flags.0.store(consumer.assignment().expect("it is told").count() > 0, Relaxed);
+                flags.0.store(consumer.assignment().expect("an assignment").count() > 0, Relaxed);
             }
         });
-        Self { has_some, is_leaving, polling: Some(polling) }
+        Self { has_partitions, is_leaving, polling: Some(polling) }
     }
 
-    fn has_some(&self) -> bool {
-        self.has_some.load(Relaxed)
+    fn has_partitions(&self) -> bool {
+        self.has_partitions.load(Relaxed)
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherMember {
     fn drop(&mut self) {
         self.is_leaving.store(true, Relaxed);
-        let ended = self.polling.take().expect("it runs").join();
+        let ended = self.polling.take().expect("a thread").join();
         assert!(ended.is_ok() || thread::panicking());
     }
 }
@@ -175,7 +174,7 @@ fn settings(cluster: &MockCluster<'static, DefaultProducerContext>) -> ClientCon
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
-        // The mock cluster waits for so long in each rebalance, but for 3 s in the first one.
+        // The mock cluster waits for the session timeout in each rebalance, and for 3 s in the first one.
         .set("session.timeout.ms", "4000")
         .set("heartbeat.interval.ms", "100");
     settings
@@ -186,47 +185,47 @@ fn positions(list: &TopicPartitionList) -> Vec<Option<i64>> {
 }
 
 async fn until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_did_not_land_is_sent_again_before_what_came_later() {
-    let mut bench = Bench::start();
-    let (first, _batch) = bench.batch().await;
-    bench.read(RECORDS).await;
-    bench.landed(false);
-    let (again, _batch) = bench.batch().await;
+async fn a_batch_that_was_not_stored_is_sent_again_before_later_records() {
+    let mut harness = PollerHarness::start();
+    let (first, _batch) = harness.batch().await;
+    harness.until_read(RECORDS).await;
+    harness.finish_batch(false);
+    let (again, _batch) = harness.batch().await;
     assert_eq!(again[..first.len()], first, "{again:?}");
     assert_eq!(again.len(), 20, "{again:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_are_given_up_when_the_batch_on_its_way_has_landed_and_what_waits_is_left_to_others() {
-    let mut bench = Bench::start();
-    bench.read(RECORDS).await;
-    // All of the first ones are on their way, and the later ones wait.
-    let (mut sent, mut batch) = bench.batch().await;
+async fn a_revocation_waits_for_the_batch_in_flight_and_drops_buffered_records_of_the_partition() {
+    let mut harness = PollerHarness::start();
+    harness.until_read(RECORDS).await;
+    // Puts the last of the first records in flight. The later ones are buffered.
+    let (mut sent, mut batch) = harness.batch().await;
     while sent.len() < 20 {
         drop(batch);
-        bench.landed(true);
+        harness.finish_batch(true);
         let next;
-        (next, batch) = bench.batch().await;
+        (next, batch) = harness.batch().await;
         sent.extend(next);
     }
-    bench.produce();
-    bench.read(2 * RECORDS).await;
-    let other = Other::join(&bench);
-    until("a rebalance", || bench.is_revoked() || other.has_some()).await;
-    // Time for a mistake: nothing tells that it waits.
+    harness.produce();
+    harness.until_read(2 * RECORDS).await;
+    let other = OtherMember::join(&harness);
+    until("a rebalance", || harness.is_revoked() || other.has_partitions()).await;
+    // No event shows that the poller waits. A wrong poller would have given the partition away by now.
     sleep(Duration::from_millis(500)).await;
-    assert!(bench.is_revoked() && !other.has_some(), "it waits for the batch");
-    bench.landed(true);
-    until("the other has a share", || other.has_some()).await;
-    let (later, _batch) = bench.batch().await;
+    assert!(harness.is_revoked() && !other.has_partitions(), "the revocation waits for the batch");
+    harness.finish_batch(true);
+    until("the other member has a partition", || other.has_partitions()).await;
+    let (later, _batch) = harness.batch().await;
     let partition = |id: &String| id.split(':').nth(1).map(str::to_owned);
-    assert!(later.iter().all(|id| partition(id) == partition(&later[0])), "one partition is not ours: {later:?}");
+    assert!(later.iter().all(|id| partition(id) == partition(&later[0])), "one partition was revoked: {later:?}");
 }

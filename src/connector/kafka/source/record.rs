@@ -1,4 +1,4 @@
-//! A record as it was consumed.
+//! A consumed record.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -10,72 +10,85 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use crate::message::LogRecord;
 
-/// Where a record was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct TopicPartition {
     pub topic: Arc<str>,
-    pub partition: i32,
+    pub index: i32,
 }
 
 #[derive(Clone, Debug)]
-pub struct Record {
-    pub place: Place,
+pub struct ConsumedRecord {
+    pub partition: TopicPartition,
     pub offset: i64,
-    /// Milliseconds since the epoch: of its producer, or of the broker (`message.timestamp.type`).
+    /// Milliseconds since the epoch, by the producer's or the broker's clock (`message.timestamp.type`).
     pub timestamp: Option<u64>,
     pub key: Option<Vec<u8>>,
     /// `None` is a tombstone.
     pub value: Option<Bytes>,
-    /// In their order.
+    /// In the order of the record.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// A header was left out because its name is not UTF-8.
-    pub unreadable: bool,
+    /// A header is missing from `headers`: its name is not UTF-8.
+    pub has_unreadable_header: bool,
 }
 
-impl Record {
+impl ConsumedRecord {
     pub fn of(message: &BorrowedMessage<'_>) -> Self {
         let mut record = Self {
-            place: Place { topic: message.topic().into(), partition: message.partition() },
+            partition: TopicPartition { topic: message.topic().into(), index: message.partition() },
             offset: message.offset(),
             timestamp: message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok()),
             key: message.key().map(<[u8]>::to_vec),
             value: message.payload().map(Bytes::copy_from_slice),
             headers: Vec::new(),
-            unreadable: false,
+            has_unreadable_header: false,
         };
         let Some(headers) = message.headers() else { return record };
-        for place in 0..headers.count() {
-            // rdkafka panics on a name that is not UTF-8; nothing of ours is touched then.
-            match catch_unwind(AssertUnwindSafe(|| headers.get(place))) {
+        for index in 0..headers.count() {
+            // rdkafka panics on a name that is not UTF-8. The closure only reads.
+            match catch_unwind(AssertUnwindSafe(|| headers.get(index))) {
                 Ok(header) => record.headers.push((header.key.to_owned(), header.value.map(<[u8]>::to_vec))),
-                Err(_) => record.unreadable = true,
+                Err(_) => record.has_unreadable_header = true,
             }
         }
         record
     }
 
-    /// What the store is told that it was.
+    /// The position that the store keeps.
     pub fn to_log_record(&self) -> LogRecord {
         LogRecord {
-            place: format!("{}:{}", self.place.topic, self.place.partition).into(),
+            place: format!("{}:{}", self.partition.topic, self.partition.index).into(),
             offset: u64::try_from(self.offset).unwrap_or(0),
             timestamp: self.timestamp.unwrap_or(0),
         }
     }
 
-    /// Bytes of key, value and headers.
+    /// Bytes of key, value, header names and header values.
     pub fn size(&self) -> usize {
         let bytes = |part: Option<&[u8]>| part.map_or(0, <[u8]>::len);
         let headers = self.headers.iter().map(|(name, value)| name.len() + bytes(value.as_deref()));
         bytes(self.key.as_deref()) + bytes(self.value.as_deref()) + headers.sum::<usize>()
     }
 
-    /// The values of all headers of that name, in their order.
+    /// The values of all headers of that name, in the order of the record. Null values are left out.
     pub fn header(&self, name: &str) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.headers.iter().filter(move |(key, _)| key == name).filter_map(|(_, value)| value.as_deref())
     }
 
     pub fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(key, _)| key == name)
+    }
+}
+
+/// A record at offset 7 of partition `t`/3 with the key `key` and these headers.
+#[cfg(test)]
+pub fn test_record(headers: &[(&str, &[u8])]) -> ConsumedRecord {
+    ConsumedRecord {
+        partition: TopicPartition { topic: "t".into(), index: 3 },
+        offset: 7,
+        timestamp: Some(1_700_000_000_000),
+        key: Some(b"key".to_vec()),
+        value: Some("value".into()),
+        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), Some(value.to_vec()))).collect(),
+        has_unreadable_header: false,
     }
 }

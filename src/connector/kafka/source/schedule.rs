@@ -1,12 +1,12 @@
-//! The records of etf1/kafka-message-scheduler: the key is the schedule's id, the last record of a key counts.
+//! The records of etf1/kafka-message-scheduler: the key is the schedule's id, and the last record of a key counts.
 //!
-//! `scheduler-epoch` (unix seconds), `scheduler-target-topic` and `scheduler-target-key` are what it is told; of
-//! several headers of a name the first counts. Its output has the value, the target key, the other headers, and
+//! Its headers are `scheduler-epoch` (unix seconds), `scheduler-target-topic` and `scheduler-target-key`. The first of
+//! several headers of a name counts. Its output has the value, the target key, the other headers, and
 //! `scheduler-timestamp` (of the record, unix seconds), `scheduler-key` and `scheduler-topic`.
 
 use super::{
     content::{metadata, text},
-    record::Record,
+    record::ConsumedRecord,
 };
 use crate::{
     message::{MessageId, Metadata, Origin, digest},
@@ -14,53 +14,54 @@ use crate::{
 };
 
 const EPOCH: &str = "scheduler-epoch";
-/// A sink finds it as `{header:scheduler-target-topic}`.
+/// A sink's template reads it as `{header:scheduler-target-topic}`.
 const TARGET_TOPIC: &str = "scheduler-target-topic";
 const TARGET_KEY: &str = "scheduler-target-key";
 const CONSUMED: [&str; 3] = [EPOCH, TARGET_TOPIC, TARGET_KEY];
 
-/// Longest key that is told as the id it was; a longer one only by its digest.
-const MAX_TOLD_BYTES: usize = 1024;
+/// Longest key, in bytes, that is kept as the original id. A longer key is known only by its digest.
+const MAX_ORIGINAL_ID_BYTES: usize = 1024;
 
-pub fn is_schedule(record: &Record) -> bool {
+pub fn is_schedule(record: &ConsumedRecord) -> bool {
     record.has(EPOCH) || record.has(TARGET_TOPIC)
 }
 
-/// The id of what has that key, and the key as text where the id is only its digest.
+/// The id of the schedule of that key. With it the key as text, if the id is its digest.
 pub fn id(key: &[u8]) -> (MessageId, Option<String>) {
     let text = text(key);
     if let Some(id) = text.and_then(|text| MessageId::parse(text).ok()) {
         return (id, None);
     }
-    (digest(&[key]), text.filter(|text| (1..=MAX_TOLD_BYTES).contains(&text.len())).map(str::to_owned))
+    (digest(&[key]), text.filter(|text| (1..=MAX_ORIGINAL_ID_BYTES).contains(&text.len())).map(str::to_owned))
 }
 
 /// # Errors
-/// What is wrong with which header.
-pub fn read(record: &Record) -> Result<(MessageId, Due, Metadata), String> {
-    let key = record.key.as_deref().filter(|key| !key.is_empty()).ok_or("a schedule has a key, which is its id")?;
+/// The header or the key, and what is wrong with it.
+pub fn parse(record: &ConsumedRecord) -> Result<(MessageId, Due, Metadata), String> {
+    let key = record.key.as_deref().filter(|key| !key.is_empty()).ok_or("a schedule needs a key, which is its id")?;
     let due = due(record)?;
     let topic = first(record, TARGET_TOPIC).filter(|topic| !topic.is_empty());
     let topic = topic.ok_or_else(|| format!("{TARGET_TOPIC}: is missing"))?;
     let topic = text(topic).ok_or_else(|| format!("{TARGET_TOPIC}: is no text"))?;
 
-    let (id, told) = id(key);
+    let (id, original_id) = id(key);
     let mut headers = record.headers.clone();
     let seconds = record.timestamp.map(|millis| (millis / 1000).to_string().into_bytes());
-    let added = [("scheduler-timestamp", seconds), ("scheduler-key", Some(key.to_vec()))];
-    headers
-        .extend(added.into_iter().filter(|(_, value)| value.is_some()).map(|(name, value)| (name.to_owned(), value)));
-    headers.push(("scheduler-topic".to_owned(), Some(record.place.topic.as_bytes().to_vec())));
+    if seconds.is_some() {
+        headers.push(("scheduler-timestamp".to_owned(), seconds));
+    }
+    headers.push(("scheduler-key".to_owned(), Some(key.to_vec())));
+    headers.push(("scheduler-topic".to_owned(), Some(record.partition.topic.as_bytes().to_vec())));
     let target_key = first(record, TARGET_KEY).filter(|key| !key.is_empty());
     let mut metadata = metadata(target_key, &headers, &CONSUMED);
     let mut origin = metadata.origin.take().map_or_else(Origin::default, |origin| *origin);
-    origin.id = told;
+    origin.id = original_id;
     origin.selectors.insert(TARGET_TOPIC.to_owned(), topic.to_owned());
     metadata.origin = origin.or_none();
     Ok((id, due, metadata))
 }
 
-fn due(record: &Record) -> Result<Due, String> {
+fn due(record: &ConsumedRecord) -> Result<Due, String> {
     let epoch = first(record, EPOCH).ok_or_else(|| format!("{EPOCH}: is missing"))?;
     let seconds = str::from_utf8(epoch).ok().and_then(|text| text.parse::<u64>().ok()).filter(|seconds| *seconds > 0);
     let seconds = seconds.ok_or_else(|| format!("{EPOCH}: `{}` is no unix time in seconds", epoch.escape_ascii()))?;
@@ -68,16 +69,16 @@ fn due(record: &Record) -> Result<Due, String> {
     due.map(Due::At).ok_or_else(|| format!("{EPOCH}: {seconds} s are not below 2^53 ms"))
 }
 
-fn first<'a>(record: &'a Record, name: &str) -> Option<&'a [u8]> {
+fn first<'a>(record: &'a ConsumedRecord, name: &str) -> Option<&'a [u8]> {
     record.header(name).next()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::testing::record, *};
+    use super::{super::record::test_record as record, *};
 
     #[test]
-    fn a_schedule_leaves_as_its_scheduler_would_have_sent_it() {
+    fn the_metadata_is_what_kafka_message_scheduler_would_send() {
         let mut record = record(&[
             (EPOCH, b"1700000100"),
             (TARGET_TOPIC, b"orders"),
@@ -85,7 +86,7 @@ mod tests {
             ("X-Trace", b"a"),
         ]);
         record.key = Some(b"order 42".to_vec());
-        let (id, due, metadata) = read(&record).unwrap();
+        let (id, due, metadata) = parse(&record).unwrap();
         assert_eq!(id, digest(&[b"order 42"]));
         assert_eq!(due, Due::At(UnixMillis::new(1_700_000_100_000).unwrap()));
         assert_eq!(metadata.key.as_deref(), Some("customer 7"));
@@ -97,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_an_id_is_the_id_and_any_other_has_a_digest() {
+    fn the_id_is_the_key_or_its_digest() {
         assert_eq!(id(b"order-42").0.as_str(), "order-42");
-        assert_eq!(id(b"a\n"), (digest(&[b"a\n"]), None), "it cannot stand in a header");
+        assert_eq!(id(b"a\n"), (digest(&[b"a\n"]), None), "a header cannot carry it");
         assert_eq!(id(b"\xff"), (digest(&[b"\xff"]), None));
     }
 
     #[test]
-    fn what_lacks_something_is_no_schedule() {
+    fn a_missing_or_broken_header_is_named() {
         for (headers, text) in [
             (&[(EPOCH, &b"1"[..])][..], "scheduler-target-topic: is missing"),
             (&[(TARGET_TOPIC, b"t")], "scheduler-epoch: is missing"),
@@ -114,13 +115,13 @@ mod tests {
         ] {
             let record = record(headers);
             assert!(is_schedule(&record));
-            match read(&record) {
-                Ok(_) => assert_eq!(text, "", "far ahead, but a time"),
+            match parse(&record) {
+                Ok(_) => assert_eq!(text, "", "a time in the far future is valid"),
                 Err(error) => assert!(error.starts_with(text) && !text.is_empty(), "{error}"),
             }
         }
         let mut record = record(&[(EPOCH, b"1"), (TARGET_TOPIC, b"t")]);
         record.key = None;
-        assert!(read(&record).unwrap_err().contains("key"));
+        assert!(parse(&record).unwrap_err().contains("key"));
     }
 }

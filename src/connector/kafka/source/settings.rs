@@ -1,32 +1,32 @@
-//! From our configuration to librdkafka's properties.
+//! The properties of librdkafka for a configured source.
 //! <https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md> explains each.
 
 use rdkafka::ClientConfig;
 
 use crate::{config::KafkaSourceConfig, connector::kafka::connect};
 
-/// What `options` may change.
+/// Properties that `options` may change.
 const DEFAULTS: [(&str, &str); 7] = [
     ("client.id", "punctual"),
-    // Once a broker is back, it is found within a second.
+    // The client reconnects within a second after a broker has recovered.
     ("reconnect.backoff.max.ms", "1000"),
     // Longest wait for a commit.
     ("socket.timeout.ms", "10000"),
-    // A topic that is created later is found within so many ms.
+    // A topic that is created later is found within this time.
     ("topic.metadata.refresh.interval.ms", "30000"),
-    // KiB, and records, that are fetched before they are wanted: some batches of ours.
+    // KiB and records that are fetched ahead: some batches of the intake.
     ("queued.max.messages.kbytes", "16384"),
     ("queued.min.messages", "10000"),
-    // Until it fetches again after that was full.
+    // Pause before the next fetch after that queue was full.
     ("fetch.queue.backoff.ms", "50"),
 ];
 
-/// Those of a member of the group.
+/// The properties of a member of the group.
 pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
     let mut settings = client(config);
     settings
         .set("group.id", &config.group_id)
-        // For what retention has removed meanwhile: `beginning` knows where to start.
+        // Applies only if retention has removed a committed offset. `start_position` decides otherwise.
         .set("auto.offset.reset", "earliest")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
@@ -34,7 +34,7 @@ pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
     settings
 }
 
-/// Those of a client that only asks: it joins no group.
+/// The properties of a client that queries the brokers and joins no group.
 pub fn client(config: &KafkaSourceConfig) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));

@@ -1,26 +1,27 @@
-//! When a record is due, by its headers.
+//! The due time of a record, from its headers.
 //!
 //! | header | value |
 //! |---|---|
 //! | `punctual-deliver-at` | RFC 3339, or epoch milliseconds |
-//! | `punctual-delay` | milliseconds, or `5m`: from the record's timestamp on |
+//! | `punctual-delay` | milliseconds, or a duration such as `5m`, added to the record's timestamp |
 //! | `retry_topic-backoff-timestamp` (Spring Kafka) | epoch milliseconds as the bytes of a Java `BigInteger`, or as text |
 
-use super::record::Record;
+use super::record::ConsumedRecord;
 use crate::time::{Due, UnixMillis};
 
 const DELIVER_AT: &str = "punctual-deliver-at";
 const DELAY: &str = "punctual-delay";
 const SPRING: &str = "retry_topic-backoff-timestamp";
-/// Their work is done when the record leaves.
+/// The headers that are dropped from the message.
 pub const TIMING: [&str; 3] = [DELIVER_AT, DELAY, SPRING];
 
-/// Longest that a `BigInteger` of milliseconds is, in bytes. Text of so few digits would lie in the first days of 1970.
+/// Longest `BigInteger` of milliseconds, in bytes. A longer value is text: text of up to 8 digits would be a time on the
+/// first two days of 1970.
 const MAX_NUMBER_BYTES: usize = 8;
 
 /// # Errors
-/// What is wrong with which header.
-pub fn due(record: &Record) -> Result<Due, String> {
+/// The header, and what is wrong with it.
+pub fn due(record: &ConsumedRecord) -> Result<Due, String> {
     match (one(record, DELIVER_AT)?, one(record, DELAY)?) {
         (Some(_), Some(_)) => Err(format!("both {DELIVER_AT} and {DELAY}")),
         (Some(at), None) => Due::parse_deliver_at(at).map_err(|error| format!("{DELIVER_AT}: {error}")),
@@ -34,7 +35,7 @@ pub fn due(record: &Record) -> Result<Due, String> {
                 (due, _) => Ok(due),
             }
         }
-        // Each retry adds one: the last counts, as in Spring.
+        // Each retry adds a header. The last one counts, as in Spring.
         (None, None) => match record.header(SPRING).next_back() {
             Some(value) => spring(value),
             None if record.has(SPRING) => Err(format!("{SPRING}: is null")),
@@ -44,7 +45,7 @@ pub fn due(record: &Record) -> Result<Due, String> {
 }
 
 /// The text of the only header of that name.
-fn one<'a>(record: &'a Record, name: &str) -> Result<Option<&'a str>, String> {
+fn one<'a>(record: &'a ConsumedRecord, name: &str) -> Result<Option<&'a str>, String> {
     if !record.has(name) {
         return Ok(None);
     }
@@ -74,14 +75,14 @@ fn spring(value: &[u8]) -> Result<Due, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::testing::record, *};
+    use super::{super::record::test_record as record, *};
 
     fn at(millis: u64) -> Due {
         Due::At(UnixMillis::new(millis).unwrap())
     }
 
     #[test]
-    fn a_delay_counts_from_the_records_timestamp_where_it_has_one() {
+    fn a_delay_is_added_to_the_timestamp_of_the_record_if_it_has_one() {
         let mut record = record(&[(DELAY, b"5m")]);
         assert_eq!(due(&record), Ok(at(1_700_000_300_000)));
         record.timestamp = None;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_is_text_or_what_spring_writes_and_nothing_means_now() {
+    fn a_due_time_is_text_or_the_header_of_spring_and_none_means_now() {
         assert_eq!(due(&record(&[])), Ok(Due::NOW));
         assert_eq!(due(&record(&[(DELIVER_AT, b"1700000000123")])), Ok(at(1_700_000_000_123)));
         assert_eq!(due(&record(&[(DELIVER_AT, b"2023-11-14T22:13:20.123Z")])), Ok(at(1_700_000_000_123)));
@@ -97,7 +98,7 @@ mod tests {
         let java = [0x01, 0x8B, 0xCF, 0xE5, 0x68, 0x7B];
         assert_eq!(due(&record(&[(SPRING, &java)])), Ok(at(1_700_000_000_123)));
         assert_eq!(due(&record(&[(SPRING, b"1"), (SPRING, b"1700000000123")])), Ok(at(1_700_000_000_123)));
-        assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"1")])), Ok(at(1)), "ours win");
+        assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"1")])), Ok(at(1)), "the headers of punctual win");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A channel in confirm mode.
 //!
-//! One task publishes on a channel at a time, because lapin mixes up the confirms of concurrent publishes. Confirms are
-//! awaited without holding the channel: one that does not come delays nothing that is published after it.
+//! One task at a time publishes on a channel, because lapin mixes up the confirms of concurrent publishes. A task that
+//! awaits confirms does not hold the channel, so a missing confirm does not delay later messages.
 
 use std::{
     collections::HashSet,
@@ -16,64 +16,62 @@ use lapin::{
     options::{BasicPublishOptions, ConfirmSelectOptions},
 };
 
-use super::message::{Prepared, Tag};
-use crate::connector::rabbitmq::Returns;
+use super::message::{MessageTag, PreparedMessage};
+use crate::connector::rabbitmq::FrameNotes;
 
-pub struct Channel {
+pub struct ConfirmChannel {
     inner: lapin::Channel,
-    returns: Returns,
-    /// Of the messages without a confirm; `None` for a message that cannot be told.
-    returned: Mutex<HashSet<Option<Tag>>>,
-    /// Messages without a confirm.
+    notes: FrameNotes,
+    /// Returned messages that are not confirmed yet. `None`: a message with unreadable headers.
+    returned: Mutex<HashSet<Option<MessageTag>>>,
+    /// Number of messages without a confirm.
     pending: AtomicUsize,
-    /// Takes no more messages: a confirm is overdue.
-    worn: AtomicBool,
+    /// No more messages are published: a confirm is overdue.
+    retired: AtomicBool,
 }
 
-/// A message that was published and has no confirm yet. Keeps its channel open.
-pub struct Pending {
-    channel: Arc<Channel>,
+/// A published message without a confirm. Keeps its channel open.
+pub struct PendingConfirm {
+    channel: Arc<ConfirmChannel>,
     confirm: PublisherConfirm,
-    tag: Tag,
-    _count: Count,
+    tag: MessageTag,
+    _count: PendingCount,
 }
 
-/// What a broker said about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Taken,
-    /// No queue takes it.
+pub enum ConfirmVerdict {
+    Accepted,
+    /// No queue is bound for the routing key.
     Returned,
-    /// By nack.
-    Refused,
+    Nacked,
 }
 
-/// One of `pending`.
-struct Count(Arc<Channel>);
+/// Counts in `pending` until it is dropped.
+struct PendingCount(Arc<ConfirmChannel>);
 
-impl Channel {
-    pub async fn open(connection: &Connection, returns: &Returns) -> Result<Arc<Self>, Error> {
+impl ConfirmChannel {
+    pub async fn open(connection: &Connection, notes: &FrameNotes) -> Result<Arc<Self>, Error> {
         let inner = connection.create_channel().await?;
-        // The channel that had this number before may have left some.
-        drop(returns.take(inner.id()));
+        // An earlier channel of this number may have left returned messages.
+        drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Arc::new(Self {
             inner,
-            returns: returns.clone(),
+            notes: notes.clone(),
             returned: Mutex::default(),
             pending: AtomicUsize::new(0),
-            worn: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
         }))
     }
 
     /// Must not be called concurrently.
-    pub async fn publish(self: &Arc<Self>, exchange: &str, message: &Prepared) -> Result<Pending, Error> {
+    pub async fn publish(self: &Arc<Self>, exchange: &str, message: &PreparedMessage) -> Result<PendingConfirm, Error> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (key, properties) = (message.routing_key.clone(), message.properties.clone());
         let confirm = self.inner.basic_publish(exchange.into(), key, options, &message.payload, properties).await?;
         self.pending.fetch_add(1, Ordering::Relaxed);
-        let count = Count(Arc::clone(self));
-        Ok(Pending { channel: Arc::clone(self), confirm, tag: message.tag.clone(), _count: count })
+        let count = PendingCount(Arc::clone(self));
+        Ok(PendingConfirm { channel: Arc::clone(self), confirm, tag: message.tag.clone(), _count: count })
     }
 
     pub fn pending(&self) -> usize {
@@ -81,38 +79,38 @@ impl Channel {
     }
 
     pub fn is_usable(&self) -> bool {
-        self.inner.status().connected() && !self.worn.load(Ordering::Relaxed)
+        self.inner.status().connected() && !self.retired.load(Ordering::Relaxed)
     }
 
-    /// Publishes nothing more. It closes once nobody awaits a confirm of it.
+    /// Stops publishing. The channel closes after its last confirm.
     pub fn retire(&self) {
-        self.worn.store(true, Ordering::Relaxed);
+        self.retired.store(true, Ordering::Relaxed);
     }
 
     /// Whether the broker returned a message that it has confirmed.
-    fn was_returned(&self, tag: &Tag) -> bool {
+    fn was_returned(&self, tag: &MessageTag) -> bool {
         let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
-        returned.extend(self.returns.take(self.inner.id()).iter().map(Tag::of));
-        // Without its headers it cannot be told which message it was, so none may count as delivered from then on.
+        returned.extend(self.notes.take_returned(self.inner.id()).iter().map(MessageTag::of));
+        // A returned message with unreadable headers may be any message, so no later one counts as delivered.
         returned.remove(&Some(tag.clone())) || returned.contains(&None)
     }
 }
 
-impl Pending {
+impl PendingConfirm {
     /// # Errors
-    /// The channel or the connection is gone; whether the broker has the message is unknown.
-    pub async fn verdict(self) -> Result<Verdict, Error> {
+    /// When the channel or the connection is closed. The broker may have the message.
+    pub async fn verdict(self) -> Result<ConfirmVerdict, Error> {
         let confirmation = self.confirm.await?;
-        // Which message lapin hands out with it says nothing.
+        // The message that lapin attaches to the confirm may be another one.
         Ok(match (confirmation, self.channel.was_returned(&self.tag)) {
-            (Confirmation::Ack(_), false) => Verdict::Taken,
-            (_, true) => Verdict::Returned,
-            (Confirmation::Nack(_) | Confirmation::NotRequested, false) => Verdict::Refused,
+            (Confirmation::Ack(_), false) => ConfirmVerdict::Accepted,
+            (_, true) => ConfirmVerdict::Returned,
+            (Confirmation::Nack(_) | Confirmation::NotRequested, false) => ConfirmVerdict::Nacked,
         })
     }
 }
 
-impl Drop for Count {
+impl Drop for PendingCount {
     fn drop(&mut self) {
         self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }

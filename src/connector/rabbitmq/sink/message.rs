@@ -3,14 +3,14 @@
 //! | AMQP | from |
 //! |---|---|
 //! | body | payload |
-//! | `message_id` | the producer's, of a message that came from RabbitMQ with one; else the id |
+//! | `message_id` | that of the RabbitMQ message that a source took, if it had one; else the id |
 //! | `content_type`, other properties | content type, properties of the message, and those of its origin |
-//! | `timestamp`, `cluster_id` | the producer's; else not set: `punctual-due` tells more than the time of forwarding |
+//! | `timestamp`, `cluster_id` | those of the origin; else not set |
 //! | `delivery_mode` | 2, persistent |
-//! | headers | those from RabbitMQ that are no plain text, with their types; the user's (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
+//! | headers | typed headers of the origin; the message's headers (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
 //!
-//! `punctual-id` is always the id of the queue, which alone is unique. `user_id` is never set: a broker closes the
-//! channel over another user's name.
+//! `punctual-id` is always the id in the queue; `message_id` need not be unique. `user_id` is never set: the broker closes
+//! the channel at the name of another user.
 
 use bytes::Bytes;
 use lapin::{
@@ -20,53 +20,50 @@ use lapin::{
 };
 
 use crate::{
-    connector::rabbitmq,
+    connector::{
+        headers::{ATTEMPT, DUE, ID, ROUTE},
+        rabbitmq,
+    },
     message::{Origin, Properties},
     sink::{Delivery, Domain},
 };
 
-const ID: &str = "punctual-id";
-const ROUTE: &str = "punctual-route";
-const ATTEMPT: &str = "punctual-attempt";
-const DUE: &str = "punctual-due";
-
-/// `delivery_mode` of what survives a broker's restart.
+/// `delivery_mode` of messages that survive a restart of the broker.
 const PERSISTENT: u8 = 2;
-/// Bytes of a content header frame beside the properties: type, channel, size and end of the frame; class, weight and the
-/// body's size.
-const HEADER_FRAME: usize = 8 + 12;
+/// Bytes of a content header frame besides the properties: type, channel, size and end of the frame (8); class, weight and
+/// body size (12).
+const HEADER_FRAME_BYTES: usize = 8 + 12;
 
-/// Headers of which RabbitMQ takes further routing keys. Over anything but a list it closes the channel.
+/// Headers with further routing keys. RabbitMQ closes the channel at any value but a list.
 const COPIES: [&str; 2] = ["CC", "BCC"];
-/// As `reply_to` it asks for an answer over this channel, and RabbitMQ closes one that consumes no answers.
+/// As `reply_to` it requests replies over this channel. RabbitMQ closes a channel that does not consume replies.
 const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to";
 
-/// One message, ready to be published any number of times.
-pub struct Prepared {
-    /// Its place in the batch.
+/// A message that can be published any number of times.
+pub struct PreparedMessage {
+    /// Index in the batch.
     pub index: usize,
-    /// `None` where the sink is one.
+    /// `None` if the whole sink is one domain.
     pub domain: Option<Domain>,
     pub routing_key: ShortString,
     pub properties: BasicProperties,
     pub payload: Bytes,
-    pub tag: Tag,
+    pub tag: MessageTag,
 }
 
-/// What tells one message from all others of a batch, also when the broker sends it back: the id alone may be
-/// that of a message of another route too.
+/// Identifies a message of a batch, also when the broker returns it. Two routes may share an id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tag {
+pub struct MessageTag {
     route: Vec<u8>,
     id: Vec<u8>,
     attempt: i64,
 }
 
-impl Prepared {
-    /// `frame_max`: bytes of the largest frame that the broker takes.
+impl PreparedMessage {
+    /// `frame_max`: the largest frame of the broker in bytes.
     ///
     /// # Errors
-    /// What of the message AMQP cannot carry, or RabbitMQ would close the channel over.
+    /// The part of the message that AMQP cannot carry, or at which RabbitMQ would close the channel.
     pub fn new(
         (index, domain): (usize, Option<Domain>),
         delivery: Delivery,
@@ -111,17 +108,17 @@ impl Prepared {
         if properties.reply_to().as_ref().is_some_and(|name| name.as_str() == DIRECT_REPLY) {
             return Err(format!("`reply_to` is `{DIRECT_REPLY}`: RabbitMQ closes the channel over it"));
         }
-        let bytes = HEADER_FRAME + encoded_bytes(&properties);
+        let bytes = HEADER_FRAME_BYTES + encoded_bytes(&properties);
         if bytes > frame_max {
             return Err(format!("headers and properties take a frame of {bytes} bytes, the broker takes {frame_max}"));
         }
-        let tag = Tag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
+        let tag = MessageTag { route: delivery.route.as_bytes().to_vec(), id: delivery.id.as_str().into(), attempt };
         Ok(Self { index, domain, routing_key, properties, payload: delivery.payload, tag })
     }
 }
 
-impl Tag {
-    /// Of a message that came back; `None` when it is not one of ours.
+impl MessageTag {
+    /// The tag of a returned message; `None` if it has not the headers of this sink.
     pub fn of(properties: &BasicProperties) -> Option<Self> {
         let headers = properties.headers().as_ref()?.inner();
         let text = |name| match headers.get(name)? {
@@ -173,7 +170,7 @@ fn with_original(mut properties: BasicProperties, origin: &Origin) -> Result<Bas
 
 fn encoded_bytes(properties: &BasicProperties) -> usize {
     let written = gen_properties(properties)(Vec::new().into());
-    written.expect("a vector takes all").into_inner().0.len()
+    written.expect("writing to a vector never fails").into_inner().0.len()
 }
 
 fn short(what: &str, value: &str) -> Result<ShortString, String> {
@@ -204,23 +201,23 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_came_back_is_known_by_route_id_and_attempt() {
-        let prepared = |delivery| Prepared::new((0, None), delivery, "k", usize::MAX).unwrap();
+    fn a_returned_message_is_identified_by_route_id_and_attempt() {
+        let prepared = |delivery| PreparedMessage::new((0, None), delivery, "k", usize::MAX).unwrap();
         let one = prepared(delivery("a", Metadata::default()));
-        assert_eq!(Tag::of(&one.properties), Some(one.tag.clone()));
+        assert_eq!(MessageTag::of(&one.properties), Some(one.tag.clone()));
         let others = [
             Delivery { route: "s".into(), ..delivery("a", Metadata::default()) },
             Delivery { attempt: 4, ..delivery("a", Metadata::default()) },
             delivery("b", Metadata::default()),
         ];
         for other in others {
-            assert_ne!(Tag::of(&prepared(other).properties), Some(one.tag.clone()));
+            assert_ne!(MessageTag::of(&prepared(other).properties), Some(one.tag.clone()));
         }
-        assert_eq!(Tag::of(&BasicProperties::default()), None);
+        assert_eq!(MessageTag::of(&BasicProperties::default()), None);
     }
 
     #[test]
-    fn a_message_from_rabbitmq_gets_back_what_its_producer_set_and_is_told_by_its_own_id() {
+    fn a_message_from_rabbitmq_gets_the_properties_and_headers_of_its_producer() {
         let header = |name: &str, value: &AMQPValue| TypedHeader {
             name: name.into(),
             value: rabbitmq::to_typed(value).unwrap(),
@@ -232,16 +229,16 @@ mod tests {
             timestamp: Some(7),
             headers: vec![
                 header("x", &AMQPValue::ShortInt(-1)),
-                // Set by a producer that may mislead: ours stands.
+                // A header of the sink's own name is replaced.
                 header("punctual-attempt", &AMQPValue::LongLongInt(99)),
             ],
             ..Origin::default()
         };
         let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
-        let one = Prepared::new((0, None), delivery("~1", metadata.clone()), "k", usize::MAX).unwrap();
-        let other = Prepared::new((0, None), delivery("~2", metadata), "k", usize::MAX).unwrap();
-        assert_ne!(one.tag, other.tag, "one producer's id may stand for two messages");
-        assert_eq!(Tag::of(&one.properties), Some(one.tag));
+        let one = PreparedMessage::new((0, None), delivery("~1", metadata.clone()), "k", usize::MAX).unwrap();
+        let other = PreparedMessage::new((0, None), delivery("~2", metadata), "k", usize::MAX).unwrap();
+        assert_ne!(one.tag, other.tag, "two messages may have the same message_id");
+        assert_eq!(MessageTag::of(&one.properties), Some(one.tag));
         let headers = one.properties.headers().as_ref().unwrap().inner();
         assert_eq!(headers["x"], AMQPValue::ShortInt(-1));
         assert_eq!((&headers[ID], &headers[ATTEMPT]), (&text("~1"), &AMQPValue::LongLongInt(3)));
@@ -251,12 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn what_rabbitmq_closes_the_channel_over_is_refused() {
-        let error = |metadata| Prepared::new((0, None), delivery("a", metadata), "k", usize::MAX).err();
+    fn a_message_at_which_rabbitmq_closes_the_channel_is_refused() {
+        let error = |metadata| PreparedMessage::new((0, None), delivery("a", metadata), "k", usize::MAX).err();
         let with = |name: &str| Metadata { headers: [(name.into(), "q".into())].into(), ..Metadata::default() };
         assert_eq!(error(with("CC")).as_deref(), Some("header `CC` is no list: RabbitMQ closes the channel over it"));
         assert!(error(with("BCC")).is_some());
-        assert_eq!(error(with("cc")), None, "to RabbitMQ another header");
+        assert_eq!(error(with("cc")), None, "RabbitMQ compares names with case");
         let typed = |value| {
             let header = TypedHeader { name: "CC".into(), value: rabbitmq::to_typed(&value).unwrap() };
             Metadata { origin: Origin { headers: vec![header], ..Origin::default() }.or_none(), ..Metadata::default() }
@@ -272,8 +269,8 @@ mod tests {
     }
 
     #[test]
-    fn what_amqp_cannot_carry_is_refused() {
-        let new = |delivery, key: &str| Prepared::new((0, None), delivery, key, usize::MAX);
+    fn a_message_that_amqp_cannot_carry_is_refused() {
+        let new = |delivery, key: &str| PreparedMessage::new((0, None), delivery, key, usize::MAX);
         let long = "x".repeat(256);
         assert!(new(delivery("a", Metadata::default()), &long).is_err());
         let named = Metadata { headers: [(long.clone(), String::new())].into(), ..Metadata::default() };

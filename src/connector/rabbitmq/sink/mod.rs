@@ -1,11 +1,10 @@
-//! An exchange of RabbitMQ: mandatory, persistent, with publisher confirms.
+//! An exchange of RabbitMQ. Messages are mandatory and persistent, with publisher confirms.
 //!
-//! `amqp::Broker` connects, `supervisor` keeps the connection as a `link`, on whose `channel`s `publish`
-//! sends batches of `message`s. A batch of the scheduler is cut by exchange and size; its parts travel at once.
-//! `refusal` says what it means that the broker closed a channel.
+//! `supervisor` keeps the `connection`. `publish` sends batches of `message`s on its `channel`s. A batch of the scheduler
+//! is split by exchange and size, and its parts are sent concurrently. `refusal` classifies the errors of a closed channel.
 
 mod channel;
-mod link;
+mod connection;
 mod message;
 mod publish;
 mod refusal;
@@ -22,8 +21,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use self::{
-    message::Prepared,
-    publish::Batch,
+    message::PreparedMessage,
+    publish::PublishBatch,
     refusal::Refusals,
     supervisor::{Supervisor, connect_limit},
 };
@@ -37,12 +36,12 @@ use crate::{
     },
 };
 
-/// Messages that are published before their confirms are awaited. More would not be faster, and all of them are
-/// in doubt when the connection is lost.
+/// Most messages that are published before their confirms are awaited. More are not faster, and all of them may be sent
+/// twice when the connection is lost.
 const MAX_BATCH_MESSAGES: usize = 500;
 
-/// How much before its timeout the sink gives up, or a tenth of it if that is less: what the sink reports in time as the
-/// broker's silence costs no attempt, what it does not report does.
+/// Time before the sink's timeout, at most a tenth of it, at which the sink reports unconfirmed messages as unavailable.
+/// They cost no attempt then. A message that is not reported within the timeout costs one.
 const REPORT_MARGIN: Duration = Duration::from_millis(500);
 
 pub struct RabbitMqSink {
@@ -54,11 +53,13 @@ pub struct RabbitMqSink {
 }
 
 /// Messages by their exchange.
-type ByExchange<'a> = BTreeMap<Cow<'a, str>, VecDeque<Prepared>>;
+type ByExchange<'a> = BTreeMap<Cow<'a, str>, VecDeque<PreparedMessage>>;
 
 impl RabbitMqSink {
+    /// Connects at the first batch.
+    ///
     /// # Errors
-    /// Which setting cannot be used; nothing is connected yet.
+    /// The setting that is invalid.
     pub fn new(config: &RabbitMqConfig) -> Result<Self, String> {
         let broker = Broker::new(&config.server)?;
         Ok(Self {
@@ -70,7 +71,7 @@ impl RabbitMqSink {
         })
     }
 
-    /// What may not go where it names, or AMQP cannot carry, is reported. `frame_max`: bytes of the largest frame.
+    /// Reports messages whose address is not allowed, or that AMQP cannot carry. `frame_max`: the largest frame in bytes.
     fn prepare(&self, batch: Vec<Delivery>, frame_max: usize, report: &Report) -> ByExchange<'_> {
         let mut prepared = ByExchange::new();
         for (index, delivery) in batch.into_iter().enumerate() {
@@ -87,29 +88,15 @@ impl RabbitMqSink {
         index: usize,
         delivery: Delivery,
         frame_max: usize,
-    ) -> Result<(Cow<'_, str>, Prepared), String> {
+    ) -> Result<(Cow<'_, str>, PreparedMessage), String> {
         let address = self.address.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
         let (exchange, routing_key) = (address.0, address.1.into_owned());
-        let place = (index, self.domain_of(&exchange, &routing_key));
-        Ok((exchange, Prepared::new(place, delivery, &routing_key, frame_max)?))
+        let domain = self.domain_of(&exchange, &routing_key);
+        Ok((exchange, PreparedMessage::new((index, domain), delivery, &routing_key, frame_max)?))
     }
 
     fn domain_of(&self, exchange: &str, routing_key: &str) -> Option<Domain> {
         (!self.address.is_constant()).then(|| format!("{exchange}/{routing_key}").into())
-    }
-
-    async fn look(&self, deadline: Instant) -> Result<(), String> {
-        let link = self.supervisor.link(deadline).await?;
-        if let Some(reason) = link.blocked() {
-            return Err(publish::blocked(&reason));
-        }
-        let exchange = self.address.constant_exchange().unwrap_or_default();
-        link.forget(exchange);
-        match timeout_at(deadline, link.see(exchange)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(text(&error)),
-            Err(_) => Err("the broker does not answer".into()),
-        }
     }
 }
 
@@ -126,30 +113,44 @@ impl Sink for RabbitMqSink {
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
         let deadline = Instant::now() + self.timeout - REPORT_MARGIN.min(self.timeout / 10);
-        let link = match self.supervisor.link(deadline).await {
-            Ok(link) => link,
+        let connection = match self.supervisor.connection(deadline).await {
+            Ok(connection) => connection,
             Err(error) => {
                 let unavailable = Outcome::Unavailable { error };
                 return (0..batch.len()).for_each(|index| report.outcome(index, unavailable.clone()));
             }
         };
-        let (link, report, fixed) = (&link, &report, self.address.constant_exchange().is_some());
-        let parts = self.prepare(batch, link.frame_max(), report).into_iter().flat_map(|(exchange, mut messages)| {
+        let (connection, report, refusals) = (&connection, &report, &self.refusals);
+        let is_only_exchange = self.address.constant_exchange().is_some();
+        let by_exchange = self.prepare(batch, connection.frame_max(), report);
+        let parts = by_exchange.into_iter().flat_map(|(exchange, mut messages)| {
             std::iter::from_fn(move || {
                 let part: Vec<_> = messages.drain(..messages.len().min(MAX_BATCH_MESSAGES)).collect();
                 (!part.is_empty()).then(|| (exchange.clone(), part))
             })
         });
         join_all(parts.map(|(exchange, messages)| async move {
-            let batch = Batch { link, exchange: &exchange, fixed, refusals: &self.refusals, deadline, report };
+            let exchange = &*exchange;
+            let batch = PublishBatch { connection, exchange, is_only_exchange, refusals, deadline, report };
             batch.publish(messages).await;
         }))
         .await;
     }
 
-    /// Connects (and stays connected), and asks whether the exchange exists. Where the messages name it, only the broker is asked.
+    /// Connects, and checks that the exchange exists. If the messages name it, checks the broker alone.
     async fn check(&self) -> Result<(), String> {
-        self.look(Instant::now() + self.timeout).await
+        let deadline = Instant::now() + self.timeout;
+        let connection = self.supervisor.connection(deadline).await?;
+        if let Some(reason) = connection.blocked() {
+            return Err(publish::blocked(&reason));
+        }
+        let exchange = self.address.constant_exchange().unwrap_or_default();
+        connection.forget_exchange(exchange);
+        match timeout_at(deadline, connection.ensure_exchange(exchange)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(text(&error)),
+            Err(_) => Err("the broker does not answer".into()),
+        }
     }
 
     async fn close(&self) {

@@ -1,10 +1,10 @@
-//! One batch to one exchange: published message by message on one channel, and each confirm used as it comes.
+//! Publishes a batch to one exchange, message by message on one channel, and reports each confirm as it arrives.
 //!
-//! RabbitMQ closes a channel over a message that it refuses (its headers, or a routing key that topic permissions forbid).
-//! It has then processed what was published on this channel before that message, and nothing after it; but it does not
-//! say which message it was, and confirms that it still owed never come. So what has no confirm is published once more,
-//! each message alone on a channel of its own (`alone`), until the refused one is found. What came after it was not
-//! processed, and goes on as usual. No message is processed more than twice.
+//! RabbitMQ closes a channel at a message that it refuses: because of a header, or because topic permissions forbid the
+//! routing key. It has then processed the messages before that one, and none after it. It does not say which message it
+//! refused, and it drops the confirms that are still due. So each unconfirmed message is published once more, alone on
+//! its own channel (`publish_alone`), until the refused one is found. The messages after that one were not processed,
+//! and are published as usual. No message is processed more than twice.
 
 use std::{iter, sync::Arc};
 
@@ -17,9 +17,9 @@ use lapin::{Error, ErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    channel::{Pending, Verdict},
-    link::{Link, MAX_LONE_CHANNELS},
-    message::Prepared,
+    channel::{ConfirmVerdict, PendingConfirm},
+    connection::{MAX_LONE_CHANNELS, SinkConnection},
+    message::PreparedMessage,
     refusal::{Refusal, Refusals},
 };
 use crate::{
@@ -27,174 +27,174 @@ use crate::{
     sink::{Outcome, Report},
 };
 
-/// Why a message has no confirm at the end of its time.
-const LATE: &str = "no confirm from the broker in time";
+const NO_CONFIRM: &str = "no confirm from the broker in time";
 
-/// What one batch needs.
-pub struct Batch<'a> {
-    pub link: &'a Arc<Link>,
+/// Publishes messages to one exchange until a deadline.
+pub struct PublishBatch<'a> {
+    pub connection: &'a Arc<SinkConnection>,
     pub exchange: &'a str,
-    /// Whether all messages of the sink go to this exchange: then what is wrong with it is the sink's trouble.
-    pub fixed: bool,
+    /// Whether all messages of the sink go to this exchange. Its errors then concern the whole sink.
+    pub is_only_exchange: bool,
     pub refusals: &'a Refusals,
     pub deadline: Instant,
     pub report: &'a Report,
 }
 
-/// What one channel left of a batch.
-#[derive(Default)]
-struct Left {
-    /// Published, without a confirm, on a channel that is closed.
-    doubtful: Vec<Prepared>,
-    /// Not published.
-    unsent: Vec<Prepared>,
+/// Messages of a batch that a closed channel left without a confirm.
+struct Unconfirmed {
+    published: Vec<PreparedMessage>,
+    unsent: Vec<PreparedMessage>,
 }
 
-/// What came of a message that was alone on its channel.
-enum Lone {
-    /// Nothing that concerns others.
-    Reported,
-    /// The broker closed the channel over this message.
-    Culprit,
-    /// So it did over the exchange, which concerns all others.
+/// The result of a message that was published alone. The message is reported.
+enum LoneResult {
+    Done,
+    /// The broker closed the channel because of this message.
+    Refused,
+    /// The broker closed the channel because of the exchange, which concerns all messages.
     NoExchange(Error),
 }
 
-impl Batch<'_> {
+impl PublishBatch<'_> {
     /// Reports every message of `messages`.
-    pub async fn publish(&self, messages: Vec<Prepared>) {
-        let (known, others): (Vec<_>, Vec<_>) =
+    pub async fn publish(&self, messages: Vec<PreparedMessage>) {
+        // A message of a domain that was refused before would close the channel of the others.
+        let (refused, others): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| self.refusals.contains(message.domain.as_ref()));
-        // What was refused before would close the channel of the others.
-        join(self.each_alone(known), self.together(others)).await;
+        let alone = join_all(refused.iter().map(|message| self.publish_alone(message)));
+        join(alone, self.publish_together(others)).await;
     }
 
-    async fn together(&self, messages: Vec<Prepared>) {
+    async fn publish_together(&self, messages: Vec<PreparedMessage>) {
         if messages.is_empty() {
             return;
         }
-        let Some(Left { doubtful, unsent }) = self.over_one_channel(messages).await else { return };
+        let Some(Unconfirmed { published, unsent }) = self.publish_on_one_channel(messages).await else { return };
         let resolving = async {
-            let unprocessed = self.find_culprit(doubtful).await;
+            let unprocessed = self.find_refused(published).await;
             Box::pin(self.publish(unprocessed)).await;
         };
         join(resolving, Box::pin(self.publish(unsent))).await;
     }
 
-    /// `None`: all are reported.
-    async fn over_one_channel(&self, messages: Vec<Prepared>) -> Option<Left> {
-        if let Some(reason) = self.link.blocked() {
-            self.report_without_domain(&messages, &self.unavailable(&blocked(&reason)));
+    /// `None`: all messages are reported.
+    async fn publish_on_one_channel(&self, messages: Vec<PreparedMessage>) -> Option<Unconfirmed> {
+        if let Some(reason) = self.connection.blocked() {
+            self.report_for_sink(&messages, &self.unavailable(&blocked(&reason)));
             return None;
         }
         let opening = async {
-            self.link.see(self.exchange).await?;
-            self.link.channel().await
+            self.connection.ensure_exchange(self.exchange).await?;
+            self.connection.channel().await
         };
-        let lease = match timeout_at(self.deadline, opening).await {
-            Ok(Ok(lease)) => lease,
+        let permit = match timeout_at(self.deadline, opening).await {
+            Ok(Ok(permit)) => permit,
             Ok(Err(error)) => {
-                self.report_broken(&messages, &error);
+                self.report_error(&messages, &error);
                 return None;
             }
             Err(_) => {
-                self.report_without_domain(&messages, &self.late("no channel in time"));
+                self.report_for_sink(&messages, &self.timed_out("no channel in time"));
                 return None;
             }
         };
-        let channel = Arc::clone(lease.channel());
-        let mut open: Vec<Option<Prepared>> = messages.into_iter().map(Some).collect();
+        let channel = Arc::clone(permit.channel());
+        let mut unreported: Vec<Option<PreparedMessage>> = messages.into_iter().map(Some).collect();
         let confirms = FuturesUnordered::new();
-        let (mut lost, mut stuck) = (None, false);
-        for (place, message) in open.iter().enumerate() {
-            if self.link.blocked().is_some() {
+        let (mut error, mut is_publish_stuck) = (None, false);
+        for (index, message) in unreported.iter().enumerate() {
+            if self.connection.blocked().is_some() {
                 break;
             }
-            let message = message.as_ref().expect("none is reported yet");
+            let message = message.as_ref().expect("no message is reported yet");
             match timeout_at(self.deadline, channel.publish(self.exchange, message)).await {
-                Ok(Ok(pending)) => confirms.push(confirmed(place, pending)),
-                Ok(Err(error)) => {
-                    lost = Some(error);
+                Ok(Ok(pending)) => confirms.push(confirmed(index, pending)),
+                Ok(Err(publish_error)) => {
+                    error = Some(publish_error);
                     break;
                 }
                 Err(_) => {
-                    stuck = true;
+                    is_publish_stuck = true;
                     break;
                 }
             }
         }
         let published = confirms.len();
-        if stuck {
-            // What was dropped half-way would still be sent, and mixed up with what follows.
-            drop(lease);
-            if self.link.blocked().is_none() {
-                self.link.cut();
+        if is_publish_stuck {
+            // lapin would still send the message of the dropped future, between later ones.
+            drop(permit);
+            if self.connection.blocked().is_none() {
+                self.connection.abort();
             }
         } else {
-            lease.give_back();
+            permit.release();
         }
-        let is_late = !self.take_confirms(confirms, &mut open, &mut lost).await;
-        if is_late {
+        let all_resolved = self.report_confirms(confirms, &mut unreported, &mut error).await;
+        if !all_resolved {
             channel.retire();
         }
-        let unsent = open.split_off(published).into_iter().flatten().collect();
-        let left = Left { doubtful: open.into_iter().flatten().collect(), unsent };
-        match &lost {
-            _ if is_late || stuck => self.report_all(left.doubtful.iter().chain(&left.unsent), &self.late(LATE)),
-            Some(error) if is_of_channel(error) && self.link.is_connected() => {
-                // It may be gone.
-                self.link.forget(self.exchange);
-                return Some(left);
+        let unsent: Vec<PreparedMessage> = unreported.split_off(published).into_iter().flatten().collect();
+        let published: Vec<PreparedMessage> = unreported.into_iter().flatten().collect();
+        match &error {
+            _ if !all_resolved || is_publish_stuck => {
+                self.report_all(published.iter().chain(&unsent), &self.timed_out(NO_CONFIRM));
             }
-            Some(error) => self.report_broken(left.doubtful.iter().chain(&left.unsent), error),
-            // All that were published are reported.
+            Some(error) if is_of_channel(error) && self.connection.is_connected() => {
+                // The exchange may have been deleted.
+                self.connection.forget_exchange(self.exchange);
+                return Some(Unconfirmed { published, unsent });
+            }
+            Some(error) => self.report_error(published.iter().chain(&unsent), error),
+            // The connection was blocked. All published messages are reported.
             None => {
-                let reason = self.link.blocked().unwrap_or_default();
-                self.report_without_domain(&left.unsent, &self.unavailable(&blocked(&reason)));
+                let reason = self.connection.blocked().unwrap_or_default();
+                self.report_for_sink(&unsent, &self.unavailable(&blocked(&reason)));
             }
         }
         None
     }
 
-    /// Reports each message as its confirm comes, and takes it from `open`. `lost`: the first error instead of a confirm.
-    /// Returns whether all of them resolved in time.
-    async fn take_confirms(
+    /// Reports each message as its confirm arrives, and takes it from `unreported`. Sets `error` to the first error in
+    /// place of a confirm. Returns whether all confirms resolved before the deadline.
+    async fn report_confirms(
         &self,
-        mut confirms: FuturesUnordered<impl Future<Output = (usize, Result<Verdict, Error>)>>,
-        open: &mut [Option<Prepared>],
-        lost: &mut Option<Error>,
+        mut confirms: FuturesUnordered<impl Future<Output = (usize, Result<ConfirmVerdict, Error>)>>,
+        unreported: &mut [Option<PreparedMessage>],
+        error: &mut Option<Error>,
     ) -> bool {
         loop {
             match timeout_at(self.deadline, confirms.next()).await {
-                Ok(Some((place, Ok(verdict)))) => {
-                    let message = open[place].take().expect("one confirm for each");
+                Ok(Some((index, Ok(verdict)))) => {
+                    let message = unreported[index].take().expect("one confirm for each message");
                     self.report_verdict(&message, verdict);
                 }
-                // It knows better than what was published after it why the channel is closed.
-                Ok(Some((_, Err(error)))) => *lost = Some(lost.take().filter(tells_why).unwrap_or(error)),
+                // The error of a confirm has the broker's reason; the error of a later publish may not.
+                Ok(Some((_, Err(confirm_error)))) => {
+                    *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error));
+                }
                 Ok(None) => return true,
                 Err(_) => return false,
             }
         }
     }
 
-    /// Publishes each alone, in order, until the broker closes the channel over one. Returns those that were published
-    /// after that one the first time: the broker did not process them.
-    async fn find_culprit(&self, doubtful: Vec<Prepared>) -> Vec<Prepared> {
-        let mut rest = doubtful.into_iter();
-        // The first by itself: where the exchange is in trouble, that is enough to know.
+    /// Publishes each message alone, in order, until the broker refuses one. Returns the messages after that one, which
+    /// the broker did not process the first time.
+    async fn find_refused(&self, published: Vec<PreparedMessage>) -> Vec<PreparedMessage> {
+        let mut rest = published.into_iter();
+        // The first message goes by itself: it is enough to detect an error of the exchange.
         for size in iter::once(1).chain(iter::repeat(MAX_LONE_CHANNELS)) {
-            let some: Vec<Prepared> = rest.by_ref().take(size).collect();
-            if some.is_empty() {
+            let group: Vec<PreparedMessage> = rest.by_ref().take(size).collect();
+            if group.is_empty() {
                 break;
             }
             let mut is_found = false;
-            for end in join_all(some.iter().map(|message| self.alone(message))).await {
-                match end {
-                    Lone::Reported => {}
-                    Lone::Culprit => is_found = true,
-                    Lone::NoExchange(error) => {
-                        self.report_broken(&rest.collect::<Vec<_>>(), &error);
+            for result in join_all(group.iter().map(|message| self.publish_alone(message))).await {
+                match result {
+                    LoneResult::Done => {}
+                    LoneResult::Refused => is_found = true,
+                    LoneResult::NoExchange(error) => {
+                        self.report_error(&rest.collect::<Vec<_>>(), &error);
                         return Vec::new();
                     }
                 }
@@ -206,125 +206,122 @@ impl Batch<'_> {
         rest.collect()
     }
 
-    async fn each_alone(&self, messages: Vec<Prepared>) {
-        join_all(messages.iter().map(|message| self.alone(message))).await;
-    }
-
-    /// Reports it.
-    async fn alone(&self, message: &Prepared) -> Lone {
-        if let Some(reason) = self.link.blocked() {
-            self.report_without_domain([message], &self.unavailable(&blocked(&reason)));
-            return Lone::Reported;
+    /// Publishes and reports a message on a channel of its own.
+    async fn publish_alone(&self, message: &PreparedMessage) -> LoneResult {
+        if let Some(reason) = self.connection.blocked() {
+            self.report_for_sink([message], &self.unavailable(&blocked(&reason)));
+            return LoneResult::Done;
         }
         let publishing = async {
-            self.link.see(self.exchange).await?;
-            let lease = self.link.lone_channel().await?;
-            lease.channel().publish(self.exchange, message).await?.verdict().await
+            self.connection.ensure_exchange(self.exchange).await?;
+            let permit = self.connection.lone_channel().await?;
+            permit.channel().publish(self.exchange, message).await?.verdict().await
         };
         let error = match timeout_at(self.deadline, publishing).await {
             Ok(Ok(verdict)) => {
                 self.refusals.remove(message.domain.as_ref());
                 self.report_verdict(message, verdict);
-                return Lone::Reported;
+                return LoneResult::Done;
             }
             Ok(Err(error)) => error,
             Err(_) => {
-                self.report_one(message, self.late(LATE));
-                return Lone::Reported;
+                self.report_one(message, self.timed_out(NO_CONFIRM));
+                return LoneResult::Done;
             }
         };
         match Refusal::of(&error) {
             Some(Refusal::Exchange) => {
-                self.link.forget(self.exchange);
-                self.report_broken([message], &error);
-                Lone::NoExchange(error)
+                self.connection.forget_exchange(self.exchange);
+                self.report_error([message], &error);
+                LoneResult::NoExchange(error)
             }
             Some(refusal) => {
                 if refusal == Refusal::RoutingKey {
                     self.refusals.insert(message.domain.clone());
                 }
-                self.report_one(message, Outcome::Rejected { error: self.about(&text(&error)) });
-                Lone::Culprit
+                self.report_one(message, Outcome::Rejected { error: self.with_exchange(&text(&error)) });
+                LoneResult::Refused
             }
             None => {
-                self.report_broken([message], &error);
-                Lone::Reported
+                self.report_error([message], &error);
+                LoneResult::Done
             }
         }
     }
 
-    fn report_verdict(&self, message: &Prepared, verdict: Verdict) {
+    fn report_verdict(&self, message: &PreparedMessage, verdict: ConfirmVerdict) {
         let failed = |error| Outcome::Failed { error, retry_after: None };
         let outcome = match verdict {
-            Verdict::Taken => Outcome::Confirmed,
-            Verdict::Returned => {
+            ConfirmVerdict::Accepted => Outcome::Confirmed,
+            ConfirmVerdict::Returned => {
                 let (exchange, key) = (self.exchange, &message.routing_key);
                 failed(format!("exchange `{exchange}` has no queue for the routing key `{key}`"))
             }
-            Verdict::Refused => failed("refused by the broker (nack)".into()),
+            ConfirmVerdict::Nacked => failed("refused by the broker (nack)".into()),
         };
         self.report_one(message, outcome);
     }
 
-    /// By an error of the channel or the connection; nothing else is known of these messages.
-    fn report_broken<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, error: &Error) {
-        match (Refusal::of(error) == Some(Refusal::Exchange), self.fixed) {
+    /// Reports messages by an error of their channel or connection.
+    fn report_error<'m>(&self, messages: impl IntoIterator<Item = &'m PreparedMessage>, error: &Error) {
+        match (Refusal::of(error) == Some(Refusal::Exchange), self.is_only_exchange) {
             (true, false) => {
-                let error = self.about(&text(error));
+                let error = self.with_exchange(&text(error));
                 self.report_all(messages, &Outcome::Failed { error, retry_after: None });
             }
-            (false, _) if is_of_channel(error) && self.link.is_connected() => {
+            (false, _) if is_of_channel(error) && self.connection.is_connected() => {
                 self.report_all(messages, &self.unavailable(&text(error)));
             }
-            _ => self.report_without_domain(messages, &self.unavailable(&text(error))),
+            _ => self.report_for_sink(messages, &self.unavailable(&text(error))),
         }
     }
 
-    /// Nothing came in time. The broker's silence says nothing about any message: no attempt counts.
-    fn late(&self, what: &str) -> Outcome {
-        if let Some(reason) = self.link.blocked() {
+    /// The outcome of a timeout. The broker did not answer, so no attempt counts.
+    fn timed_out(&self, error: &str) -> Outcome {
+        if let Some(reason) = self.connection.blocked() {
             return self.unavailable(&blocked(&reason));
         }
-        self.link.examine();
-        self.unavailable(what)
+        self.connection.probe();
+        self.unavailable(error)
     }
 
     fn unavailable(&self, error: &str) -> Outcome {
-        Outcome::Unavailable { error: self.about(error) }
+        Outcome::Unavailable { error: self.with_exchange(error) }
     }
 
-    fn about(&self, error: &str) -> String {
+    fn with_exchange(&self, error: &str) -> String {
         format!("exchange `{}`: {error}", self.exchange)
     }
 
-    fn report_all<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
+    fn report_all<'m>(&self, messages: impl IntoIterator<Item = &'m PreparedMessage>, outcome: &Outcome) {
         messages.into_iter().for_each(|message| self.report_one(message, outcome.clone()));
     }
 
-    /// The trouble is that of the whole sink.
-    fn report_without_domain<'m>(&self, messages: impl IntoIterator<Item = &'m Prepared>, outcome: &Outcome) {
+    /// Reports a failure of the whole sink: without a domain.
+    fn report_for_sink<'m>(&self, messages: impl IntoIterator<Item = &'m PreparedMessage>, outcome: &Outcome) {
         messages.into_iter().for_each(|message| self.report.outcome(message.index, outcome.clone()));
     }
 
-    fn report_one(&self, message: &Prepared, outcome: Outcome) {
+    fn report_one(&self, message: &PreparedMessage, outcome: Outcome) {
         self.report.outcome_in(message.index, message.domain.clone(), outcome);
     }
 }
 
-async fn confirmed(place: usize, pending: Pending) -> (usize, Result<Verdict, Error>) {
-    (place, pending.verdict().await)
+async fn confirmed(index: usize, pending: PendingConfirm) -> (usize, Result<ConfirmVerdict, Error>) {
+    (index, pending.verdict().await)
 }
 
-/// To be shown.
+/// The text for a blocked connection.
 pub fn blocked(reason: &str) -> String {
-    format!("the broker takes nothing: {reason}")
+    format!("the broker has blocked the connection: {reason}")
 }
 
-/// Whether the broker closed the channel, or it was closed before.
+/// Whether the broker has closed the channel, now or before.
 fn is_of_channel(error: &Error) -> bool {
-    Refusal::of(error).is_some() || matches!(error.kind(), ErrorKind::InvalidChannelState(..))
+    Refusal::of(error).is_some() || !has_reason(error)
 }
 
-fn tells_why(error: &Error) -> bool {
+/// Whether the error says more than that the channel is closed.
+fn has_reason(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::InvalidChannelState(..))
 }

@@ -1,4 +1,4 @@
-//! Why a broker closed a channel.
+//! The reason for which a broker closed a channel.
 
 use std::{
     collections::HashSet,
@@ -12,22 +12,21 @@ use lapin::{
 
 use crate::sink::Domain;
 
-/// Domains that are remembered: a message of one that was forgotten costs its channel once more.
+/// Most refused domains that are kept. A message of a forgotten one closes a shared channel once more.
 const MAX_REFUSED: usize = 1000;
 
-/// What a broker refused when it closed a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is no such exchange, or it may not be published to.
+    /// The exchange does not exist, or the user may not publish to it.
     Exchange,
     /// Topic permissions forbid the routing key.
     RoutingKey,
-    /// Something else of the message, e.g. a header.
+    /// Another part of the message, e.g. a header.
     Message,
 }
 
 impl Refusal {
-    /// `None`: the error is not that of a channel.
+    /// `None`: the error is not a channel error of the broker.
     pub fn of(error: &Error) -> Option<Self> {
         let ErrorKind::ProtocolError(error) = error.kind() else { return None };
         let AMQPErrorKind::Soft(kind) = error.kind() else { return None };
@@ -42,7 +41,7 @@ impl Refusal {
     }
 }
 
-/// Domains whose routing key was refused: the broker closes the channel over each of their messages.
+/// Domains whose routing key was refused. The broker closes the channel at each of their messages.
 #[derive(Default)]
 pub struct Refusals(Mutex<HashSet<Domain>>);
 

@@ -1,5 +1,5 @@
-//! Keeps a connection: makes it when the first batch comes, and again, with backoff, whenever it is lost. Whoever
-//! sends meanwhile is told at once why there is none.
+//! Keeps a connection: opens it at the first batch, and again with backoff when it is lost. While it is down, batches fail
+//! at once with the reason.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -12,13 +12,13 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::link::Link;
-use crate::connector::rabbitmq::{Broker, ReconnectDelay};
+use super::connection::SinkConnection;
+use crate::connector::rabbitmq::{Broker, ReconnectDelay, until_stopped};
 
-/// Longest attempt to connect, whatever the sink's timeout is.
+/// Longest attempt to connect, for any timeout of the sink.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
 
-/// Longest attempt to connect for a sink with this timeout: shorter than it, so that the sender learns the result.
+/// Longest attempt to connect for a sink with this timeout. It is shorter, so that a waiting batch gets the result.
 pub fn connect_limit(timeout: Duration) -> Duration {
     timeout.mul_f64(0.9).min(MAX_CONNECT)
 }
@@ -26,48 +26,49 @@ pub fn connect_limit(timeout: Duration) -> Duration {
 pub struct Supervisor {
     broker: Broker,
     limit: Duration,
-    state: watch::Sender<State>,
+    state: watch::Sender<ConnectionState>,
     stop: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Clone)]
-enum State {
-    /// The first attempt is under way, or has yet to begin.
+enum ConnectionState {
+    /// The first attempt has not ended.
     Connecting,
-    Up(Arc<Link>),
+    Up(Arc<SinkConnection>),
+    /// The reason.
     Down(String),
 }
 
 impl Supervisor {
     /// `limit`: longest attempt to connect.
     pub fn new(broker: Broker, limit: Duration) -> Self {
-        let (state, stop) = (watch::Sender::new(State::Connecting), watch::Sender::new(false));
+        let (state, stop) = (watch::Sender::new(ConnectionState::Connecting), watch::Sender::new(false));
         Self { broker, limit, state, stop, task: Mutex::default() }
     }
 
-    /// The connection. Waits only for the very first attempt. Must be called within a tokio runtime.
+    /// The live connection. Waits for the first attempt only. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Why there is none at present.
-    pub async fn link(&self, deadline: Instant) -> Result<Arc<Link>, String> {
+    /// Why the connection is down.
+    pub async fn connection(&self, deadline: Instant) -> Result<Arc<SinkConnection>, String> {
         self.start();
         let mut state = self.state.subscribe();
-        let known = timeout_at(deadline, state.wait_for(|state| !matches!(state, State::Connecting))).await;
+        let known = timeout_at(deadline, state.wait_for(|state| !matches!(state, ConnectionState::Connecting))).await;
         match known.map(|state| state.map(|state| state.clone())) {
-            Ok(Ok(State::Up(link))) if link.is_connected() => Ok(link),
-            Ok(Ok(State::Up(_))) => Err(format!("{}: the connection was lost", self.broker.address())),
-            Ok(Ok(State::Down(error))) => Err(error),
+            Ok(Ok(ConnectionState::Up(connection))) if connection.is_connected() => Ok(connection),
+            Ok(Ok(ConnectionState::Up(_))) => Err(format!("{}: the connection was lost", self.broker.address())),
+            Ok(Ok(ConnectionState::Down(error))) => Err(error),
             _ => Err(format!("{}: not connected yet", self.broker.address())),
         }
     }
 
-    /// Closes the connection and ends.
+    /// Closes the connection and ends the task that keeps it.
     pub async fn close(&self) {
         self.stop.send_replace(true);
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
-            // It cannot fail but by a panic, which has been shown already.
+            // The panic hook has reported a panic.
             let _ = task.await;
         }
     }
@@ -81,43 +82,38 @@ impl Supervisor {
     }
 }
 
-async fn keep(broker: Broker, limit: Duration, state: watch::Sender<State>, mut stop: watch::Receiver<bool>) {
+async fn keep(broker: Broker, limit: Duration, state: watch::Sender<ConnectionState>, mut stop: watch::Receiver<bool>) {
     let mut reconnect_delay = ReconnectDelay::default();
     loop {
         let attempt = tokio::select! {
             attempt = broker.connect(limit) => attempt,
-            () = asked(&mut stop) => return,
+            () = until_stopped(&mut stop) => return,
         };
         let error = match attempt {
-            Ok(connected) => {
+            Ok(connection) => {
                 reconnect_delay = ReconnectDelay::default();
-                let (link, over) = Link::new(connected);
-                let link = Arc::new(link);
+                let (connection, closed) = SinkConnection::new(connection);
+                let connection = Arc::new(connection);
                 tracing::info!(broker = broker.address(), "connected");
-                state.send_replace(State::Up(Arc::clone(&link)));
+                state.send_replace(ConnectionState::Up(Arc::clone(&connection)));
                 tokio::select! {
-                    error = link.watch(over) => format!("{}: {error}", broker.address()),
-                    () = asked(&mut stop) => {
-                        link.close().await;
-                        state.send_replace(State::Down("closed".into()));
+                    error = connection.until_closed(closed) => format!("{}: {error}", broker.address()),
+                    () = until_stopped(&mut stop) => {
+                        connection.close().await;
+                        state.send_replace(ConnectionState::Down("closed".into()));
                         return;
                     }
                 }
             }
             Err(error) => error,
         };
-        if !matches!(&*state.borrow(), State::Down(before) if *before == error) {
+        if !matches!(&*state.borrow(), ConnectionState::Down(before) if *before == error) {
             tracing::warn!(broker = broker.address(), error, "not connected; trying again");
         }
-        state.send_replace(State::Down(error));
+        state.send_replace(ConnectionState::Down(error));
         tokio::select! {
             () = sleep(reconnect_delay.next_delay()) => {}
-            () = asked(&mut stop) => return,
+            () = until_stopped(&mut stop) => return,
         }
     }
-}
-
-async fn asked(stop: &mut watch::Receiver<bool>) {
-    // A sender that is gone asks, too.
-    let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,4 +1,4 @@
-//! When a message of RabbitMQ is due: its headers say it, or how often it was dead-lettered.
+//! The due time of a message of RabbitMQ, from its headers or from the number of its dead-letterings.
 
 use lapin::types::{AMQPValue, FieldTable};
 use rand::Rng;
@@ -8,18 +8,18 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 
-/// Milliseconds, or a duration such as `5m`; the second is what RabbitMQ makes of AMQP 1.0's annotation.
+/// Milliseconds, or a duration such as `5m`. RabbitMQ makes the second one of the AMQP 1.0 annotation.
 pub const DELAYS: [&str; 2] = ["x-delay", "x-opt-delivery-delay"];
-/// RFC 3339, epoch milliseconds, or AMQP's timestamp; the second likewise.
+/// RFC 3339, epoch milliseconds, or an AMQP timestamp. RabbitMQ makes the second one of the AMQP 1.0 annotation.
 pub const TIMES: [&str; 2] = ["x-deliver-at", "x-opt-delivery-time"];
-/// What the broker notes of each queue that it took the message away from.
+/// The broker's list of the queues that dead-lettered the message.
 pub const DEATHS: &str = "x-death";
-/// How often a message was dead-lettered, of one that this source took before: RabbitMQ 4 counts its deaths anew after
-/// each time that it was published.
+/// How often a message was dead-lettered, on a message that this source took before. RabbitMQ 4 resets `x-death` when a
+/// message is published again.
 pub const ROUND: &str = "punctual-round";
 
 /// # Errors
-/// The text to show when a header is broken.
+/// The header, and what is wrong with it.
 pub fn by_headers(headers: &FieldTable) -> Result<Due, String> {
     let given = |names: [&'static str; 2]| {
         names.into_iter().filter_map(|name| headers.inner().get(name).map(|value| (name, value)))
@@ -33,11 +33,11 @@ pub fn by_headers(headers: &FieldTable) -> Result<Due, String> {
     }
 }
 
-/// How often the message was dead-lettered. One round of a retry topology is counted once for each of its queues: the
-/// sum would be several times as much.
+/// The number of retry rounds: how often the message was dead-lettered. It is the largest count of `x-death`, because each
+/// queue of a retry topology counts every round.
 ///
 /// # Errors
-/// The text to show when `x-death` is not what a broker writes.
+/// When `x-death` has not the form that a broker writes.
 pub fn rounds(headers: &FieldTable) -> Result<u32, String> {
     let Some(deaths) = headers.inner().get(DEATHS) else { return Ok(0) };
     let count = |death: &AMQPValue| match death {
@@ -57,10 +57,10 @@ pub fn rounds(headers: &FieldTable) -> Result<u32, String> {
     }
 }
 
-/// Of a message after so many `rounds`; after none it is due when its other headers say.
+/// The due time after `rounds` retry rounds, by `backoff`. After no round, as `by_headers`.
 ///
 /// # Errors
-/// The text to show when a header is broken.
+/// As `by_headers`.
 pub fn by_rounds(headers: &FieldTable, rounds: u32, backoff: &Backoff, rng: &mut impl Rng) -> Result<Due, String> {
     match rounds {
         0 => by_headers(headers),
@@ -70,7 +70,7 @@ pub fn by_rounds(headers: &FieldTable, rounds: u32, backoff: &Backoff, rng: &mut
 
 fn delay(value: &AMQPValue) -> Result<Due, String> {
     if let Some(number) = number(value)? {
-        // As the broker's plugin does it: what should have left before leaves now.
+        // A negative delay means now, as in RabbitMQ's delayed message plugin.
         return millis(u128::try_from(number).unwrap_or(0));
     }
     Due::parse_delay(text(value)?)
@@ -78,14 +78,14 @@ fn delay(value: &AMQPValue) -> Result<Due, String> {
 
 fn deliver_at(value: &AMQPValue) -> Result<UnixMillis, String> {
     let number = match value {
-        // RabbitMQ cuts the milliseconds of an AMQP 1.0 timestamp: never before it.
+        // RabbitMQ cuts the milliseconds of an AMQP 1.0 timestamp. The end of the second is never early.
         AMQPValue::Timestamp(seconds) => Some((i128::from(*seconds) + 1) * 1000),
         other => number(other)?,
     };
     match number {
         Some(number) => {
             let at = u64::try_from(number).ok().and_then(UnixMillis::new);
-            at.ok_or_else(|| format!("{number} ms lie outside 1970 .. 2^53 ms"))
+            at.ok_or_else(|| format!("{number} ms is not in [0, 2^53)"))
         }
         None => crate::time::parse_instant(text(value)?),
     }
@@ -96,7 +96,7 @@ fn millis(delay: u128) -> Result<Due, String> {
     allowed.map(Due::After).ok_or_else(|| format!("{delay} ms is too long: at most {MAX_DELAY_MILLIS} ms"))
 }
 
-/// A number of any type, or a text of digits; fractions are rounded up. `None`: another text.
+/// A number of any type, or text of digits. Fractions are rounded up. `None`: other text.
 fn number(value: &AMQPValue) -> Result<Option<i128>, String> {
     let float = match value {
         AMQPValue::Float(value) => f64::from(*value),
@@ -109,7 +109,7 @@ fn number(value: &AMQPValue) -> Result<Option<i128>, String> {
     if !float.is_finite() {
         return Err(format!("{float} is no number of milliseconds"));
     }
-    #[expect(clippy::cast_possible_truncation, reason = "saturates, and what is that long is refused")]
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and the caller refuses such values")]
     Ok(Some(float.ceil() as i128))
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_any_integer_digits_or_a_duration_and_a_negative_one_means_now() {
+    fn a_delay_is_an_integer_digits_or_a_duration_and_a_negative_one_means_now() {
         let due = |value| by_headers(&table(vec![("x-delay", value)]));
         for (value, millis) in [
             (AMQPValue::ShortShortInt(5), 5),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headers_of_amqp_1_0_say_the_same_and_only_one_of_all_may_be_there() {
+    fn headers_of_amqp_1_0_are_read_alike_and_two_timing_headers_are_refused() {
         let due = |entries| by_headers(&table(entries));
         assert_eq!(due(vec![("x-opt-delivery-delay", AMQPValue::LongLongInt(1500))]), Ok(Due::After(1500)));
         let at = |millis| Ok(Due::At(UnixMillis::new(millis).unwrap()));
@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_of_a_dead_letter_grows_with_its_rounds_where_the_broker_counts_anew() {
+    fn the_delay_of_a_dead_letter_grows_with_its_rounds_when_the_broker_resets_the_count() {
         let due = |counts, round| by_deaths(vec![(DEATHS, deaths(counts)), (ROUND, round)]);
         assert_eq!(due(&[1], AMQPValue::LongLongInt(1)), Ok(Due::After(2000)));
         assert_eq!(due(&[1], AMQPValue::LongLongInt(3)), Ok(Due::After(8000)));
-        // Before RabbitMQ 4 the broker counts on.
+        // RabbitMQ before 4 does not reset the count.
         assert_eq!(due(&[4], AMQPValue::LongLongInt(3)), Ok(Due::After(8000)));
         assert_eq!(due(&[1], AMQPValue::LongLongInt(i64::MAX)), Ok(Due::After(60_000)));
         for odd in [AMQPValue::LongLongInt(-5), string("7")] {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_dead_lettered_waits_as_its_other_headers_say() {
+    fn a_message_that_was_never_dead_lettered_is_due_by_its_other_headers() {
         let delay = |millis| ("x-delay", AMQPValue::LongInt(millis));
         assert_eq!(by_deaths(vec![]), Ok(Due::NOW));
         assert_eq!(by_deaths(vec![delay(7)]), Ok(Due::After(7)));

@@ -1,14 +1,14 @@
-//! A message of RabbitMQ as one of punctual.
+//! Converts a delivery of RabbitMQ to an entry for the intake.
 //!
 //! | AMQP | becomes |
 //! |---|---|
 //! | body, routing key, `content_type` | payload, key, content type |
 //! | `content_encoding`, `correlation_id`, `reply_to`, `type`, `priority`, `app_id` | properties |
 //! | text headers | headers |
-//! | other headers, and headers and properties that HTTP or punctual could not bear; `message_id`, `timestamp`, `cluster_id` | the origin |
+//! | other headers, headers and properties that HTTP or punctual does not allow; `message_id`, `timestamp`, `cluster_id` | the origin |
 //! | exchange | the origin |
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
-//! | `user_id`, `expiration`, CC, BCC, what the broker counts and what punctual sets anew | nothing |
+//! | `user_id`, `expiration`, CC, BCC, counters of the broker, and headers that a sink sets | dropped |
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,46 +23,36 @@ use rand::Rng;
 use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
     config::IdFrom,
-    connector::rabbitmq,
+    connector::{headers, rabbitmq},
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
         digest, folded_header,
     },
     retry::Backoff,
-    source::Entry,
+    source::SourceEntry,
     time::Due,
 };
 
-/// Have done their work, would route the message again to where it was copied from (CC, BCC), count how often a
-/// queue gave the message out, which would make it another message each time, or are set anew by the sink.
-const STRIPPED: [&str; 8] = [
-    "BCC",
-    "CC",
-    "x-acquired-count",
-    DELIVERY_COUNT,
-    "punctual-attempt",
-    "punctual-due",
-    "punctual-id",
-    "punctual-route",
-];
+/// Headers that are dropped. CC and BCC would route the message to its source queues again. A counter of deliveries would
+/// change the content of a redelivered message.
+const DROPPED: [&str; 4] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT];
 
-/// How often a quorum queue got the message back.
+/// How often the message was returned to a quorum queue.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
-/// Makes a new id, unlike any before.
-pub type NewId = Arc<dyn Fn() -> MessageId + Send + Sync>;
+/// Returns a unique id.
+pub type IdGenerator = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
-/// How messages are read.
-pub struct Reader {
+pub struct MessageReader {
     pub id_from: IdFrom,
-    /// In place of the headers, for what was dead-lettered.
+    /// Delays of dead-lettered messages. Replaces their timing headers.
     pub backoff: Option<Backoff>,
-    pub new_id: NewId,
+    pub generate_id: IdGenerator,
 }
 
-impl Reader {
-    /// `unreadable`: what of it is not as its producer sent it.
-    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> Entry {
+impl MessageReader {
+    /// `unreadable`: the note of `frames` on what it replaced.
+    pub fn entry(&self, delivery: Delivery, unreadable: Option<String>, rng: &mut impl Rng) -> SourceEntry {
         let none = FieldTable::default();
         let headers = delivery.properties.headers().as_ref().unwrap_or(&none);
         let rounds = if self.backoff.is_some() { due::rounds(headers) } else { Ok(0) };
@@ -79,8 +69,8 @@ impl Reader {
             *counts.entry(folded_header(name.as_str())).or_insert(0) += 1;
         }
         for (name, value) in headers.inner() {
-            let alone = counts[&folded_header(name.as_str())] == 1;
-            match (self.is_stripped(name.as_str()), plain(name, value).filter(|_| alone)) {
+            let is_unique = counts[&folded_header(name.as_str())] == 1;
+            match (self.is_dropped(name.as_str()), plain(name, value).filter(|_| is_unique)) {
                 (true, _) => {}
                 (false, Some(text)) => {
                     metadata.headers.insert(name.to_string(), text.to_owned());
@@ -101,26 +91,26 @@ impl Reader {
             Ok(()) => metadata.key = (!key.is_empty()).then(|| key.to_owned()),
             Err(_) => origin.key_base64 = Some(STANDARD.encode(key)),
         }
-        (metadata.content_type, origin.content_type) = sorted(delivery.properties.content_type().as_ref());
-        let (ours, odd) = properties(&delivery.properties);
-        metadata.properties = ours.or_none().map(Box::new);
-        origin.properties = odd.or_none();
+        (metadata.content_type, origin.content_type) = split(delivery.properties.content_type().as_ref());
+        let (allowed, others) = properties(&delivery.properties);
+        metadata.properties = allowed.or_none().map(Box::new);
+        origin.properties = others.or_none();
         metadata.origin = origin.or_none();
         let due = due.unwrap_or(Due::NOW);
         let (payload, on_conflict) = (delivery.data.into(), OnConflict::Keep);
         let message = NewMessage { id, due, payload, metadata, on_conflict, record: None };
         match problem {
-            None => Entry::Schedule(message),
-            Some(problem) => Entry::Invalid(message, problem),
+            None => SourceEntry::Schedule(message),
+            Some(problem) => SourceEntry::Invalid(message, problem),
         }
     }
 
-    fn is_stripped(&self, name: &str) -> bool {
-        let ours = self.backoff.is_some() && name == ROUND;
-        ours || [&STRIPPED[..], &DELAYS, &TIMES].concat().contains(&name)
+    fn is_dropped(&self, name: &str) -> bool {
+        (self.backoff.is_some() && name == ROUND)
+            || [&DROPPED[..], &headers::ALL, &DELAYS, &TIMES].iter().any(|all| all.contains(&name))
     }
 
-    /// The id here, and what is to be known of the one there.
+    /// The id, and an origin with the ids of the producer.
     fn id(
         &self,
         properties: &BasicProperties,
@@ -137,17 +127,17 @@ impl Reader {
         };
         let text = match (self.id_from, message_id) {
             (IdFrom::MessageId, Some(text)) if !text.is_empty() => text,
-            _ => return ((self.new_id)(), origin),
+            _ => return ((self.generate_id)(), origin),
         };
         let deaths = headers.inner().get(DEATHS).filter(|_| self.backoff.is_some());
         let id = match (deaths, MessageId::parse(&text)) {
             (None, Ok(id)) => return (id, origin),
             (None, Err(_)) => match unreadable {
-                // Different ids may look the same by now.
+                // Different ids may be equal after the replacement.
                 Some(unreadable) => digest(&[text.as_bytes(), unreadable.as_bytes()]),
                 None => digest(&[text.as_bytes()]),
             },
-            // The same message comes again with every round: each is a message of its own.
+            // Each retry round delivers the same message: the rounds need ids of their own.
             (Some(deaths), _) => digest(&[text.as_bytes(), format!("{deaths:?}").as_bytes(), &rounds.to_be_bytes()]),
         };
         origin.id = Some(text);
@@ -155,41 +145,34 @@ impl Reader {
     }
 }
 
-/// How often a quorum queue got the message back; 0 for other queues.
-pub fn deliveries_before(delivery: &Delivery) -> u64 {
+/// How often the message was returned to a quorum queue; 0 for other queues.
+pub fn return_count(delivery: &Delivery) -> u64 {
     let headers = delivery.properties.headers().as_ref();
     let count = headers.and_then(|headers| headers.inner().get(DELIVERY_COUNT)).and_then(due::integer);
     count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
-/// The text of a header that every sink can send.
+/// The text of a header that every sink can send; `None` for any other header.
 fn plain<'a>(name: &ShortString, value: &'a AMQPValue) -> Option<&'a str> {
     let AMQPValue::LongString(text) = value else { return None };
     let text = str::from_utf8(text.as_bytes()).ok()?;
     (check_header_name(name.as_str()).is_ok() && check_text(text).is_ok()).then_some(text)
 }
 
-/// Those that the queue takes, and the others.
+/// The properties that a message may have, and those with control characters.
 fn properties(given: &BasicProperties) -> (Properties, Properties) {
-    let (content_encoding, odd_encoding) = sorted(given.content_encoding().as_ref());
-    let (correlation_id, odd_correlation) = sorted(given.correlation_id().as_ref());
-    let (reply_to, odd_reply_to) = sorted(given.reply_to().as_ref());
-    let (r#type, odd_type) = sorted(given.kind().as_ref());
-    let (app_id, odd_app_id) = sorted(given.app_id().as_ref());
-    let ours = Properties { content_encoding, correlation_id, reply_to, r#type, priority: *given.priority(), app_id };
-    let odd = Properties {
-        content_encoding: odd_encoding,
-        correlation_id: odd_correlation,
-        reply_to: odd_reply_to,
-        r#type: odd_type,
-        priority: None,
-        app_id: odd_app_id,
-    };
-    (ours, odd)
+    let (mut allowed, mut others) = (Properties::default(), Properties::default());
+    (allowed.content_encoding, others.content_encoding) = split(given.content_encoding().as_ref());
+    (allowed.correlation_id, others.correlation_id) = split(given.correlation_id().as_ref());
+    (allowed.reply_to, others.reply_to) = split(given.reply_to().as_ref());
+    (allowed.r#type, others.r#type) = split(given.kind().as_ref());
+    (allowed.app_id, others.app_id) = split(given.app_id().as_ref());
+    allowed.priority = *given.priority();
+    (allowed, others)
 }
 
-/// In the second place what has control characters.
-fn sorted(text: Option<&ShortString>) -> (Option<String>, Option<String>) {
+/// The text in the first place, or in the second if it has control characters.
+fn split(text: Option<&ShortString>) -> (Option<String>, Option<String>) {
     match owned(text) {
         Some(text) if check_text(&text).is_err() => (None, Some(text)),
         text => (text, None),
@@ -208,16 +191,16 @@ mod tests {
 
     use super::*;
 
-    fn read(id_from: IdFrom, backoff: bool, key: &str, properties: BasicProperties) -> Entry {
+    fn read(id_from: IdFrom, backoff: bool, key: &str, properties: BasicProperties) -> SourceEntry {
         let backoff = backoff.then(|| Backoff::new(Duration::from_secs(1), 2.0, Duration::from_mins(1), 0.0).unwrap());
-        let reader = Reader { id_from, backoff, new_id: Arc::new(|| MessageId::parse("new").unwrap()) };
+        let reader = MessageReader { id_from, backoff, generate_id: Arc::new(|| MessageId::parse("new").unwrap()) };
         let mut delivery = Delivery::mock(1, "x".into(), key.into(), false, b"body".to_vec());
         delivery.properties = properties;
         reader.entry(delivery, None, &mut StdRng::seed_from_u64(1))
     }
 
-    fn scheduled(entry: Entry) -> NewMessage {
-        let Entry::Schedule(message) = entry else { panic!("{entry:?}") };
+    fn scheduled(entry: SourceEntry) -> NewMessage {
+        let SourceEntry::Schedule(message) = entry else { panic!("{entry:?}") };
         message
     }
 
@@ -234,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_is_lost_whatever_its_name_and_value() {
+    fn a_header_with_any_name_and_value_is_kept() {
         let odd = [
             ("two words", string("v")),
             ("Host", string("v")),
@@ -258,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_with_control_characters_are_kept_beside_those_of_the_message() {
+    fn properties_with_control_characters_go_to_the_origin() {
         let given = BasicProperties::default()
             .with_content_type("text/a\nb".into())
             .with_correlation_id("a\nb".into())
@@ -277,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_new_or_the_producers_and_its_own_one_is_kept() {
+    fn an_id_is_generated_or_the_message_id_which_the_origin_keeps() {
         let with = |id: &str| BasicProperties::default().with_message_id(id.into());
         let known = |message: &NewMessage| message.metadata.origin.as_ref().unwrap().message_id.clone();
         let message = scheduled(read(IdFrom::Ulid, false, "k", with("m-1")));
         assert_eq!((message.id.as_str(), known(&message).as_deref()), ("new", Some("m-1")));
-        assert_eq!(message.metadata.shown_id(&message.id), "new", "what need not be unique is nobody's id");
+        assert_eq!(message.metadata.shown_id(&message.id), "new", "a message_id need not be unique");
         let message = scheduled(read(IdFrom::MessageId, false, "k", with("m-1")));
         assert_eq!((message.id.as_str(), known(&message).as_deref()), ("m-1", Some("m-1")));
         let message = scheduled(read(IdFrom::MessageId, false, "k", with("m 1")));
@@ -293,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_of_a_retry_is_a_message_of_its_own_and_a_redelivery_is_not() {
+    fn each_retry_round_has_its_own_id_and_a_redelivery_has_the_same() {
         let round = |count| {
             let mut death = FieldTable::default();
             death.insert("count".into(), AMQPValue::LongLongInt(count));
@@ -307,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_round_of_a_retry_travels_with_it_where_the_broker_counts_anew() {
+    fn the_retry_round_is_kept_in_a_header_when_the_broker_resets_its_count() {
         let mut death = FieldTable::default();
         death.insert("count".into(), AMQPValue::LongLongInt(1));
         let deaths = AMQPValue::FieldArray(vec![AMQPValue::FieldTable(death)].into());
@@ -316,9 +299,9 @@ mod tests {
         for round in 1..=3 {
             let message = read(IdFrom::MessageId, true, "k", headers(&given).with_message_id("m".into()));
             let message = scheduled(message);
-            let travels = &message.metadata.origin.as_ref().unwrap().headers;
-            let rounds: Vec<_> = travels.iter().filter(|header| header.name == ROUND).collect();
-            assert_eq!(rounds.len(), 1, "{travels:?}");
+            let headers = &message.metadata.origin.as_ref().unwrap().headers;
+            let rounds: Vec<_> = headers.iter().filter(|header| header.name == ROUND).collect();
+            assert_eq!(rounds.len(), 1, "{headers:?}");
             assert_eq!(rabbitmq::from_typed(&rounds[0].value), Ok(AMQPValue::LongLongInt(round)));
             given.truncate(1);
             given.push((ROUND, AMQPValue::LongLongInt(round)));
@@ -328,22 +311,22 @@ mod tests {
         assert_eq!(waits, [1000, 2000, 4000].map(Due::After));
         assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
         let message = scheduled(read(IdFrom::Ulid, true, "k", headers(&given[1..])));
-        assert_eq!(message.metadata.origin.map(|origin| origin.headers), Some(vec![]), "published anew, by copying");
+        assert_eq!(message.metadata.origin.map(|origin| origin.headers), Some(vec![]), "published again as a copy");
     }
 
     #[test]
-    fn what_a_queue_counts_does_not_make_another_message() {
-        let given_out = |times| {
+    fn the_delivery_count_is_not_part_of_the_message() {
+        let delivered = |times| {
             let entries = [("x-delivery-count", AMQPValue::LongLongInt(times))];
             scheduled(read(IdFrom::Ulid, false, "k", headers(&entries))).metadata
         };
-        assert_eq!(given_out(1), given_out(2));
+        assert_eq!(delivered(1), delivered(2));
     }
 
     #[test]
-    fn what_is_broken_is_kept_with_the_reason() {
+    fn an_invalid_message_is_kept_with_the_reason() {
         let entry = read(IdFrom::Ulid, false, "k", headers(&[("x-delay", string("soon")), ("X", string("v"))]));
-        let Entry::Invalid(message, reason) = entry else { panic!("{entry:?}") };
+        let SourceEntry::Invalid(message, reason) = entry else { panic!("{entry:?}") };
         assert!(reason.starts_with("x-delay: `soon` is neither"), "{reason}");
         assert_eq!((&*message.payload, message.metadata.headers["X"].as_str()), (&b"body"[..], "v"));
     }

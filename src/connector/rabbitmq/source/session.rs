@@ -1,4 +1,4 @@
-//! One connection while it lasts: takes what the queue has, batch by batch, and acknowledges it.
+//! Consumes over one connection: stores deliveries batch by batch, then acknowledges them.
 
 use std::{
     collections::VecDeque,
@@ -21,26 +21,25 @@ use tokio::{
 };
 
 use super::{
-    ANSWER_TIMEOUT, asked,
-    message::{Reader, deliveries_before},
-    see_queue,
+    ANSWER_TIMEOUT, declare_passively,
+    message::{MessageReader, return_count},
 };
 use crate::{
-    connector::rabbitmq::{self, Broker, Connected, Notes, Switch, text},
+    connector::rabbitmq::{self, Broker, BrokerConnection, ConnectionAbort, FrameNotes, text, until_stopped},
     source::Intake,
 };
 
-/// Most messages that go to Redis at once: as many as one script call takes.
+/// Most messages of a batch: the limit of one script call.
 const MAX_BATCH_MESSAGES: usize = 1000;
-/// Bytes after which a batch is full, so that several calls' worth of copies is the most that it costs.
+/// Bytes at which a batch is full. The intake copies a batch a few times.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Largest message in bytes that is kept as a dead letter. What is larger goes back to the broker, which drops it, or
-/// dead-letters it if the queue says so.
+/// Largest message in bytes that is stored, as a dead letter if not as a message. A larger one is rejected: the broker drops
+/// or dead-letters it.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// A closing handshake takes a round trip; a broker that does not answer it is left.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Returns of a message from which on they are told: half of RabbitMQ 4's default limit, beyond which it drops the
-/// message. AMQP 0-9-1 does not tell the limit of a queue.
+/// Longest wait for the return of messages on a stop.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Returns of a message from which they are reported: half of RabbitMQ 4's default limit, beyond which it drops the
+/// message. AMQP 0-9-1 does not report the limit of a queue.
 const NEAR_LIMIT: u64 = 10;
 
 const LOST: &str = "the connection was lost";
@@ -51,33 +50,33 @@ pub struct Session {
     channel: Channel,
     consumer: Consumer,
     queue: String,
-    switch: Switch,
-    notes: Notes,
-    over: oneshot::Receiver<()>,
+    abort: ConnectionAbort,
+    notes: FrameNotes,
+    closed: oneshot::Receiver<()>,
     hold_limit: Duration,
-    /// What came and is not being entered yet: never more than the prefetch.
-    ahead: VecDeque<Delivery>,
-    /// The queue is deleted, so that nothing more comes, and what came is nowhere else.
-    deleted: bool,
-    /// Whether it was told that messages come back again and again.
-    warned: bool,
-    /// Whether the broker was told of any message.
-    pub acknowledged: bool,
+    /// Deliveries that are in no batch yet: at most the prefetch.
+    received: VecDeque<Delivery>,
+    /// The queue was deleted: no delivery follows, and the received ones exist nowhere else.
+    is_queue_deleted: bool,
+    /// The warning of returned messages was logged.
+    has_warned: bool,
+    /// At least one batch was acknowledged, or rejected.
+    pub has_acknowledged: bool,
 }
 
-/// Why a session ended. What it had not acknowledged the broker gives out again.
-pub enum End {
+/// The reason for the end of a session. The broker delivers unacknowledged messages again.
+pub enum SessionEnd {
     Stopped,
-    /// Redis has not taken messages for the longest time for which they are held.
-    Held,
+    /// Redis did not take a batch within the hold limit.
+    HoldExpired,
     Lost(String),
 }
 
 impl Session {
     /// # Errors
-    /// Why nothing can be consumed.
+    /// Why the queue cannot be consumed.
     pub async fn open(broker: &Broker, queue: &str, prefetch: u16, hold_limit: Duration) -> Result<Self, String> {
-        let Connected { connection, switch, notes, over, .. } = broker.connect(ANSWER_TIMEOUT).await?;
+        let BrokerConnection { connection, abort, notes, closed } = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
             let channel = connection.create_channel().await?;
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
@@ -93,20 +92,20 @@ impl Session {
                     channel,
                     consumer,
                     queue: queue.to_owned(),
-                    switch,
+                    abort,
                     notes,
-                    over,
+                    closed,
                     hold_limit,
-                    ahead: VecDeque::new(),
-                    deleted: false,
-                    warned: false,
-                    acknowledged: false,
+                    received: VecDeque::new(),
+                    is_queue_deleted: false,
+                    has_warned: false,
+                    has_acknowledged: false,
                 });
             }
             Ok(Err(error)) => text(&error),
-            Err(_) => late(),
+            Err(_) => no_answer(),
         };
-        switch.cut();
+        abort.abort();
         Err(error)
     }
 
@@ -114,119 +113,124 @@ impl Session {
         Arc::downgrade(&self.connection)
     }
 
+    /// Consumes until the session ends.
     pub async fn consume(
         &mut self,
-        reader: &Reader,
+        reader: &MessageReader,
         intake: &Intake,
         rng: &mut (impl Rng + Send),
         stop: &mut watch::Receiver<bool>,
-    ) -> End {
+    ) -> SessionEnd {
         loop {
-            let came = tokio::select! {
+            let received = tokio::select! {
                 biased;
-                () = asked(stop) => Err(End::Stopped),
-                came = self.wait() => came,
+                () = until_stopped(stop) => Err(SessionEnd::Stopped),
+                received = self.receive() => received,
             };
-            let entered = match came {
-                Ok(()) => self.enter(reader, intake, rng).await,
+            let stored = match received {
+                Ok(()) => self.store_batch(reader, intake, rng).await,
                 Err(end) => Err(end),
             };
-            match entered {
-                Ok(()) => self.acknowledged = true,
+            match stored {
+                Ok(()) => self.has_acknowledged = true,
                 Err(end) => return end,
             }
         }
     }
 
-    /// Hands back what came and is not acknowledged, at once, so that RabbitMQ from 4.3 on does not count it.
-    pub async fn give_back(&self) {
+    /// Returns the unacknowledged messages to the queue with one `basic.nack`, which RabbitMQ 4.3 does not count.
+    pub async fn return_messages(&self) {
         let returning = async {
             self.channel.basic_cancel(self.consumer.tag(), BasicCancelOptions::default()).await?;
-            // Tag 0 stands for all of them.
+            // Tag 0 means all messages.
             self.channel.basic_nack(0, BasicNackOptions { multiple: true, requeue: true }).await?;
-            // Its answer tells that the broker has read that.
+            // The answer shows that the broker has processed the nack.
             self.channel.close(200, "done".into()).await
         };
-        // An error says that the channel is closed, and all of it given back already.
-        let _ = timeout(CLOSE_TIMEOUT, returning).await;
+        // An error means that the channel is closed, so the messages are returned already.
+        let _ = timeout(RETURN_TIMEOUT, returning).await;
     }
 
-    /// By a handshake, so that the last acknowledgement arrives and the rest is given out again at once.
+    /// Closes with a handshake: the broker processes the last acknowledgement.
     pub async fn close(&self) {
-        // An error says that the connection is closed already.
-        let _ = timeout(CLOSE_TIMEOUT, self.connection.close(200, "done".into())).await;
-        self.switch.cut();
+        rabbitmq::close(&self.connection, &self.abort).await;
     }
 
-    /// Returns once a message is ahead, and what else came by then.
-    async fn wait(&mut self) -> Result<(), End> {
-        while self.ahead.is_empty() {
-            if self.deleted {
-                return Err(End::Lost(DELETED.into()));
+    /// Waits for a delivery, then receives those that are already buffered.
+    async fn receive(&mut self) -> Result<(), SessionEnd> {
+        while self.received.is_empty() {
+            if self.is_queue_deleted {
+                return Err(SessionEnd::Lost(DELETED.into()));
             }
             let event = tokio::select! {
                 biased;
                 event = self.consumer.next() => event,
-                _ = &mut self.over => return Err(End::Lost(LOST.into())),
+                _ = &mut self.closed => return Err(SessionEnd::Lost(LOST.into())),
             };
-            self.note(event, None).await?;
+            self.handle_event(event, None).await?;
         }
-        while !self.deleted
+        while !self.is_queue_deleted
             && let Some(event) = self.consumer.next().now_or_never()
         {
-            self.note(event, None).await?;
+            self.handle_event(event, None).await?;
         }
         Ok(())
     }
 
-    /// `held`: since when messages have waited for Redis.
+    /// `held_since`: since when a batch has waited for Redis.
     ///
     /// # Errors
-    /// When the broker has taken back what it had given out.
-    async fn note(&mut self, event: Option<lapin::Result<Delivery>>, held: Option<Instant>) -> Result<(), End> {
+    /// When the broker has returned the unacknowledged messages to the queue.
+    async fn handle_event(
+        &mut self,
+        event: Option<lapin::Result<Delivery>>,
+        held_since: Option<Instant>,
+    ) -> Result<(), SessionEnd> {
         match event {
-            Some(Ok(delivery)) => self.ahead.push_back(delivery),
-            Some(Err(error)) => return Err(End::Lost(text(&error))),
-            None => match (self.is_deleted().await, held) {
-                (Ok(true), _) => self.deleted = true,
+            Some(Ok(delivery)) => self.received.push_back(delivery),
+            Some(Err(error)) => return Err(SessionEnd::Lost(text(&error))),
+            None => match (self.is_deleted().await, held_since) {
+                (Ok(true), _) => self.is_queue_deleted = true,
                 (Ok(false), Some(since)) => {
-                    let text = "the broker ended the consumer and took back what had waited for redis for";
-                    let since = since.elapsed().as_secs_f64();
-                    return Err(End::Lost(format!("{text} {since:.1} s: its consumer timeout was over")));
+                    let seconds = since.elapsed().as_secs_f64();
+                    return Err(SessionEnd::Lost(format!(
+                        "the broker ended the consumer at its consumer timeout: messages had waited {seconds:.1} s for redis"
+                    )));
                 }
                 (Ok(false), None) => {
-                    return Err(End::Lost("the broker ended the consumer: the queue moved or was made anew".into()));
+                    let error = "the broker ended the consumer: the queue was moved, or deleted and declared again";
+                    return Err(SessionEnd::Lost(error.into()));
                 }
-                (Err(error), _) => return Err(End::Lost(format!("the broker ended the consumer: {error}"))),
+                (Err(error), _) => return Err(SessionEnd::Lost(format!("the broker ended the consumer: {error}"))),
             },
         }
         Ok(())
     }
 
-    /// Whether the queue is no more, rather than out of reach.
+    /// Whether the queue was deleted. An unreachable queue is not.
     ///
     /// # Errors
-    /// The broker's words where it does not tell.
+    /// The broker's text if the state of the queue is unknown.
     async fn is_deleted(&self) -> Result<bool, String> {
-        let asking = async {
+        let declaring = async {
             let channel = self.connection.create_channel().await?;
-            see_queue(&channel, &self.queue).await
+            declare_passively(&channel, &self.queue).await
         };
-        match timeout(ANSWER_TIMEOUT, asking).await {
+        match timeout(ANSWER_TIMEOUT, declaring).await {
             Ok(Ok(_)) => Ok(false),
-            // A queue whose node is down is not found either.
+            // A queue on a node that is down gives NOT_FOUND too, with another text.
             Ok(Err(error)) if text(&error).contains("no queue") => Ok(true),
             Ok(Err(error)) => Err(text(&error)),
-            Err(_) => Err(late()),
+            Err(_) => Err(no_answer()),
         }
     }
 
-    /// The next batch of what is ahead.
+    /// Takes the next batch of the received deliveries.
     fn batch(&mut self) -> Vec<Delivery> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < MAX_BATCH_MESSAGES
             && bytes < MAX_BATCH_BYTES
-            && let Some(delivery) = self.ahead.pop_front()
+            && let Some(delivery) = self.received.pop_front()
         {
             bytes += delivery.data.len();
             batch.push(delivery);
@@ -234,20 +238,29 @@ impl Session {
         batch
     }
 
-    /// Returns once Redis has a batch and the broker is told so.
+    /// Stores a batch in Redis, then acknowledges it.
     ///
     /// # Errors
-    /// When one of the two did not happen.
-    async fn enter(&mut self, reader: &Reader, intake: &Intake, rng: &mut (impl Rng + Send)) -> Result<(), End> {
+    /// When one of the two failed.
+    async fn store_batch(
+        &mut self,
+        reader: &MessageReader,
+        intake: &Intake,
+        rng: &mut (impl Rng + Send),
+    ) -> Result<(), SessionEnd> {
         let deliveries = self.batch();
         self.warn_of_limit(&deliveries, intake);
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
-            let unreadable = self.notes.take(tag);
+            let unreadable = self.notes.take_unreadable(tag);
             if delivery.data.len() > MAX_MESSAGE_BYTES {
                 let bytes = delivery.data.len();
-                tracing::error!(source = intake.name(), bytes, "too large to be kept: rejected, the broker drops it");
+                tracing::error!(
+                    source = intake.name(),
+                    bytes,
+                    "rejected a message that is too large; the broker drops it"
+                );
                 intake.metrics().skipped.increment(1);
                 answered(self.channel.basic_reject(tag, BasicRejectOptions { requeue: false })).await?;
                 continue;
@@ -256,49 +269,51 @@ impl Session {
             last = Some(tag);
         }
         let Some(last) = last else { return Ok(()) };
-        let (held, mut taking) = (Instant::now(), std::pin::pin!(intake.take(entries)));
+        let (held_since, mut taking) = (Instant::now(), std::pin::pin!(intake.take(entries)));
         let mut limit = std::pin::pin!(sleep(self.hold_limit));
         loop {
             tokio::select! {
                 biased;
-                taken = &mut taking => break taken.map_err(|_| End::Stopped)?,
-                // What the broker took back must not be scheduled: it comes again.
-                event = self.consumer.next(), if !self.deleted => self.note(event, Some(held)).await?,
-                _ = &mut self.over, if !self.deleted => return Err(End::Lost(LOST.into())),
-                () = &mut limit, if !self.deleted => return Err(End::Held),
+                taken = &mut taking => break taken.map_err(|_| SessionEnd::Stopped)?,
+                // Messages that the broker has returned must not be stored: it delivers them again.
+                event = self.consumer.next(), if !self.is_queue_deleted => {
+                    self.handle_event(event, Some(held_since)).await?;
+                }
+                _ = &mut self.closed, if !self.is_queue_deleted => return Err(SessionEnd::Lost(LOST.into())),
+                () = &mut limit, if !self.is_queue_deleted => return Err(SessionEnd::HoldExpired),
             }
         }
-        if self.deleted {
+        if self.is_queue_deleted {
             return Ok(());
         }
-        // All that came before was acknowledged, is in this batch, or was rejected.
+        // Each earlier delivery is acknowledged, rejected, or in this batch.
         answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
     }
 
     fn warn_of_limit(&mut self, deliveries: &[Delivery], intake: &Intake) {
-        let returns = deliveries.iter().map(deliveries_before).filter(|returns| *returns >= NEAR_LIMIT);
+        let returns = deliveries.iter().map(return_count).filter(|returns| *returns >= NEAR_LIMIT);
         let (count, most) = returns.fold((0, 0), |(count, most), returns| (count + 1, most.max(returns)));
         intake.metrics().near_limit.increment(count);
-        if count > 0 && !std::mem::replace(&mut self.warned, true) {
+        if count > 0 && !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!(
                 source = intake.name(),
                 messages = count,
                 returns = most,
-                "messages come back again and again: RabbitMQ 4 drops what a quorum queue gave out more than 20 times, \
-                 unless the queue has another limit; `x-delivery-limit: 1000000` is safe on every version"
+                "messages were returned many times. RabbitMQ 4 drops a message that a quorum queue has delivered more \
+                 than 20 times, unless the queue has another limit. `x-delivery-limit: 1000000` is safe on every version"
             );
         }
     }
 }
 
-async fn answered(answer: impl Future<Output = lapin::Result<()>>) -> Result<(), End> {
+async fn answered(answer: impl Future<Output = lapin::Result<()>>) -> Result<(), SessionEnd> {
     match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(End::Lost(text(&error))),
-        Err(_) => Err(End::Lost(late())),
+        Ok(Err(error)) => Err(SessionEnd::Lost(text(&error))),
+        Err(_) => Err(SessionEnd::Lost(no_answer())),
     }
 }
 
-fn late() -> String {
+fn no_answer() -> String {
     format!("no answer within {ANSWER_TIMEOUT:?}")
 }

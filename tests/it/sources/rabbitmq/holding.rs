@@ -9,7 +9,7 @@ use punctual::{
     connector::rabbitmq::source::RabbitMqSource,
     message::{Limit, RouteLimits},
     queue::Queue,
-    source::{Intake, Source, SourceState, Status},
+    source::{Intake, Source, SourceHealth, SourceState},
     store::redis::{
         RedisStore, RouteSettings,
         connection::{Connection, RedisEndpoint, client},
@@ -55,7 +55,7 @@ async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes
     };
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
     let (queue, status, (stop, stopping)) =
-        (queue(&redis, RouteLimits::default()).await, Arc::<Status>::default(), watch::channel(false));
+        (queue(&redis, RouteLimits::default()).await, Arc::<SourceHealth>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
     let deadline = Instant::now() + PATIENCE;
@@ -122,7 +122,7 @@ async fn what_a_full_route_does_not_take_waits_and_all_of_it_comes_in_as_the_rou
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL");
     let limits = RouteLimits { messages: Some(MOST), ..RouteLimits::default() };
     let (queue, status, (stop, stopping)) =
-        (queue(&redis, limits).await, Arc::<Status>::default(), watch::channel(false));
+        (queue(&redis, limits).await, Arc::<SourceHealth>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
     publish(server, "limited", delayed(MESSAGES, 3_600_000)).await;

@@ -1,6 +1,6 @@
-//! What librdkafka calls back while the consumer is polled.
+//! The callbacks that librdkafka makes while the consumer is polled.
 //!
-//! A change of the assignment is only noted here: the poller answers it once what it has read is in Redis.
+//! A rebalance is only recorded here. The poller applies it after the records that it has read are in Redis.
 
 use std::{
     mem,
@@ -20,17 +20,18 @@ use rdkafka::{
 
 use crate::connector::kafka::Reports;
 
-pub type Client = BaseConsumer<Context>;
+pub type Client = BaseConsumer<ConsumerCallbacks>;
 
+/// A change of the assignment.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum Rebalance {
     Assigned(TopicPartitionList),
     Revoked(TopicPartitionList),
 }
 
-impl Change {
-    /// The group goes on only after it.
-    pub fn answer(&self, client: &Client) -> KafkaResult<()> {
+impl Rebalance {
+    /// Completes the rebalance. The group waits for it.
+    pub fn apply(&self, client: &Client) -> KafkaResult<()> {
         match (self, client.rebalance_protocol()) {
             (Self::Assigned(list), RebalanceProtocol::Cooperative) => client.incremental_assign(list),
             (Self::Revoked(list), RebalanceProtocol::Cooperative) => client.incremental_unassign(list),
@@ -40,80 +41,83 @@ impl Change {
     }
 }
 
-pub struct Context {
+pub struct ConsumerCallbacks {
     pub reports: Reports,
-    /// Events that were served: a poll that returns nothing after one may have left others.
-    served: AtomicU64,
+    /// A poll that ran callbacks may return no record although more is queued.
+    events: AtomicU64,
     commit_failed: AtomicBool,
     closing: AtomicBool,
-    changes: Mutex<Vec<Change>>,
+    /// Not applied yet, oldest first.
+    rebalances: Mutex<Vec<Rebalance>>,
 }
 
-impl Context {
+impl ConsumerCallbacks {
+    /// `name`: brokers and topics, for the logs.
     pub fn new(name: String) -> Self {
         Self {
             reports: Reports::new(name),
-            served: AtomicU64::new(0),
+            events: AtomicU64::new(0),
             commit_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            changes: Mutex::default(),
+            rebalances: Mutex::default(),
         }
     }
 
-    pub fn served(&self) -> u64 {
-        self.served.load(Relaxed)
+    /// Number of callbacks so far.
+    pub fn events(&self) -> u64 {
+        self.events.load(Relaxed)
     }
 
-    /// The first one that was not answered.
-    pub fn change(&self) -> Option<Change> {
+    /// The oldest rebalance that was not applied.
+    pub fn next_rebalance(&self) -> Option<Rebalance> {
         self.lock().first().cloned()
     }
 
-    /// `change` was.
-    pub fn answered(&self) {
+    /// Removes the rebalance that `next_rebalance` returned.
+    pub fn finish_rebalance(&self) {
         self.lock().remove(0);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Change>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Rebalance>> {
+        self.rebalances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since it was asked for the last time.
-    pub fn commit_failed(&self) -> bool {
+    /// Whether a commit failed since the last call.
+    pub fn take_commit_failed(&self) -> bool {
         self.commit_failed.swap(false, Relaxed)
     }
 
-    /// From now on nobody has anything to finish. A change without an answer would keep the client from closing.
+    /// Applies rebalances at once from now on: one that is not applied would block the close of the client.
     pub fn close(&self, client: &Client) {
         self.closing.store(true, Relaxed);
-        for change in mem::take(&mut *self.lock()) {
-            // It leaves either way.
-            let _ = change.answer(client);
+        for rebalance in mem::take(&mut *self.lock()) {
+            // The client leaves the group anyway.
+            let _ = rebalance.apply(client);
         }
     }
 
-    fn serve(&self) {
-        self.served.fetch_add(1, Relaxed);
+    fn count_event(&self) {
+        self.events.fetch_add(1, Relaxed);
     }
 }
 
-impl ConsumerContext for Context {
+impl ConsumerContext for ConsumerCallbacks {
     fn rebalance(&self, client: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        self.serve();
-        let change = match event {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Change::Assigned(list.clone()),
-            _ => Change::Revoked(list.clone()),
+        self.count_event();
+        let rebalance = match event {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Rebalance::Assigned(list.clone()),
+            _ => Rebalance::Revoked(list.clone()),
         };
         if self.closing.load(Relaxed) {
-            // It leaves either way.
-            let _ = change.answer(client);
+            // The client leaves the group anyway.
+            let _ = rebalance.apply(client);
         } else {
-            self.lock().push(change);
+            self.lock().push(rebalance);
         }
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        self.serve();
+        self.count_event();
         if let Err(error) = result {
             tracing::debug!(%error, "offsets were not committed");
             self.commit_failed.store(true, Relaxed);
@@ -121,19 +125,19 @@ impl ConsumerContext for Context {
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for ConsumerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        self.serve();
+        self.count_event();
         self.reports.log(level, facility, text);
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        self.serve();
+        self.count_event();
         self.reports.statistics(statistics);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.serve();
+        self.count_event();
         self.reports.error(&error, reason);
     }
 }

@@ -1,0 +1,72 @@
+//! The outcome of a request: by the status of its reply, or by the error if there is no reply.
+
+use std::{error::Error, time::Duration};
+
+use http::StatusCode;
+
+use crate::sink::Outcome;
+
+/// The outcome of a reply. `error` and `retry_after` are dropped if the outcome has no such field.
+pub fn of_status(status: StatusCode, error: String, retry_after: Option<Duration>) -> Outcome {
+    match status.as_u16() {
+        200..=299 => Outcome::Confirmed,
+        // Too many requests, or down behind a gateway. 401 and 403: operators will correct the credential.
+        401 | 403 | 429 | 502 | 503 | 504 => Outcome::Throttled { error, retry_after },
+        // Not found, request timeout, too early, server errors: the message may be accepted later.
+        404 | 408 | 425 | 500..=599 => Outcome::Failed { error, retry_after },
+        // Redirects are not followed: one could point anywhere, also into the private network.
+        _ => Outcome::Rejected { error },
+    }
+}
+
+/// The outcome of a request without a reply. The text names `address` (host and port), but not the URL: its path and query
+/// may hold secrets.
+pub fn of_error(error: &reqwest::Error, address: &str) -> Outcome {
+    let text = format!("{address}: {}", causes(error));
+    if error.is_connect() {
+        return Outcome::Unavailable { error: text };
+    }
+    let cause = hyper_error(error);
+    if error.is_builder() || cause.is_some_and(hyper::Error::is_user) {
+        return Outcome::Unsendable { error: text };
+    }
+    // The reply is not HTTP, or its head exceeds the limits. If a single message causes it, its attempts must end. If all
+    // do, the breaker opens after a few.
+    if cause.is_some_and(hyper::Error::is_parse) {
+        return Outcome::Throttled { error: text, retry_after: None };
+    }
+    Outcome::Unavailable { error: text }
+}
+
+/// The texts of the causes, without that of the outermost error, which names the URL.
+fn causes(error: &reqwest::Error) -> String {
+    let chain = std::iter::successors(error.source(), |cause| (*cause).source());
+    let mut texts: Vec<String> = chain.map(ToString::to_string).collect();
+    // An error often contains the text of its cause.
+    texts.dedup_by(|inner, outer| outer.contains(inner.as_str()));
+    if texts.is_empty() { "the request cannot be sent".into() } else { texts.join(": ") }
+}
+
+fn hyper_error<'a>(error: &'a reqwest::Error) -> Option<&'a hyper::Error> {
+    std::iter::successors(error.source(), |cause: &&'a (dyn Error + 'static)| (*cause).source())
+        .find_map(|cause| cause.downcast_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_has_its_outcome() {
+        for code in 100..1000 {
+            let expected = match code {
+                200..=299 => None,
+                401 | 403 | 429 | 502 | 503 | 504 => Some("throttled"),
+                404 | 408 | 425 | 500 | 501 | 505..=599 => Some("failed"),
+                _ => Some("rejected"),
+            };
+            let outcome = of_status(StatusCode::from_u16(code).unwrap(), "x".into(), None);
+            assert_eq!(outcome.failure_kind(), expected, "{code}");
+        }
+    }
+}

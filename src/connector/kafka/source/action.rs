@@ -1,0 +1,168 @@
+//! The action that a record requests: a message to schedule, or a cancellation.
+
+use std::time::Duration;
+
+use super::{
+    content::metadata,
+    record::ConsumedRecord,
+    schedule,
+    timing::{self, TIMING},
+};
+use crate::{
+    message::{Cancellation, MessageId, Metadata, NewMessage, OnConflict, digest},
+    source::SourceEntry,
+    time::Due,
+};
+
+/// Largest record in bytes that is stored, as a dead letter if not as a message. Redis is no store for larger values.
+const MAX_STORED_BYTES: usize = 16 * 1024 * 1024;
+
+#[derive(Debug)]
+pub enum RecordAction {
+    Take(SourceEntry),
+    /// Overdue by more than `max_overdue`. Holds the cancellation of the message that the record would have replaced.
+    Skip(Option<Cancellation>),
+    /// Larger than `MAX_STORED_BYTES`. Holds the size in bytes.
+    TooLarge(usize),
+}
+
+/// `now`: milliseconds since the epoch.
+pub fn action(record: ConsumedRecord, max_overdue: Option<Duration>, now: u64) -> RecordAction {
+    let size = record.size();
+    if size > MAX_STORED_BYTES {
+        return RecordAction::TooLarge(size);
+    }
+    if record.has_unreadable_header {
+        return invalid(record, "the name of a header is not UTF-8".into());
+    }
+    if record.value.is_none() {
+        return tombstone(record);
+    }
+    let is_schedule = schedule::is_schedule(&record);
+    let log_record = is_schedule.then(|| record.to_log_record());
+    let parsed = if is_schedule {
+        schedule::parse(&record)
+    } else {
+        timing::due(&record).map(|due| {
+            let (id, metadata) = id_and_metadata(&record, &TIMING);
+            (id, due, metadata)
+        })
+    };
+    let (id, due, metadata) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return invalid(record, error),
+    };
+    if let (Due::At(at), Some(most)) = (due, max_overdue)
+        && u128::from(now.saturating_sub(at.get())) > most.as_millis()
+    {
+        return RecordAction::Skip(is_schedule.then_some(Cancellation { record: log_record, ..id.into() }));
+    }
+    let on_conflict = if is_schedule { OnConflict::Replace } else { OnConflict::Keep };
+    let payload = record.value.unwrap_or_default();
+    RecordAction::Take(SourceEntry::Schedule(NewMessage {
+        id,
+        due,
+        payload,
+        metadata,
+        on_conflict,
+        record: log_record,
+    }))
+}
+
+/// Cancels the schedule of its key. With a delay it is invalid: no sink sends a tombstone.
+fn tombstone(record: ConsumedRecord) -> RecordAction {
+    if let Some(name) = TIMING.iter().find(|name| record.has(name)) {
+        return invalid(record, format!("{name}: a record without a value cannot be delayed"));
+    }
+    match record.key.as_deref().filter(|key| !key.is_empty()) {
+        Some(key) => {
+            let (id, log_record) = (schedule::id(key).0, record.to_log_record());
+            RecordAction::Take(SourceEntry::Cancel(Cancellation { record: Some(log_record), ..id.into() }))
+        }
+        None => invalid(record, "neither a key nor a value".into()),
+    }
+}
+
+fn invalid(record: ConsumedRecord, error: String) -> RecordAction {
+    let (id, metadata) = id_and_metadata(&record, &[]);
+    let payload = record.value.unwrap_or_default();
+    let message = NewMessage { id, due: Due::NOW, payload, metadata, on_conflict: OnConflict::Keep, record: None };
+    RecordAction::Take(SourceEntry::Invalid(message, error))
+}
+
+/// The id is `topic:partition:offset`, or the digest of that if it is too long for an id. The origin then has the text.
+fn id_and_metadata(record: &ConsumedRecord, dropped: &[&str]) -> (MessageId, Metadata) {
+    let mut metadata = metadata(record.key.as_deref(), &record.headers, dropped);
+    let text = format!("{}:{}:{}", record.partition.topic, record.partition.index, record.offset);
+    let id = MessageId::parse(&text).unwrap_or_else(|_| {
+        let id = digest(&[text.as_bytes()]);
+        metadata.origin.get_or_insert_default().id = Some(text);
+        id
+    });
+    (id, metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::record::test_record as record, *};
+
+    const NOW: u64 = 1_700_000_010_000;
+
+    #[test]
+    fn the_id_is_the_position_of_a_record_or_the_key_of_a_schedule() {
+        let scheduled = |record| match action(record, None, NOW) {
+            RecordAction::Take(SourceEntry::Schedule(message)) => message,
+            other => panic!("{other:?}"),
+        };
+        let message = scheduled(record(&[("punctual-delay", b"1s")]));
+        assert_eq!((message.id.as_str(), message.on_conflict), ("t:3:7", OnConflict::Keep));
+        assert_eq!(message.record, None, "the id is the position");
+        let message = scheduled(record(&[("scheduler-epoch", b"1700000009"), ("scheduler-target-topic", b"x")]));
+        assert_eq!((message.id.as_str(), message.on_conflict), ("key", OnConflict::Replace));
+        assert_eq!(message.record.unwrap().to_string(), "7 1700000000000 t:3");
+        let mut long = record(&[]);
+        long.partition.topic = "t".repeat(200).into();
+        let (id, metadata) = id_and_metadata(&long, &[]);
+        assert!(id.as_str().starts_with('~') && metadata.origin.unwrap().id.unwrap().ends_with(":3:7"));
+    }
+
+    #[test]
+    fn a_tombstone_cancels_the_schedule_of_its_key_and_cannot_be_delayed() {
+        let tombstone = |headers| ConsumedRecord { value: None, ..record(headers) };
+        let RecordAction::Take(SourceEntry::Cancel(cancelled)) = action(tombstone(&[]), None, NOW) else {
+            panic!("no cancellation")
+        };
+        assert_eq!((cancelled.id.as_str(), &*cancelled.record.unwrap().to_string()), ("key", "7 1700000000000 t:3"));
+        for (record, text) in [
+            (tombstone(&[("punctual-delay", b"1s")]), "punctual-delay: a record without a value cannot be delayed"),
+            (ConsumedRecord { key: None, ..tombstone(&[]) }, "neither a key nor a value"),
+        ] {
+            let RecordAction::Take(SourceEntry::Invalid(_, error)) = action(record, None, NOW) else {
+                panic!("{text}")
+            };
+            assert_eq!(error, text);
+        }
+    }
+
+    #[test]
+    fn a_record_overdue_by_more_than_the_limit_is_skipped_and_cancels_what_it_replaces() {
+        let most = Some(Duration::from_secs(5));
+        let at = |at: &'static [u8]| record(&[("punctual-deliver-at", at)]);
+        assert!(matches!(action(at(b"1700000004999"), most, NOW), RecordAction::Skip(None)));
+        assert!(matches!(action(at(b"1700000005000"), most, NOW), RecordAction::Take(_)));
+        assert!(matches!(action(at(b"1"), None, NOW), RecordAction::Take(_)));
+        assert!(matches!(action(record(&[]), most, NOW), RecordAction::Take(_)), "due now is not overdue");
+        let schedule = record(&[("scheduler-epoch", b"1"), ("scheduler-target-topic", b"x")]);
+        let RecordAction::Skip(Some(cancelled)) = action(schedule, most, NOW) else { panic!("no cancellation") };
+        assert_eq!(cancelled.id.as_str(), "key");
+    }
+
+    #[test]
+    fn a_record_that_is_too_large_is_not_stored_and_an_invalid_one_is() {
+        let large = ConsumedRecord { value: Some(vec![0; MAX_STORED_BYTES].into()), ..record(&[]) };
+        assert!(matches!(action(large, None, NOW), RecordAction::TooLarge(size) if size > MAX_STORED_BYTES));
+        let invalid = action(record(&[("punctual-delay", b"?")]), None, NOW);
+        let RecordAction::Take(SourceEntry::Invalid(message, error)) = invalid else { panic!("{invalid:?}") };
+        assert_eq!((message.id.as_str(), &error[..15]), ("t:3:7", "punctual-delay:"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Batches of consumed records on their way to Redis: one in flight, the next one buffered behind it.
+
+use tokio::sync::oneshot;
+
+use super::record::TopicPartition;
+use crate::source::SourceEntry;
+
+/// Largest batch, in records: one call of the intake.
+const MAX_BATCH_RECORDS: usize = 1000;
+/// Largest batch, in bytes of keys, values and headers. A single record may be larger.
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// A batch for the intake.
+pub struct FetchedBatch {
+    pub entries: Vec<SourceEntry>,
+    /// Resolves when the batch must not be written any more.
+    pub cancelled: oneshot::Receiver<()>,
+}
+
+pub struct FetchedRecord {
+    pub partition: TopicPartition,
+    pub offset: i64,
+    pub bytes: usize,
+    /// `None`: the record needs no write, but its offset counts.
+    pub entry: Option<SourceEntry>,
+}
+
+struct InFlightBatch {
+    records: Vec<FetchedRecord>,
+    /// Dropped to cancel the batch.
+    cancel: Option<oneshot::Sender<()>>,
+}
+
+/// At most one batch in flight and one batch of later records.
+#[derive(Default)]
+pub struct BatchBuffer {
+    in_flight: Option<InFlightBatch>,
+    backlog: Vec<FetchedRecord>,
+    backlog_bytes: usize,
+}
+
+impl BatchBuffer {
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// Whether the batch in flight has a record of such a partition.
+    pub fn is_any_in_flight(&self, matches: impl Fn(&TopicPartition) -> bool) -> bool {
+        self.in_flight.iter().flat_map(|batch| &batch.records).any(|record| matches(&record.partition))
+    }
+
+    pub fn has_capacity(&self) -> bool {
+        self.backlog.len() < MAX_BATCH_RECORDS && self.backlog_bytes < MAX_BATCH_BYTES
+    }
+
+    pub fn push(&mut self, record: FetchedRecord) {
+        self.backlog_bytes += record.bytes;
+        self.backlog.push(record);
+    }
+
+    /// Puts the backlog in flight; `None` while a batch is in flight or the backlog is empty.
+    pub fn start_batch(&mut self) -> Option<FetchedBatch> {
+        if self.in_flight.is_some() || self.backlog.is_empty() {
+            return None;
+        }
+        self.backlog_bytes = 0;
+        let records = std::mem::take(&mut self.backlog);
+        let entries = records.iter().filter_map(|record| record.entry.clone()).collect();
+        let (cancel, cancelled) = oneshot::channel();
+        self.in_flight = Some(InFlightBatch { records, cancel: Some(cancel) });
+        Some(FetchedBatch { entries, cancelled })
+    }
+
+    /// Cancels the batch in flight. `finish` follows.
+    pub fn cancel(&mut self) {
+        drop(self.in_flight.as_mut().and_then(|batch| batch.cancel.take()));
+    }
+
+    /// Ends the batch in flight. Returns its records if they are in Redis; else they become the front of the backlog.
+    pub fn finish(&mut self, stored: bool) -> Vec<FetchedRecord> {
+        let Some(InFlightBatch { records, .. }) = self.in_flight.take() else { return Vec::new() };
+        if stored {
+            return records;
+        }
+        self.backlog_bytes += records.iter().map(|record| record.bytes).sum::<usize>();
+        self.backlog.splice(0..0, records);
+        Vec::new()
+    }
+
+    /// Forgets the batch in flight. Its offsets are not committed.
+    pub fn abandon(&mut self) {
+        self.in_flight = None;
+    }
+
+    /// Drops buffered records of such partitions. The batch in flight stays.
+    pub fn remove(&mut self, matches: impl Fn(&TopicPartition) -> bool) {
+        self.backlog.retain(|record| !matches(&record.partition));
+        self.backlog_bytes = self.backlog.iter().map(|record| record.bytes).sum();
+    }
+}
