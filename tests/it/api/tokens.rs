@@ -114,7 +114,7 @@ async fn a_token_for_other_routes_is_refused_by_every_call_of_a_route() {
 }
 
 #[tokio::test]
-async fn a_route_that_is_not_configured_is_listed_for_a_token_of_all_routes_only() {
+async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
     let server = guarded(false).await;
     let connection = Connection::new(redis::Client::open(server.redis.url()).unwrap(), REQUEST_TIMEOUT);
     let settings = RouteSettings {

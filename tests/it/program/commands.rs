@@ -54,7 +54,7 @@ async fn schema_describes_the_configuration() {
 }
 
 #[tokio::test]
-async fn schedule_keeps_to_the_largest_payload_that_its_own_route_was_registered_with() {
+async fn schedule_keeps_to_the_largest_payload_registered_for_its_route() {
     let _alone = alone().await;
     let redis = RedisServer::start().await;
     for (route, max_payload) in [("small", 10), ("web", 20)] {

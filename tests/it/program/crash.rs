@@ -53,7 +53,7 @@ async fn schedule_many(client: &Client, count: usize, delay: impl Fn(usize) -> u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_instance_loses_nothing_and_what_it_held_comes_back_after_the_lease() {
+async fn a_killed_instance_loses_nothing_and_its_leases_are_recovered() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Delay(Duration::from_millis(50)));

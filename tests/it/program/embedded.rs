@@ -154,7 +154,7 @@ async fn a_server_that_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn a_directory_of_another_user_and_a_planted_link_are_refused_and_nothing_is_written() {
+async fn the_directory_of_another_user_and_a_planted_link_are_refused() {
     let directory = Home::new();
     let (data_dir, target) = (directory.path().join("data"), directory.path().join("target"));
     for name in ["punctual.lock", "redis.lock", "redis.log", "redis.sock", "appendonlydir"] {

@@ -30,7 +30,7 @@ const LATENESS_P99: u64 = 250;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_messages_arrive_at_an_endpoint_once_in_time_and_unchanged() {
+async fn messages_arrive_at_an_endpoint_once_in_time_and_unchanged() {
     let _alone = alone().await;
     let world = World::start().await;
     let expected = world.post_all("web").await;
@@ -46,7 +46,7 @@ async fn ten_thousand_messages_arrive_at_an_endpoint_once_in_time_and_unchanged(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_messages_arrive_in_a_list_once_in_time_and_unchanged() {
+async fn messages_arrive_in_a_list_once_in_time_and_unchanged() {
     let _alone = alone().await;
     let world = World::start().await;
     let taking = tokio::spawn(take(world.redis.connection().await, MESSAGES));

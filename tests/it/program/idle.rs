@@ -40,7 +40,7 @@ async fn arrives(receiver: &Receiver, count: usize, what: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_instance_asks_redis_once_in_two_seconds_and_uses_no_cpu_and_still_wakes_in_time() {
+async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis, &receiver)).await;

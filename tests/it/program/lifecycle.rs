@@ -83,7 +83,7 @@ async fn a_call_slower_than_the_lease_is_ended_before_it_and_repeated_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_message_is_dead_with_the_reason_and_lives_again_when_redriven() {
+async fn a_rejected_message_is_dead_with_the_reason_and_can_be_redriven() {
     let _alone = alone().await;
     let world = World::start().await;
     for status in [400, 302] {
@@ -110,7 +110,7 @@ async fn a_rejected_message_is_dead_with_the_reason_and_lives_again_when_redrive
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_repeated_with_growing_waits_until_the_attempts_are_exhausted() {
+async fn failures_are_repeated_with_growing_delays_until_no_attempt_is_left() {
     let _alone = alone().await;
     let world = World::start().await;
     world.receiver.behave(Behaviour::Status(500));

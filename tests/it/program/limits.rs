@@ -52,7 +52,7 @@ async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_oldest_dead_letters_go_when_there_are_too_many_and_that_is_counted_and_logged() {
+async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Status(400));
     let configuration = json!({
@@ -99,7 +99,7 @@ async fn the_oldest_dead_letters_go_when_there_are_too_many_and_that_is_counted_
 }
 
 #[tokio::test]
-async fn an_embedded_redis_that_is_full_refuses_and_takes_the_bound_of_the_next_start_when_it_outlived_one() {
+async fn a_full_embedded_redis_refuses_and_takes_the_bound_of_the_next_start() {
     let configuration = |memory: &str| {
         format!(
             "redis: {{ url: embedded, max_memory: {memory} }}\nserver: {{ max_payload: 1MiB }}\n\

@@ -40,7 +40,7 @@ pub async fn post(client: &Client, count: u64, rate: u64, more: impl Fn(u64) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_reset_connection_among_3000_requests_delays_no_more_than_10_of_them() {
+async fn one_reset_connection_delays_at_most_10_requests() {
     const COUNT: u64 = 3000;
     const RATE: u64 = 500;
     /// The request at which its connection is reset.

@@ -11,7 +11,7 @@ use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
 const OTHERS: usize = 500;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_at_which_the_endpoint_drops_the_connection_ends_dead_and_the_others_are_delivered() {
+async fn a_message_that_makes_the_endpoint_drop_connections_ends_dead_alone() {
     let _alone = alone().await;
     let redis = RedisServer::start().await;
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -59,7 +59,7 @@ fn warnings(punctual: &Punctual) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_without_dangerous_commands_starts_and_is_told_what_was_not_checked() {
+async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged() {
     let _alone = alone().await;
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous"]).await;
     assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);

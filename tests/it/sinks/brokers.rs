@@ -66,7 +66,7 @@ async fn dead(punctual: &Punctual, route: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sinks_tell_whether_broker_topic_and_exchange_are_there_before_any_message() {
+async fn sinks_report_missing_topics_and_exchanges_before_any_message() {
     let Some(broker) = kafka::shared().await else { return };
     let (rabbitmq, redis, name) = (RabbitMq::shared().await, RedisServer::start().await, kafka::topic_name());
     let yaml = configuration(&redis.url(), &broker, rabbitmq.port(), &name);

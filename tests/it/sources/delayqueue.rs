@@ -29,7 +29,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver, sources: &Value) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_go_producer_publishes_counts_and_intercepts_with_and_without_hash_tag_and_prefix() {
+async fn a_go_producer_works_with_and_without_hash_tag_and_prefix() {
     let Some(go) = Program::go() else { return };
     let _alone = alone().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
@@ -104,7 +104,7 @@ async fn publish(raw: &mut MultiplexedConnection, id: &str, due: u64, retries: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_keep_bodies_from_expiring_is_told_so_and_messages_go_on() {
+async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
     let redis = RedisServer::start().await;
     let receiver = Receiver::start();
     let mut raw = redis.connection().await;

@@ -207,7 +207,7 @@ async fn a_key_that_is_used_anew_has_its_own_id_which_a_tombstone_cancels() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_is_read_together_with_what_ends_it_is_not_seen_for_a_moment() {
+async fn a_schedule_read_together_with_its_tombstone_is_never_visible() {
     let bench = Bench::start(None).await;
     bench.take([schedule("first", 1, HOUR)]).await;
     let before = bench.wake_ups().await;
@@ -219,7 +219,7 @@ async fn a_schedule_that_is_read_together_with_what_ends_it_is_not_seen_for_a_mo
 }
 
 #[tokio::test]
-async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_is_told() {
+async fn replacing_or_cancelling_waits_for_the_message_in_flight_and_is_logged() {
     let bench = Bench::start(Some(REMEMBER)).await;
     bench.take([schedule("a", 1, Due::NOW), schedule("b", 2, Due::NOW)]).await;
     let leases = bench.claim().await;
@@ -242,7 +242,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
 }
 
 #[tokio::test]
-async fn a_waiting_id_with_another_time_is_another_message_and_a_delay_only_counts_anew() {
+async fn a_waiting_id_with_another_due_time_is_another_message() {
     let bench = Bench::start(None).await;
     let time = |millis| Due::At(UnixMillis::new(millis).expect("below 2^53"));
     let keep = |text, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
@@ -289,7 +289,7 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_hides() {
+async fn a_schedule_too_large_is_a_dead_letter_beside_others_of_its_key() {
     let too_large = |offset| {
         let Entry::Schedule(message) = schedule("key", offset, HOUR) else { unreachable!("it is one") };
         Entry::Schedule(NewMessage { payload: vec![b'x'; 1001].into(), ..message })
@@ -311,7 +311,7 @@ async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_h
 }
 
 #[tokio::test]
-async fn a_delay_beyond_the_limit_makes_a_dead_letter_once_and_the_others_of_its_batch_are_taken() {
+async fn a_delay_beyond_the_limit_makes_one_dead_letter_and_the_rest_is_taken() {
     let limits = RouteLimits { delay: Some(Duration::from_mins(59)), ..RouteLimits::default() };
     let bench = Bench::start_limited(Some(REMEMBER), limits).await;
     let kept = |text: &str, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
@@ -343,7 +343,7 @@ async fn without_a_memory_only_what_waits_is_known() {
 }
 
 #[tokio::test]
-async fn what_takes_several_calls_is_scheduled_whole_though_some_of_it_is_invalid() {
+async fn a_batch_of_several_calls_is_scheduled_whole_but_for_invalid_entries() {
     let bench = Bench::start(None).await;
     let keep = |n: usize| Entry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
     let mut entries: Vec<_> = (0..2500).map(keep).collect();

@@ -185,7 +185,7 @@ async fn a_member_that_comes_again_while_it_is_live_is_another_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_redis_tells_of_changes_it_sleeps_and_is_in_time_all_the_same() {
+async fn while_redis_notifies_of_changes_the_source_sleeps_and_is_in_time() {
     /// Commands sent by clients, in all: one in two seconds.
     const MOST_COMMANDS: usize = 15;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
@@ -206,7 +206,7 @@ async fn while_redis_tells_of_changes_it_sleeps_and_is_in_time_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_producer_costs_fifty_looks_a_second_and_what_is_due_comes_in_time() {
+async fn a_busy_producer_costs_fifty_polls_a_second_and_delays_nothing() {
     const PERIOD: Duration = Duration::from_secs(3);
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
     let _alone = alone().await;

@@ -132,7 +132,7 @@ async fn every_script_takes_a_thousand_ids() {
 }
 
 #[tokio::test]
-async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due_at_once() {
+async fn a_thousand_leases_end_or_suspects_or_lost_bodies_are_due_at_once() {
     let mut bench = Bench::start().await;
     let (store, partition) = (bench.store.clone(), partition());
     let messages = batch(MAX_BATCH, 10, OnConflict::Keep);
@@ -168,7 +168,7 @@ async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due
 }
 
 #[tokio::test]
-async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at_once() {
+async fn too_many_completed_ids_shrink_while_the_largest_batches_come_in() {
     let mut bench = Bench::start().await;
     let fill = "for n = 1, 5000 do redis.call('ZADD', KEYS[1], ARGV[1], 'old-' .. n) \
                 redis.call('HSET', KEYS[2], 'old-' .. n, '1 1 t:0') end";
@@ -258,7 +258,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
 }
 
 #[tokio::test]
-async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goes() {
+async fn a_batch_that_replaces_large_messages_is_split_and_one_always_passes() {
     // So many times 1 MiB wait; small ones replace them, or only ask for them.
     const LARGE: usize = 11;
     let mut bench = Bench::start().await;
@@ -307,7 +307,7 @@ async fn a_batch_in_place_of_large_messages_is_split_and_a_single_one_always_goe
 }
 
 #[tokio::test]
-async fn a_delay_that_no_clock_can_hold_is_refused_and_the_longest_one_can_be_read() {
+async fn a_delay_beyond_any_clock_is_refused_and_the_longest_can_be_read() {
     let bench = Bench::start().await;
     let with = |due| NewMessage { due, ..batch(1, 1, OnConflict::Keep).remove(0) };
     let queue: &Queue = &bench.queue;

@@ -23,7 +23,7 @@ const SUSPECTS: usize = 1000;
 const DAY: u64 = 86_400_000_000;
 
 #[tokio::test]
-async fn a_claim_whose_reply_was_lost_is_answered_when_it_is_repeated_and_leaves_the_same() {
+async fn a_claim_whose_reply_was_lost_is_answered_the_same_when_repeated() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
     let store = store(&proxy.redis_url(), MAX_PAYLOAD);

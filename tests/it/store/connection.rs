@@ -163,7 +163,7 @@ async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() 
 }
 
 #[tokio::test]
-async fn a_link_to_a_replica_is_replaced_once_a_second_and_no_more_behind_a_master() {
+async fn a_link_to_a_replica_is_replaced_once_a_second_until_it_is_a_master() {
     let (replica, master) = (RedisServer::start().await, RedisServer::start().await);
     redis::cmd("REPLICAOF")
         .arg(&["127.0.0.1", "1"])

@@ -128,7 +128,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
 }
 
 #[tokio::test]
-async fn a_foreign_value_at_a_key_is_told_and_neither_it_nor_anything_else_changes() {
+async fn an_external_value_at_a_key_is_reported_and_nothing_changes() {
     let mut bench = Bench::start().await;
     for (scene, script) in SCENES {
         bench.set(scene).await;
@@ -167,7 +167,7 @@ fn is_content(key: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_no_list_refuses_its_own_messages_and_the_other_lists_take_theirs() {
+async fn a_key_that_is_no_list_refuses_its_own_messages_and_no_others() {
     let mut bench = Bench::start().await;
     bench.set("transfer").await;
     redis::cmd("SET").arg(&[LISTS[1], "foreign"]).exec_async(&mut bench.raw).await.expect("the server answers");
@@ -215,7 +215,7 @@ async fn without_rights_on_channels_every_script_does_its_work() {
 }
 
 #[tokio::test]
-async fn a_message_whose_body_was_lost_becomes_dead_with_its_reason_and_can_be_redriven_and_purged() {
+async fn a_message_without_its_body_becomes_dead_and_can_be_redriven_and_purged() {
     let mut bench = Bench::start().await;
     bench.set("claim").await;
     bench.act("claim").await.expect("claimed");
@@ -245,7 +245,7 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
 }
 
 #[tokio::test]
-async fn the_number_of_partitions_changes_only_while_the_route_is_empty_and_not_paused() {
+async fn partitions_change_in_number_only_while_the_route_is_empty_and_unpaused() {
     let mut bench = Bench::start().await;
     let url = bench.server.url();
     let last = Partition { route: "three".into(), number: 2 };

@@ -103,7 +103,7 @@ async fn a_field_is_text_when_it_is_utf8_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_member_that_names_a_hash_of_others_or_a_key_of_any_punctual_reads_and_deletes_nothing() {
+async fn a_member_that_names_keys_of_others_reads_and_deletes_nothing() {
     let mut bench = Bench::start().await;
     bench.set("").await;
     let names = [

@@ -20,7 +20,7 @@ const SOON: &str = "+60000";
 const MAX_METADATA_BYTES: usize = 65_536;
 
 #[tokio::test]
-async fn the_same_message_is_stored_the_same_through_the_script_and_through_the_api() {
+async fn a_message_is_stored_the_same_through_the_script_and_through_the_api() {
     let mut bench = Bench::start().await;
     let partition = Partition { route: ROUTE.into(), number: 0 };
     let text = "é/\"\\\t\u{1F600} ]} \\u0041";

@@ -58,7 +58,7 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
 }
 
 #[tokio::test]
-async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_back() {
+async fn a_wake_up_reaches_its_own_partition_and_a_subscription_that_came_back() {
     let mut bench = Bench::start().await;
     let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL"));
     let bell = listener.bell(PREFIX, &partition());
@@ -80,7 +80,7 @@ async fn a_bell_rings_for_its_own_partition_and_for_a_subscription_that_came_bac
 }
 
 #[tokio::test]
-async fn bells_of_sources_ring_by_their_keys_and_without_rights_on_these_the_others_ring_on() {
+async fn sources_wake_by_their_keys_and_one_without_rights_stops_no_other() {
     let mut bench = Bench::start_with(&["--appendonly", "no", "--notify-keyspace-events", "Kz"]).await;
     let limited = ["SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels", "&{p:*"];
     redis::cmd("ACL").arg(&limited).exec_async(&mut bench.raw).await.expect("a user");
@@ -110,7 +110,7 @@ async fn bells_of_sources_ring_by_their_keys_and_without_rights_on_these_the_oth
 }
 
 #[tokio::test]
-async fn a_subscription_that_fell_silent_is_noticed_within_five_seconds_and_comes_back() {
+async fn a_silent_subscription_is_noticed_within_5_s_and_comes_back() {
     let mut bench = Bench::start().await;
     let proxy = Proxy::start(bench.server.port());
     let mut listener = WakeListener::new(redis::Client::open(proxy.redis_url()).expect("a valid URL"));

@@ -141,7 +141,7 @@ async fn a_destination_that_refuses_connections_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_destination_that_takes_no_connection_is_unavailable_within_the_timeout() {
+async fn a_sink_that_takes_no_connection_is_unavailable_within_the_timeout() {
     let full = FullServer::start().await;
     for destination in destinations().await {
         let sink = destination.sink(full.port, Duration::from_millis(500));

@@ -39,7 +39,7 @@ fn counts(records: &[Record]) -> BTreeMap<&str, usize> {
 }
 
 #[tokio::test]
-async fn a_missing_topic_is_unavailable_until_it_is_created_and_stops_no_other_sink() {
+async fn a_missing_topic_is_unavailable_until_created_and_stops_no_other_sink() {
     let Some(topic) = Topic::missing().await else { return };
     let (missing, other) = (topic.sink(SHORT, &[]), Topic::create(1, &[]).await.expect("a broker"));
     let other = other.sink(TIMEOUT, &[]);

@@ -89,7 +89,7 @@ async fn a_blocked_connection_can_be_closed() {
 }
 
 #[tokio::test]
-async fn a_broker_that_falls_silent_is_unavailable_within_the_timeout_and_delivers_once_it_answers() {
+async fn a_broker_that_hangs_is_unavailable_in_time_and_delivers_afterwards() {
     let server = RabbitMq::shared().await;
     server.declare("silent", "k").await;
     let proxy = Proxy::start(server.port());

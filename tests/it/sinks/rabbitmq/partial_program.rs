@@ -84,7 +84,7 @@ fn most_copies(arrivals: &Arrivals) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_one_of_two_queues_confirms_nothing_the_others_messages_arrive_once_and_in_time() {
+async fn while_one_queue_confirms_nothing_the_other_is_served_once_and_in_time() {
     const RATE: u64 = 100;
     const SECONDS: u64 = 30;
     /// One in so many goes to the queue that hangs.
@@ -122,7 +122,7 @@ async fn while_one_of_two_queues_confirms_nothing_the_others_messages_arrive_onc
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forbidden_routing_key_kills_its_own_messages_and_leaves_the_others_alone() {
+async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
     const RATE: u64 = 100;
     const SECONDS: u64 = 10;
     /// One in so many is forbidden.
@@ -172,7 +172,7 @@ async fn a_forbidden_routing_key_kills_its_own_messages_and_leaves_the_others_al
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_too_large_for_the_broker_among_255_good_ones_is_dead_and_each_other_arrives_at_most_twice() {
+async fn a_message_too_large_is_dead_and_each_other_arrives_at_most_twice() {
     const COUNT: u64 = 256;
     const BROKEN: u64 = 200;
     let _alone = alone().await;

@@ -23,7 +23,7 @@ fn poison(id: &str) -> Delivery {
 }
 
 #[tokio::test]
-async fn what_rabbitmq_is_known_to_close_the_channel_over_is_refused_before_it_is_published() {
+async fn what_would_close_the_channel_is_refused_before_it_is_published() {
     let server = RabbitMq::shared().await;
     server.declare("known", "k").await;
     let sink = sink(&server.config("known"));

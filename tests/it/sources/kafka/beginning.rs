@@ -19,7 +19,7 @@ async fn skipped(punctual: &Punctual) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn latest_means_the_first_start_of_a_group_and_nothing_that_comes_later_is_left_out() {
+async fn latest_means_the_first_start_of_a_group_and_skips_nothing_later() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 2, &[]).await;
@@ -85,7 +85,7 @@ async fn after_an_outage_beyond_retention_what_is_left_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_group_finds_too_long_overdue_is_skipped_and_what_comes_later_is_not() {
+async fn a_group_skips_what_is_too_long_overdue_and_nothing_later() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 1, &[]).await;

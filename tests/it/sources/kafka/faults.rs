@@ -25,7 +25,7 @@ async fn all_arrive(redis: &RedisServer, punctual: &Punctual, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_that_was_delivered() {
+async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_delivered() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -49,7 +49,7 @@ async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_that_was_deliver
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
+async fn while_redis_is_down_nothing_is_lost_and_the_group_keeps_its_member() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -69,7 +69,7 @@ async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
+async fn a_rebalance_while_redis_is_down_does_not_end_the_reading() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -91,7 +91,7 @@ async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_on_its_way_when_partitions_are_given_up_lands_and_is_committed_first() {
+async fn a_batch_in_flight_lands_and_is_committed_before_partitions_are_revoked() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;

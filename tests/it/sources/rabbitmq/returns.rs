@@ -138,12 +138,12 @@ async fn ends_with_messages_held(name: &str, how: How, limit: &[(&str, AMQPValue
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_dropped_with_the_recommended_limit_however_often_punctual_is_killed() {
+async fn with_the_recommended_limit_no_number_of_kills_drops_a_message() {
     ends_with_messages_held("held-killed", How::Killed, &[("x-delivery-limit", NO_LIMIT)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_dropped_with_the_recommended_limit_however_often_punctual_is_stopped() {
+async fn with_the_recommended_limit_no_number_of_stops_drops_a_message() {
     ends_with_messages_held("held-stopped", How::Stopped, &[("x-delivery-limit", NO_LIMIT)]).await;
 }
 

@@ -126,7 +126,7 @@ async fn a_dropped_reply_leaves_the_request_done_and_the_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_reply_that_never_comes_leaves_the_request_done_and_the_connection_open() {
+async fn without_a_reply_the_request_is_done_and_the_connection_stays_open() {
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port());
     let mut stream = dial(&proxy).await;
