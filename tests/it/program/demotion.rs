@@ -11,7 +11,6 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    alone,
     client::Client,
     eventually,
     redis_outage::{Posts, configuration, post},
@@ -34,7 +33,6 @@ const MOST_COMPLAINTS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address() {
-    let _alone = alone().await;
     let (old, new, receiver) = (RedisServer::start().await, RedisServer::start().await, Receiver::start());
     replicate(&new, &old).await;
     let proxy = Proxy::start(old.port());

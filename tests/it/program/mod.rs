@@ -43,7 +43,7 @@ use tokio::{
 
 use crate::support::RedisServer;
 
-/// One at a time: these tests measure, and would disturb each other.
+/// One at a time: for tests that measure, which would disturb each other.
 pub async fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::const_new(());
     MACHINE.lock().await

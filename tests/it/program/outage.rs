@@ -16,9 +16,9 @@ use crate::support::{
     RedisServer,
     punctual::Punctual,
     receiver::{Behaviour, Receiver, Request, wall_clock},
+    scale::seconds,
 };
 
-const OUTAGE: Duration = Duration::from_secs(30);
 /// Time of flow before and after the outage.
 const CALM: Duration = Duration::from_secs(3);
 /// Messages of each route in each `TICK`.
@@ -56,8 +56,9 @@ async fn an_endpoint_that_is_down_costs_no_message_no_attempt_no_other_route() {
     })
     .await;
     let refused_before = refused(&client.metrics().await);
+    // Probes come once a second, and the backlog exceeds what is in flight, after eight seconds as after thirty.
     let outage = Instant::now();
-    sleep(OUTAGE).await;
+    sleep(seconds(8, 30)).await;
     let metrics = client.metrics().await;
     let probes = refused(&metrics) - refused_before;
     let took = outage.elapsed().as_secs();
@@ -124,7 +125,7 @@ fn refused(metrics: &MetricsPage) -> u64 {
     metrics.sum("punctual_delivery_failures_total", &["sink=\"down\""])
 }
 
-/// Posts the same to both routes, evenly, until told to stop; the number of each.
+/// Posts the same to both routes, evenly, until `stop` is set; the number of each.
 fn post(client: Client, stop: Arc<AtomicBool>) -> JoinHandle<usize> {
     tokio::spawn(async move {
         let mut ticks = interval(TICK);

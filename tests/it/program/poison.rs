@@ -5,14 +5,13 @@ use std::{
 
 use tokio::io::AsyncWriteExt;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
 
 const OTHERS: usize = 500;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_makes_the_endpoint_drop_connections_ends_dead_alone() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&requests);

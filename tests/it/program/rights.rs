@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
@@ -60,7 +60,6 @@ fn warnings(punctual: &Punctual) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged() {
-    let _alone = alone().await;
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous"]).await;
     assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);
     let warnings = warnings(&punctual);
@@ -73,7 +72,6 @@ async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_hello_too_a_replica_is_found_out_by_a_write() {
-    let _alone = alone().await;
     // Redis itself lets every user call HELLO; who stands in front of it may not know it.
     let redis = RedisServer::start_with(&["--rename-command", "HELLO", ""]).await;
     let (redis, punctual) = delivering_on(redis, &["~*", "&*", "+@all", "-@dangerous"]).await;
@@ -89,7 +87,6 @@ async fn without_hello_too_a_replica_is_found_out_by_a_write() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_script_load_scripts_are_sent_when_they_are_called() {
-    let _alone = alone().await;
     let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script|load"]).await;
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
     let client = Client::of(&punctual);
@@ -102,7 +99,6 @@ async fn without_script_load_scripts_are_sent_when_they_are_called() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
-    let _alone = alone().await;
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-publish"]).await;
     let metrics = Client::of(&punctual).metrics().await;
     assert!(metrics.sum("punctual_wakeups_denied_total", &[]) >= 1);
@@ -113,7 +109,6 @@ async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rights_that_the_readme_lists_are_enough() {
-    let _alone = alone().await;
     let (redis, punctual) = delivering(&readme().0).await;
     let client = Client::of(&punctual);
     for id in ["kept", "moved", "cancelled"] {
@@ -140,7 +135,6 @@ async fn the_rights_that_the_readme_lists_are_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
-    let _alone = alone().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let (rule, further) = readme();
     limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;

@@ -14,6 +14,7 @@ use crate::{
         RedisServer,
         punctual::Punctual,
         receiver::{Receiver, Request, wall_clock},
+        scale::seconds,
     },
 };
 
@@ -34,9 +35,14 @@ pub struct World {
 impl World {
     /// A source on the set `delayed`.
     pub async fn start(redis: &[&str], source: Value) -> Self {
+        Self::start_with(redis, source, &[]).await
+    }
+
+    /// The same, with environment variables of punctual.
+    async fn start_with(redis: &[&str], source: Value, environment: &[(&str, &str)]) -> Self {
         let redis = RedisServer::start_with(redis).await;
         let receiver = Receiver::start();
-        let punctual = Punctual::start(&configuration(&redis, &receiver, source)).await;
+        let punctual = Punctual::start_with(&configuration(&redis, &receiver, source), environment).await;
         let (client, raw) = (Client::of(&punctual), redis.connection().await);
         Self { redis, receiver, _punctual: punctual, client, raw }
     }
@@ -186,17 +192,20 @@ async fn a_member_that_comes_again_while_it_is_live_is_another_message() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_redis_notifies_of_changes_the_source_sleeps_and_is_in_time() {
-    /// Commands sent by clients, in all: one in two seconds.
+    /// Commands sent by clients, in all: by default one in two seconds.
     const MOST_COMMANDS: usize = 15;
-    let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
+    // Each partition and the source poll once after `max_sleep`, however long that is.
+    let max_sleep = seconds(10, 30);
+    let environment = [("PUNCTUAL__MAX_SLEEP", &*format!("{}s", max_sleep.as_secs()))];
+    let mut world = World::start_with(&["--notify-keyspace-events", "Kz"], json!({}), &environment).await;
     let _alone = alone().await;
     world.add(wall_clock() + 3_600_000, "in an hour").await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(world.source().await["depth"], 1);
-    let commands = world.commands(Duration::from_secs(30)).await;
-    println!("sorted set: {} commands in 30 s", commands.len());
+    let commands = world.commands(max_sleep).await;
+    println!("sorted set: {} commands in {max_sleep:?}", commands.len());
     assert!(commands.len() <= MOST_COMMANDS, "{} commands: {commands:#?}", commands.len());
-    assert!(commands.iter().any(|line| line.contains("\"delayed\"")), "the monitor sees its fallback look");
+    assert!(commands.iter().any(|line| line.contains("\"delayed\"")), "the monitor sees its fallback poll");
     let due = wall_clock() + 500;
     world.add(due, "sooner").await;
     let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;

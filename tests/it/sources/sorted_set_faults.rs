@@ -11,11 +11,10 @@ use tokio::{
 use super::sorted_set::{World, configuration};
 use crate::{
     program::{alone, eventually},
-    support::{RedisServer, punctual::Punctual, receiver::wall_clock},
+    support::{RedisServer, punctual::Punctual, receiver::wall_clock, scale::rounds},
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const MEMBERS: usize = 10_000;
 const WORKERS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,8 +22,10 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     let _alone = alone().await;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "poll": "100ms" })).await;
     let _other = Punctual::start(&configuration(&world.redis, &world.receiver, json!({}))).await;
+    // Five due in each millisecond: three thousand, too, keep all of them busy at once.
+    let members = rounds(3000, 10_000);
     let first = wall_clock() + 3000;
-    for from in (0..MEMBERS).step_by(500) {
+    for from in (0..members).step_by(500) {
         let mut pipe = redis::pipe();
         for n in from..from + 500 {
             #[expect(clippy::cast_precision_loss)]
@@ -37,7 +38,7 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
         workers.spawn(work(world.redis.connection().await));
     }
     let by_workers: Vec<String> = workers.join_all().await.into_iter().flatten().collect();
-    let ours = MEMBERS - by_workers.len();
+    let ours = members - by_workers.len();
     world.receiver.wait_for(ours, PATIENCE).await;
     world.client.drained("web", PATIENCE).await;
     let requests = world.receiver.requests();
@@ -48,7 +49,7 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     assert_eq!(requests.len(), ours);
     let mut all: BTreeSet<String> = by_workers.iter().cloned().collect();
     all.extend(requests.iter().map(|request| String::from_utf8(request.body.to_vec()).expect("text")));
-    assert_eq!((all.len(), world.count().await), (MEMBERS, 0), "each of them, and so none twice");
+    assert_eq!((all.len(), world.count().await), (members, 0), "each of them, and so none twice");
     assert!(ours > 0 && !by_workers.is_empty(), "there was a competition");
 }
 
@@ -133,7 +134,6 @@ fn looks(commands: &[String]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_killed_and_one_that_is_full_lose_no_member() {
-    let _alone = alone().await;
     // Synced each second, a killed server may forget what it had just been told: here it may not.
     let arguments = ["--appendfsync", "always", "--notify-keyspace-events", "Kz"];
     let mut world = World::start(&arguments, json!({ "poll": "100ms" })).await;

@@ -58,6 +58,12 @@ impl RabbitMq {
         NODE.get_or_init(Self::start).await
     }
 
+    /// One for all tests of messages that are larger than what it takes, 10,000 bytes.
+    pub async fn small() -> &'static Self {
+        static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
+        NODE.get_or_init(|| Self::start_with("max_message_size = 10000\n")).await
+    }
+
     /// One for the tests that stop it or raise its alarms, one after the other; each leaves it running and calm.
     pub async fn troubled() -> MutexGuard<'static, Self> {
         static NODE: OnceCell<Mutex<RabbitMq>> = OnceCell::const_new();

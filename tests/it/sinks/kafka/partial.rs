@@ -21,7 +21,9 @@ use crate::{
         kafka::{self, Broker, Record},
         punctual::Punctual,
         receiver::wall_clock,
-        reports, send_one,
+        reports,
+        scale::rounds,
+        send_one,
     },
 };
 
@@ -90,15 +92,15 @@ async fn the_domain_is_the_partition_one_without_a_leader_is_unavailable_alone()
 #[tokio::test(flavor = "multi_thread")]
 async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others() {
     const TICK: Duration = Duration::from_millis(100);
-    /// Some times as long as a record waits for a leader.
-    const TICKS: usize = 120;
     const PROMPT: Duration = Duration::from_secs(1);
+    // Two or three times as long as a record waits for a leader.
+    let ticks_in_all = rounds(70, 120);
     let Some((first, mut second)) = cluster().await else { return };
     let sink = Arc::new(sink(&first.address(), "t", Duration::from_secs(4), &[]));
     // A new cluster takes a while until it has an id for the producer.
     while send_one(&*sink).await != Outcome::Confirmed {}
     let (mut ticks, mut sending) = (interval(TICK), JoinSet::new());
-    for tick in 0..TICKS {
+    for tick in 0..ticks_in_all {
         ticks.tick().await;
         // Some records are on their way there.
         if tick == 10 {
@@ -137,29 +139,29 @@ async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others()
 #[tokio::test(flavor = "multi_thread")]
 async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     const RATE: u64 = 100;
-    const SECONDS: u64 = 40;
-    /// When the second broker goes, and when it comes back, after the first message is due.
-    const AWAY: (u64, u64) = (3, 35);
+    // When the second broker is killed, and when it is started again, after the first message is due. Each outage is
+    // some times as long as a record waits for a leader.
+    let (length, (from, to), patience) = rounds((14, (2, 12), "3s"), (40, (3, 35), "10s"));
     let _alone = alone().await;
     let Some((first, mut second)) = cluster().await else { return };
     let redis = RedisServer::start().await;
     let configuration = json!({
         "redis": { "url": redis.url() },
-        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": "t" } },
+        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": "t", "timeout": patience } },
         "routes": { "r": { "sink": "topic" } },
     });
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    let start = post(&client, RATE * SECONDS, RATE, |n| json!({ "key": format!("k{n}") })).await;
+    let start = post(&client, RATE * length, RATE, |n| json!({ "key": format!("k{n}") })).await;
     let until = async |seconds: u64| {
         sleep(Duration::from_millis((start + seconds * 1000).saturating_sub(wall_clock()))).await;
         wall_clock()
     };
-    until(AWAY.0).await;
+    until(from).await;
     second.kill();
     kafka::until(&first.address(), "t", 9).await;
-    let away = wall_clock();
-    let back = until(AWAY.1).await;
+    let down = wall_clock();
+    let back = until(to).await;
     let records_during = kafka::count_of(&first.address(), "t", 1..10).await;
     second.restart().await;
     let stats = client.drained("r", 2 * RECOVERY).await;
@@ -170,18 +172,18 @@ async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     let lateness = |record: &Record| u64::try_from(record.timestamp).expect("after 1970").saturating_sub(due(record));
     let others: Vec<u64> = records
         .iter()
-        .filter(|record| record.partition != 0 && (away..back).contains(&due(record)))
+        .filter(|record| record.partition != 0 && (down..back).contains(&due(record)))
         .map(lateness)
         .collect();
     let in_time = others.iter().filter(|lateness| **lateness <= 2000).count();
     println!(
-        "kafka: one of ten partitions away for {} s: {records_during} records in the others by its end, {in_time} of {} \
+        "kafka: one of ten partitions without a leader for {} s: {records_during} records in the others by its end, {in_time} of {} \
          due meanwhile within 2 s",
-        (back - away) / 1000,
+        (back - down) / 1000,
         others.len()
     );
     let ids: BTreeSet<&str> = records.iter().map(Record::id).collect();
-    assert_eq!(ids.len() as u64, RATE * SECONDS, "none is lost");
+    assert_eq!(ids.len() as u64, RATE * length, "none is lost");
     assert!(records.iter().all(|record| record.header("punctual-attempt") == "1"), "no attempt was burnt");
     assert!(in_time * 10 >= others.len() * 9, "{in_time} of {}", others.len());
 }

@@ -15,7 +15,8 @@ use punctual::{
 use super::{ids, kinds, message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{address, durable},
+    port::Port,
+    rabbitmq::{self, address, durable},
     send, send_one,
 };
 
@@ -104,14 +105,13 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
 
 #[tokio::test]
 async fn a_broker_that_is_down_is_unavailable_whatever_a_message_names() {
-    let mut server = RabbitMq::troubled().await;
-    let mut config = varying(&server, "{key}", Some("k"), &["**"]);
-    config.timeout = Duration::from_secs(3);
-    server.kill();
-    let sink = sink(&config);
+    // As where a broker was killed, nothing listens there.
+    let port = Port::reserve();
+    let (address, allow) = (address("{key}", Some("k")), Allow::new(["**"]).expect("valid patterns"));
+    let timeout = Duration::from_secs(3);
+    let sink = sink(&RabbitMqConfig { address, allow, timeout, ..rabbitmq::config(port.number(), "") });
     assert_eq!(send_one(&sink).await.failure_kind(), Some("unavailable"));
     assert!(sink.check().await.is_err());
-    server.restart().await;
 }
 
 #[tokio::test]

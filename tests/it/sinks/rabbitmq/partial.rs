@@ -233,7 +233,7 @@ async fn a_forbidden_routing_key_is_rejected_and_no_other_is_sent_over_twice() {
 
 #[tokio::test]
 async fn a_message_too_large_among_255_good_ones_costs_at_most_two_copies() {
-    let server = RabbitMq::start_with("max_message_size = 10000\n").await;
+    let server = RabbitMq::small().await;
     server.declare("too-large", "k").await;
     let sink = sink(&server.config("too-large"));
     for place in [0, 1, 100, 255] {

@@ -13,9 +13,7 @@ use crate::support::{
     send, send_one,
 };
 
-/// A broker that closes the channel over `poison`, which is larger than what it takes.
-const SMALL_MESSAGES: &str = "max_message_size = 10000\n";
-
+/// `RabbitMq::small` closes the channel over it.
 fn poison(id: &str) -> Delivery {
     let mut poison = message(id, "k");
     poison.payload = vec![7; 10_001].into();
@@ -51,7 +49,7 @@ async fn what_would_close_the_channel_is_refused_before_it_is_published() {
 
 #[tokio::test]
 async fn what_makes_the_broker_close_the_channel_is_rejected_alone() {
-    let server = RabbitMq::start_with(SMALL_MESSAGES).await;
+    let server = RabbitMq::small().await;
     server.declare("poisoned", "k").await;
     let sink = sink(&server.config("poisoned"));
     assert_eq!(send(&sink, vec![poison("alone")]).await[0].failure_kind(), Some("rejected"));

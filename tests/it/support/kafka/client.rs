@@ -174,7 +174,7 @@ pub async fn delete_topic(brokers: &str, topic: &str) {
     until(brokers, topic, 0).await;
 }
 
-/// Waits for the topic to have so many partitions with a leader.
+/// Waits for the topic to have so many partitions with a leader that knows that it is one.
 pub async fn until(brokers: &str, topic: &str, partitions: usize) {
     let deadline = Instant::now() + PATIENCE;
     while leaders(brokers, topic).await != Ok(partitions) {
@@ -188,7 +188,8 @@ async fn leaders(brokers: &str, topic: &str) -> Result<usize, KafkaError> {
     blocking(move || {
         let metadata = consumer.fetch_metadata(Some(&topic), PATIENCE)?;
         let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
-        Ok(partitions.filter(|partition| partition.leader() >= 0).count())
+        let led = partitions.filter(|partition| partition.leader() >= 0);
+        Ok(led.filter(|partition| consumer.fetch_watermarks(&topic, partition.id(), LOOK).is_ok()).count())
     })
     .await
 }
