@@ -44,7 +44,7 @@ fn statuses(answer: &Answer) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_full_route_takes_no_more_messages_by_any_way_in_until_one_is_gone() {
+async fn a_full_route_takes_no_message_by_any_way_in_until_one_is_removed() {
     let server = limited(messages(3)).await;
     let later = |id: &str| json!({"id": id, "payload": "x", "delay": "1h"});
     let batch = json!([later("1"), later("2")]).to_string();

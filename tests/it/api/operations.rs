@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{ApiServer, Setup};
 
 #[tokio::test]
-async fn a_route_tells_its_numbers() {
+async fn a_route_reports_its_numbers() {
     let server = ApiServer::start().await;
     let empty = json!({
         "route": "a", "sink": "out", "paused": false, "pending": 0, "due": 0, "unack": 0, "dead": 0,

@@ -202,7 +202,7 @@ async fn without_tokens_what_a_browser_calls_cross_site_is_refused() {
     assert_eq!(get("cross-site", "/livez").await.status, 200);
     let guarded = guarded(false).await;
     let with_token = guarded.request("GET", "/v1/routes").header("Sec-Fetch-Site", "cross-site").bearer_auth("t-read");
-    assert_eq!(answer(with_token).await.status, 200, "whoever has the token is no web page");
+    assert_eq!(answer(with_token).await.status, 200, "a caller with the token is no web page");
 }
 
 #[tokio::test]
@@ -223,5 +223,5 @@ async fn without_tokens_only_names_of_this_machine_are_answered() {
     }
     let guarded = guarded(false).await;
     let named = guarded.request("GET", "/v1/routes").header("Host", "punctual.internal").bearer_auth("t-read");
-    assert_eq!(answer(named).await.status, 200, "whoever has the token is no web page");
+    assert_eq!(answer(named).await.status, 200, "a caller with the token is no web page");
 }

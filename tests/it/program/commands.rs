@@ -20,7 +20,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
 }
 
 #[tokio::test]
-async fn check_tells_whether_everything_answers() {
+async fn check_reports_whether_everything_answers() {
     let (mut redis, mut receiver) = (RedisServer::start().await, Receiver::start());
     let workplace = Workplace::with(&configuration(&redis, &receiver));
     let valid = workplace.run(&["check"]).await;

@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(50);
 const SINGLES_EVERY: usize = 10;
 /// How far ahead they are due, in ms.
 const AHEAD: u64 = 1000;
-/// A debug build on two busy cores keeps this; the printed number is the one to look at.
+/// A debug build on two busy cores keeps this; the printed number is the one that counts.
 const LATENESS_P99: u64 = 250;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -136,10 +136,10 @@ impl World {
         assert_eq!(metrics.sum("punctual_delivery_lateness_seconds_count", &[&label]), count);
         assert_eq!(metrics.sum("punctual_in_flight_messages", &[&label]), 0);
 
-        let (seen, told) = (p99(lateness), metrics.p99("punctual_delivery_lateness_seconds", &label) * 1e3);
-        println!("flow: {route}: p99 lateness {seen} ms as seen, {told:.0} ms by the histogram");
+        let (seen, reported) = (p99(lateness), metrics.p99("punctual_delivery_lateness_seconds", &label) * 1e3);
+        println!("flow: {route}: p99 lateness {seen} ms as seen, {reported:.0} ms by the histogram");
         assert!(seen < LATENESS_P99, "{seen} ms");
-        assert!(told > 0.0 && told < 2.0 * f64::from(u32::try_from(LATENESS_P99).unwrap()), "{told} ms");
+        assert!(reported > 0.0 && reported < 2.0 * f64::from(u32::try_from(LATENESS_P99).unwrap()), "{reported} ms");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver, scale:
 const MOST_COMMANDS: usize = 15;
 /// Clock ticks of 10 ms.
 const MOST_CPU_TICKS: u64 = 5;
-/// A debug build on a busy machine keeps this; the printed number is the one to look at.
+/// A debug build on a busy machine keeps this; the printed number is the one that counts.
 const MOST_LATE: u64 = 200;
 
 /// `max_sleep`, after which each route polls, in seconds: so long an idle instance is watched.
@@ -101,7 +101,7 @@ async fn a_message_leaves_in_time_and_once_beside_a_second_instance() {
     assert_eq!(receiver.count(), 2, "once each");
 }
 
-/// As lua/produce.lua itself tells how.
+/// As lua/produce.lua documents it.
 async fn produce(redis: &RedisServer, route: &str, id: &str, delay: u64) {
     let port = redis.port().to_string();
     let script = include_bytes!("../../../lua/produce.lua");

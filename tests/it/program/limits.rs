@@ -92,7 +92,8 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     drop(punctual);
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    eventually("the old one is gone", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(())).await;
+    eventually("the old one is evicted", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(()))
+        .await;
     assert_eq!(client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\"", "reason=\"age\""]), 1);
     let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0}:messages").query_async(&mut raw).await.unwrap();
     assert_eq!(bodies, 4);

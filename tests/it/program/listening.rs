@@ -13,7 +13,7 @@ use crate::support::{Authority, RedisServer, http, punctual::Punctual};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Trusts nobody but `authority`, and opens a connection for each request.
+/// Trusts only `authority`, and opens a connection for each request.
 fn client(authority: &Authority, address: SocketAddr) -> reqwest::Client {
     let certificate = reqwest::Certificate::from_pem(&fs::read(authority.file("ca.pem")).unwrap()).unwrap();
     reqwest::Client::builder()
@@ -53,7 +53,7 @@ async fn https_is_served_and_sighup_reads_the_certificate_again() {
 
     fs::write(old.file("server.pem"), "no certificate").unwrap();
     kill_process(punctual.pid(), Signal::HUP).expect("it runs");
-    eventually("it is told", PATIENCE, async || punctual.log().contains("the old one stays").then_some(())).await;
+    eventually("it is logged", PATIENCE, async || punctual.log().contains("the old one stays").then_some(())).await;
     assert!(is_served(&trusts_old, address).await);
 
     for file in ["server.pem", "server.key"] {

@@ -49,7 +49,7 @@ pub async fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().await
 }
 
-/// Waits for what nobody announces, and gives it.
+/// Polls for what is not announced, and returns it.
 ///
 /// # Panics
 /// When it has not come about after `patience`; `what` is its name.

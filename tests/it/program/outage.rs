@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// What the endpoint takes for a message after it came back: a round of the slow start.
 const ROUND_MS: u64 = 100;
 /// How much later the other route's messages may be during the outage on a busy machine, in ms; the printed numbers
-/// are the ones to look at.
+/// are the ones that count.
 const OTHER_LATER: u64 = 150;
 
 #[tokio::test(flavor = "multi_thread")]

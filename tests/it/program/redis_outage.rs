@@ -1,4 +1,4 @@
-//! The queues' Redis goes away and comes back.
+//! The queues' Redis goes down and comes back.
 
 use std::{
     collections::HashSet,
@@ -138,8 +138,8 @@ async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
     .await;
     let log = punctual.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("redis has lost its data")), "{log}");
-    let told = log.matches("redis has lost its data").count();
-    assert_eq!(told, 1, "once: {log}");
+    let logged = log.matches("redis has lost its data").count();
+    assert_eq!(logged, 1, "once: {log}");
     assert_eq!(client.call("GET", "/v1/routes/web/messages/will-be-lost", "").await.status, 404);
     client.schedule("web", r#"{"id":"after","delay":"100ms","payload":""}"#).await;
     let requests = receiver.wait_for(1, Duration::from_secs(5)).await;

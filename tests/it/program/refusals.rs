@@ -66,7 +66,7 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_refused_also_where_only_its_errors_tell_of_it() {
+async fn a_cluster_is_refused_also_where_only_its_errors_reveal_it() {
     for (assigned, silent) in [(false, false), (true, false), (false, true), (true, true)] {
         // Redis itself lets every user call HELLO.
         let hidden = if silent { &["--rename-command", "HELLO", ""][..] } else { &[] };

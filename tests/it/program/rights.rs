@@ -65,7 +65,7 @@ async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged(
     let warnings = warnings(&punctual);
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(warnings[0].contains("eviction policy") && warnings[0].contains("+info"), "{warnings:#?}");
-    assert!(!warnings[0].contains("role"), "HELLO told it: {warnings:#?}");
+    assert!(!warnings[0].contains("role"), "HELLO reported it: {warnings:#?}");
     let denied = Client::of(&punctual).metrics().await.sum("punctual_redis_errors_total", &["kind=\"noperm\""]);
     assert_eq!(denied, 0, "what was to be expected is no error");
 }
@@ -93,12 +93,12 @@ async fn without_script_load_scripts_are_sent_when_they_are_called() {
     // The call that finds the link cut may fail.
     let ready = async || (client.readiness().await.status == 200).then_some(());
     eventually("it is prepared again", Duration::from_secs(5), ready).await;
-    let told = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
-    assert_eq!(told, 1, "{}", punctual.log());
+    let complaints = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
+    assert_eq!(complaints, 1, "{}", punctual.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
+async fn wake_ups_that_may_not_be_published_are_counted_and_logged_once() {
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-publish"]).await;
     let metrics = Client::of(&punctual).metrics().await;
     assert!(metrics.sum("punctual_wakeups_denied_total", &[]) >= 1);

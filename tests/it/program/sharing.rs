@@ -77,7 +77,7 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
         instances.push(Punctual::start(&configuration).await);
     }
     let clients: Vec<Client> = instances.iter().map(Client::of).collect();
-    // Script calls are counted for each message, at one rate: a short time tells as much.
+    // Script calls are counted for each message, at one rate: a short time shows as much.
     let light_count = rounds(120, 400);
     let before = script_calls(&redis).await;
     light(&clients[0], light_count, "a").await;

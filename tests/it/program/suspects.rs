@@ -31,7 +31,7 @@ impl Run {
         let punctual = Punctual::start(&format!(
             "redis: {{ url: '{}' }}\n\
              sinks: {{ slow: {{ type: http, url: '{}', timeout: 1m }}, fast: {{ type: http, url: '{}' }} }}\n\
-             routes: {{ slow: {{ sink: slow }}, fast: {{ sink: fast }} }}\n",
+             routes: {{ slow: {{ sink: slow, lease: 2m }}, fast: {{ sink: fast }} }}\n",
             redis.url(),
             slow.url(),
             fast.url()

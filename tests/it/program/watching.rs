@@ -53,7 +53,7 @@ async fn every_counter_is_there_from_the_start_and_at_0() {
     series("sink_breaker_state", &["sink=\"hook\""]);
     series("in_flight_messages", &[route]);
     for line in expected {
-        // Nothing was done yet but to look for Redis in vain.
+        // So far only connects to Redis failed.
         let counted_already = line.contains("kind=\"connect\"") || line.contains("kind=\"timeout\"");
         let found =
             page.lines().any(|one| one == line || (counted_already && one.starts_with(&line[..line.len() - 1])));

@@ -120,12 +120,12 @@ async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
     configuration["redis"]["password"] = json!("secret");
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    let told = eventually("the source fails", PATIENCE, async || {
+    let failing = eventually("the source fails", PATIENCE, async || {
         let source = client.call("GET", "/v1/sources", "").await.json["sources"][0].clone();
         (source["state"] == "failing").then_some(source)
     })
     .await;
-    assert!(told["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{told}");
+    assert!(failing["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{failing}");
     publish(&mut raw, "now", 1, "0").await;
     receiver.wait_for(1, PATIENCE).await;
     assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
@@ -195,7 +195,7 @@ async fn consume(mut raw: MultiplexedConnection) -> Vec<String> {
         };
         let body: Option<String> =
             redis::cmd("GET").arg(format!("dp:jobs:msg:{id}")).query_async(&mut raw).await.unwrap();
-        assert_eq!(body, Some(format!("body of {id}")), "nobody takes the body of what a consumer has");
+        assert_eq!(body, Some(format!("body of {id}")), "the body of what a consumer has is not taken");
         for (command, key) in [("ZREM", "dp:jobs:unack"), ("HDEL", "dp:jobs:retry:cnt")] {
             let _: u64 = redis::cmd(command).arg(key).arg(&id).query_async(&mut raw).await.unwrap();
         }

@@ -60,7 +60,7 @@ impl Bench {
 
     async fn take(&self, entries: impl IntoIterator<Item = Entry>) {
         let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect())).await;
-        taken.expect("nothing is in the way").expect("nobody stops it");
+        taken.expect("nothing is in the way").expect("it is not stopped");
     }
 
     /// Everything that is due.
@@ -74,7 +74,7 @@ impl Bench {
             .collect()
     }
 
-    /// Ids of everything that is due; then it is gone.
+    /// Ids of everything that is due, which is removed.
     async fn delivered(&self) -> Vec<String> {
         let leases = self.claim().await;
         self.settle(leases.clone(), &End::Ack).await;
@@ -234,7 +234,7 @@ async fn replacing_or_cancelling_waits_for_the_message_in_flight_and_is_logged()
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
         bench.settle(leases[n..=n].to_vec(), &End::Ack).await;
-        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("nobody stops it");
+        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("it is not stopped");
         assert_eq!(bench.status.get().0, SourceState::Running);
     }
     assert_eq!((bench.state("a").await, bench.state("b").await), (Some(State::Pending), None));
@@ -282,7 +282,7 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
     called_back.abort();
     assert!(called_back.await.expect_err("it was under way").is_cancelled());
     for taking in under_way {
-        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("nobody stops it");
+        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("it is not stopped");
     }
     bench.take([schedule("after", 9, HOUR)]).await;
     assert_eq!((bench.state("two").await, bench.state("three").await), (Some(State::Pending), None));
@@ -365,7 +365,7 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     };
     bench.take([with("first")]).await;
     let leases = bench.claim().await;
-    // The answer to its schedule, and then its look at what is live, take a while.
+    // The answer to its schedule, and then its check of what is live, take a while.
     let proxy = Proxy::start(bench.redis.port());
     let slow = Arc::new(Queue::new(store(&proxy.redis_url(), None, RouteLimits::default()), &BTreeMap::new(), false));
     slow.stats(ROUTE).await.expect("it is connected");
@@ -377,6 +377,6 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let came = async { while !commands.next().await.expect("a command").contains("second") {} };
     timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
     bench.settle(leases, &End::Ack).await;
-    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("nobody stops it");
+    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("it is not stopped");
     assert_eq!(bench.delivered().await, ["a"]);
 }

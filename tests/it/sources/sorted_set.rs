@@ -21,7 +21,7 @@ use crate::{
 const MESSAGES: usize = 1000;
 const CANCELLED: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+/// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99: u64 = 1000;
 
 pub struct World {
@@ -93,16 +93,16 @@ pub fn configuration(redis: &RedisServer, receiver: &Receiver, mut source: Value
 async fn what_a_python_program_adds_comes_in_time_and_what_it_cancels_does_not() {
     let Some(python) = Program::python() else { return };
     let world = World::start(&["--notify-keyspace-events", "Kz"], json!({})).await;
-    foreign_producer(world, &python).await;
+    external_producer(world, &python).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_program_adds_comes_in_time_without_notifications_too() {
     let Some(node) = Program::node() else { return };
-    foreign_producer(World::start(&[], json!({ "poll": "200ms" })).await, &node).await;
+    external_producer(World::start(&[], json!({ "poll": "200ms" })).await, &node).await;
 }
 
-async fn foreign_producer(mut world: World, program: &Program) {
+async fn external_producer(mut world: World, program: &Program) {
     let _alone = alone().await;
     let (port, messages, cancelled) = (world.redis.port().to_string(), MESSAGES.to_string(), CANCELLED.to_string());
     program.run(&[&port, "delayed", &messages, &cancelled]).await;
@@ -162,7 +162,7 @@ async fn details_arrive_as_an_object_and_missing_ones_are_a_dead_letter() {
     assert_eq!(
         found[0],
         ("task/2".into(), json!({ "type": "\u{e9}" })),
-        "a name that is no id of ours is told all the same"
+        "a name that is no valid id is passed on all the same"
     );
     assert_eq!(found[1], ("task:abc123".into(), json!({ "type": "mail", "to": "a@example.org" })));
     let dead = world.client.call("GET", "/v1/routes/web/messages?state=dead", "").await.json;
@@ -232,10 +232,10 @@ async fn a_busy_producer_costs_fifty_polls_a_second_and_delays_nothing() {
     let commands = world.commands(PERIOD).await;
     producer.abort();
     let of = |command: &str| commands.iter().filter(|line| line.contains(command) && line.contains("delayed")).count();
-    let (added, looks) = (of("\"ZADD\""), of("\"EVALSHA\""));
-    println!("sorted set: {looks} looks at {added} changes in {PERIOD:?}");
-    assert!(added > 2 * looks, "{added} were added: no busy producer");
-    assert!((5..=160).contains(&looks), "{looks} looks at {added} changes in {PERIOD:?}");
+    let (added, polls) = (of("\"ZADD\""), of("\"EVALSHA\""));
+    println!("sorted set: {polls} polls at {added} changes in {PERIOD:?}");
+    assert!(added > 2 * polls, "{added} were added: no busy producer");
+    assert!((5..=160).contains(&polls), "{polls} polls at {added} changes in {PERIOD:?}");
     let arrived = world.receiver.wait_for(1, PATIENCE).await[0].arrived;
     assert!((due..due + LATENESS_P99).contains(&arrived), "{arrived} instead of {due}");
 }
@@ -248,7 +248,7 @@ async fn notifications_that_are_switched_off_are_missed_for_max_sleep_at_most() 
     configuration["max_sleep"] = json!("2s");
     let _punctual = Punctual::start(&configuration.to_string()).await;
     let mut raw = redis.connection().await;
-    // It sleeps because it would be told.
+    // It sleeps because it would be notified.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut off = redis::cmd("CONFIG");
     off.arg(&["SET", "notify-keyspace-events", ""]).exec_async(&mut raw).await.expect("set");

@@ -75,7 +75,7 @@ impl Bench {
         seconds * 1_000_000 + micros
     }
 
-    /// Schedules as a foreign program does; status and due.
+    /// Schedules as an external program does; status and due.
     pub async fn produce(&mut self, partition: &Partition, message: &NewMessage) -> String {
         match self.try_produce(partition, message).await {
             Ok(produced) => format!("{produced:?}"),

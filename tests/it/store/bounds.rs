@@ -236,7 +236,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
             if script == "list" {
                 bench.store.list(&partition(), State::Pending, MAX_BATCH, u64::MAX, None).await.expect("a list");
             } else {
-                // Of nobody: everything stays pending.
+                // Of no owner: everything stays pending.
                 let nobody = Partition { number: 0, route: "three".into() };
                 bench.store.claim(&nobody, everything()).await.expect("a claim");
             }

@@ -1,4 +1,4 @@
-//! The connection that heals, against a server that is killed, stopped or away.
+//! The connection that heals, against a server that is killed, stopped or down.
 
 use std::{
     process::Command,
@@ -83,7 +83,7 @@ async fn a_stopped_server_costs_each_caller_its_timeout_and_no_more() {
     ping(&connection).await.expect("the server runs");
 
     signal(&server, "-STOP");
-    // Some find the silent link, those behind them find somebody connecting.
+    // Some find the silent link, those behind them a connect that is under way.
     let callers = (0..20_u64).map(async |n| {
         sleep(Duration::from_millis(n * 50)).await;
         let began = Instant::now();
@@ -135,7 +135,7 @@ async fn the_kernel_asks_a_silent_peer_every_two_seconds_whether_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_everyone_away_sees_at_most_ten_attempts_a_second() {
+async fn a_server_that_refuses_connections_sees_at_most_ten_a_second() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -230,7 +230,7 @@ async fn a_server_that_is_loading_is_left() {
     while !reloading.is_finished() {
         match read().await {
             Err(StoreError::Unavailable { kind: "loading", .. }) => refused += 1,
-            // Between two looks at its clients it stands still.
+            // It is stopped between two polls of its clients.
             Ok(_) | Err(StoreError::Unavailable { kind: "timeout" | "connect", .. }) => {}
             other => panic!("{other:?}"),
         }

@@ -232,7 +232,7 @@ async fn a_message_without_its_body_becomes_dead_and_can_be_redriven_and_purged(
 }
 
 #[tokio::test]
-async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
+async fn an_external_entry_among_the_routes_is_a_mismatch_and_stays() {
     let mut bench = Bench::start().await;
     for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
         redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");

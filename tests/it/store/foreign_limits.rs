@@ -53,13 +53,13 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
     // The handle asks for the route to be registered first, in vain.
     let refused = bench.queue.inter("three", vec![(message, "broken".into())]).await;
-    let told = refused.expect_err("closed").to_string();
-    assert!(told.starts_with("redis unregistered: route `three` is stored as"), "{told}");
+    let reason = refused.expect_err("closed").to_string();
+    assert!(reason.starts_with("redis unregistered: route `three` is stored as"), "{reason}");
     assert_eq!(bench.dump().await, before);
 }
 
 #[tokio::test]
-async fn a_redis_that_was_emptied_is_told_the_routes_before_anything_is_taken() {
+async fn after_an_emptying_the_routes_are_written_before_anything_is_taken() {
     let mut bench = Bench::start().await;
     redis::cmd("FLUSHALL").exec_async(&mut bench.raw).await.expect("flushed");
     foreign::write(&mut bench.raw, "take members").await;
@@ -136,7 +136,7 @@ async fn a_large_hash_is_not_read_and_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_larger_than_sixteen_mebibytes_is_told_and_not_copied() {
+async fn what_is_larger_than_sixteen_mebibytes_is_reported_and_not_copied() {
     let mut bench = Bench::start().await;
     bench.set("").await;
     let (large, fits) = (vec![b'x'; MAX_CONTENT + 1], vec![b'y'; MAX_CONTENT]);

@@ -203,7 +203,7 @@ async fn a_paused_or_full_route_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
+async fn a_poll_returns_what_is_due_and_when_the_next_is() {
     let mut bench = Bench::start().await;
     bench.set("due").await;
     let due = bench.store.foreign_due(&place("due")).await.expect("a look");
@@ -227,7 +227,7 @@ async fn a_look_tells_who_is_due_and_when_the_next_one_is() {
 }
 
 #[tokio::test]
-async fn a_look_is_bounded_in_members_and_bytes() {
+async fn a_poll_is_bounded_in_members_and_bytes() {
     let mut bench = Bench::start().await;
     for (count, size, most) in [(600, 10, 250), (12, 400_000, 3)] {
         bench.clear().await;

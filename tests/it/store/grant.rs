@@ -12,7 +12,7 @@ use super::rows::Rows;
 const SUSPECT_CRASHES: u32 = 2;
 /// Between suspects that are put off.
 const SPACING: u64 = 20;
-/// How far a claim looks behind suspects that are put off.
+/// How far a claim reads behind suspects that are put off.
 const MAX_SEEN: usize = 1000;
 
 /// A message as a claim should return it.
@@ -95,7 +95,7 @@ impl Rows {
         let mut at = now + u64::try_from(pause.as_millis()).expect("a pause of the test");
         let (mut chosen, mut suspects) = (Vec::new(), 0);
         for (n, (score, id)) in due.into_iter().take(MAX_SEEN).enumerate() {
-            // Only what comes back empty looks on.
+            // Only an empty result reads on.
             if chosen.len() == limit || (n == limit && !chosen.is_empty()) {
                 break;
             }

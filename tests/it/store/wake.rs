@@ -1,4 +1,4 @@
-//! Whoever makes the head earlier rings the bell of that partition, and nobody else does.
+//! A change that makes the head of a partition earlier wakes that partition, and no other change does.
 
 use std::{sync::Arc, time::Duration};
 

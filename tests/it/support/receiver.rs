@@ -69,7 +69,7 @@ impl Request {
     }
 }
 
-/// An HTTP endpoint that records every request, and misbehaves as told.
+/// An HTTP endpoint that records every request, and misbehaves on demand.
 ///
 /// It runs on a thread of its own, so that a busy test does not make it late.
 pub struct Receiver {
@@ -146,7 +146,7 @@ impl Receiver {
         let deadline = Instant::now() + patience;
         loop {
             let mut arrived = pin!(self.shared.arrived.notified());
-            // Before the look, or an arrival between look and wait would go unnoticed.
+            // Before the check, or an arrival between check and wait would go unnoticed.
             arrived.as_mut().enable();
             if self.count() >= count {
                 return self.requests();

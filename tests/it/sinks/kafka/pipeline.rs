@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+/// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99_MILLIS: u64 = 1000;
 /// The most messages of a route that may be in flight, by default.
 const IN_FLIGHT: usize = 1000;
@@ -79,9 +79,9 @@ async fn messages_arrive_once_on_time_and_complete_as_kafkas_consumer_counts() {
     println!("kafka: {count} messages, lateness p50 {p50} ms, p99 {p99} ms");
     assert!(p99 < LATENESS_P99_MILLIS, "{p99} ms");
     if kafka::installed() {
-        let told = count_by_console_consumer(&topic.broker, &topic.name).await;
-        println!("kafka: its console consumer says: {told}");
-        assert!(told.contains(&format!("Processed a total of {count} messages")), "{told}");
+        let counted = count_by_console_consumer(&topic.broker, &topic.name).await;
+        println!("kafka: its console consumer says: {counted}");
+        assert!(counted.contains(&format!("Processed a total of {count} messages")), "{counted}");
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
     let address = broker.address();
-    let before = eventually("it tells how many", PATIENCE, async || kafka::count(&address, "t").await).await;
+    let before = eventually("the count is known", PATIENCE, async || kafka::count(&address, "t").await).await;
     eventually("it delivers again", PATIENCE, async || {
         kafka::count(&address, "t").await.filter(|count| *count > before)
     })

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+/// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99_MILLIS: u64 = 1000;
 /// The most messages of a route that may be in flight, by default.
 const IN_FLIGHT: usize = 1000;
@@ -148,7 +148,7 @@ async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     sleep(outage).await;
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
-    let before = eventually("it tells how many", PATIENCE, async || broker.depth("outage").await).await;
+    let before = eventually("the depth is known", PATIENCE, async || broker.depth("outage").await).await;
     eventually("it delivers again", PATIENCE, async || broker.depth("outage").await.filter(|count| *count > before))
         .await;
     broker.kill();

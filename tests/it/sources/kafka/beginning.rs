@@ -54,7 +54,7 @@ async fn a_topic_that_is_created_later_is_read_from_its_first_record() {
         let error = status(&punctual).await["last_error"].to_string();
         error.contains("nknown topic")
     };
-    until("it is told that the topic is missing", missing).await;
+    until("the missing topic is reported", missing).await;
     // It finds the topic only when there is something in it.
     punctual.suspend();
     kafka::create_topic(&broker, &topic, 2, &[]).await;
@@ -122,7 +122,7 @@ async fn a_first_read_goes_on_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_a_group_begins_is_decided_for_all_partitions_whoever_has_them() {
+async fn where_a_group_begins_is_decided_for_all_partitions_of_all_members() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 4, &[]).await;

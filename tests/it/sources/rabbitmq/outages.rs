@@ -141,11 +141,11 @@ async fn a_queue_that_was_deleted_and_is_there_again_is_read_again() {
     assert_eq!(wait_for(server, "recreated", 10).await.len(), 10);
     let channel = server.channel().await;
     channel.queue_delete("recreated-in".into(), QueueDeleteOptions::default()).await.unwrap();
-    let told = until(&punctual, "/v1/sources", |sources| {
+    let failing = until(&punctual, "/v1/sources", |sources| {
         sources["sources"][0]["last_error"].as_str().is_some_and(|error| error.contains("no queue"))
     })
     .await;
-    assert_eq!(told["sources"][0]["state"], "failing");
+    assert_eq!(failing["sources"][0]["state"], "failing");
     declare_in(server, "recreated", "classic").await;
     publish(server, "recreated", delayed(10, 0)).await;
     assert_eq!(wait_for(server, "recreated", 10).await.len(), 10);

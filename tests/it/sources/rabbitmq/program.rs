@@ -145,7 +145,7 @@ async fn a_retry_topology_waits_longer_with_every_round_and_changes_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_and_check_tell_of_the_queue_and_its_depth() {
+async fn the_api_and_check_report_the_queue_and_its_depth() {
     let server = RabbitMq::shared().await;
     declare(server, "told").await;
     let configuration = configuration(server, "told", "embedded", ", prefetch: 1");
@@ -195,7 +195,7 @@ async fn the_delays_of_amqp_1_0_producers_are_kept_and_not_passed_on() {
 
 /// RabbitMQ answers a passive declare for any user before 4.3.
 #[tokio::test(flavor = "multi_thread")]
-async fn check_tells_whether_the_user_may_read_the_queue_and_takes_nothing() {
+async fn check_reports_whether_the_user_may_read_the_queue_and_takes_nothing() {
     let server = RabbitMq::shared().await;
     declare(server, "rights").await;
     super::publish(server, "rights", delayed(3, 0)).await;

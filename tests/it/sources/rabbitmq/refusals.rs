@@ -63,7 +63,7 @@ async fn a_dead_letter_keeps_its_producers_identity_when_it_is_redriven() {
     assert_eq!(got.properties.correlation_id().as_ref().unwrap().as_str(), "c");
 }
 
-/// RabbitMQ does not look whether short strings are UTF-8, nor how deeply tables are nested.
+/// RabbitMQ checks neither that short strings are UTF-8 nor how deeply tables are nested.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_message_becomes_a_dead_letter_and_blocks_nothing() {
     let Some(python) = python() else { return };

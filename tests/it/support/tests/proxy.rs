@@ -82,7 +82,7 @@ async fn a_black_hole_swallows_what_is_sent_and_spares_idle_connections() {
     }
     proxy.set(Mode::Pass).await;
     for stream in [&mut busy, &mut late] {
-        // The end comes back only after the proxy has read, and thrown away, everything before it.
+        // The end comes back only after the proxy has read, and discarded, everything before it.
         stream.write_all(b"SET k later\r\n").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
