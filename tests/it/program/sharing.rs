@@ -51,6 +51,8 @@ async fn instances_share_a_route_with_partitions_and_nothing_comes_twice() {
 
 /// A light load: one every so many ms.
 const LIGHT_GAP: usize = 50;
+/// Messages for one instance alone.
+const CALM: usize = 60;
 
 async fn light(client: &Client, count: usize, prefix: &str) {
     let message = |n: usize| format!(r#"{{"id":"{prefix}{n}","delay":{},"payload":"x"}}"#, 1000 + LIGHT_GAP * n);
@@ -72,8 +74,11 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
         redis.url(),
         receiver.url()
     );
-    let mut instances = Vec::new();
-    for _ in 0..8 {
+    let mut instances = vec![Punctual::start(&configuration).await];
+    // How late this machine is with one.
+    light(&Client::of(&instances[0]), CALM, "calm").await;
+    let calm = p99(lateness(&receiver.wait_for(CALM, Duration::from_mins(1)).await, "calm"));
+    for _ in 1..8 {
         instances.push(Punctual::start(&configuration).await);
     }
     let clients: Vec<Client> = instances.iter().map(Client::of).collect();
@@ -81,19 +86,19 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
     let light_count = rounds(120, 400);
     let before = script_calls(&redis).await;
     light(&clients[0], light_count, "a").await;
-    receiver.wait_for(light_count, Duration::from_mins(1)).await;
+    receiver.wait_for(CALM + light_count, Duration::from_mins(1)).await;
     clients[0].drained("web", Duration::from_secs(5)).await;
     let calls = script_calls(&redis).await - before;
     let late = p99(lateness(&receiver.requests(), "a"));
     println!(
-        "sharing: 8 instances, {calls} script calls for {light_count} messages = {}.{:02} each, p99 {late} ms",
+        "sharing: 8 instances, {calls} script calls for {light_count} messages = {}.{:02} each, p99 {late} ms, with one {calm} ms",
         calls / light_count,
         calls * 100 / light_count % 100
     );
-    assert!(calls <= 3 * light_count && late < 50);
+    assert!(calls <= 3 * light_count && late < 50 + 2 * calm);
 
     light(&clients[0], light_count, "b").await;
-    receiver.wait_for(light_count + light_count / 2, Duration::from_mins(1)).await;
+    receiver.wait_for(CALM + light_count + light_count / 2, Duration::from_mins(1)).await;
     let mut delivered = Vec::new();
     for client in &clients {
         delivered.push(client.metrics().await.sum("punctual_messages_delivered_total", &[]));
@@ -102,7 +107,7 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
     instances[busiest].kill().await;
     // What it had in flight comes back with its lease.
     let held: Vec<String> = redis.connection().await.zrange("{punctual:web:0}:unack", 0, -1).await.expect("it answers");
-    receiver.wait_for(2 * light_count, Duration::from_mins(1)).await;
+    receiver.wait_for(CALM + 2 * light_count, Duration::from_mins(1)).await;
     let mut others = receiver.requests();
     others.retain(|request| !held.iter().any(|id| id == request.id()));
     let latest = lateness(&others, "b").into_iter().max().unwrap();

@@ -90,7 +90,7 @@ async fn many_suspects_delay_ordinary_messages_of_their_route_by_less_than_1_s()
     run.slow.behave(Behaviour::Delay(Duration::from_millis(20)));
     let begun = Instant::now();
     // One after the other, 20 ms each: also the few of the plain run last as long as the ordinary ones.
-    let count = rounds(300, 1000);
+    let count = rounds(150, 1000);
     run.suspects(count).await;
     run.ordinary("slow", "ordinary").await;
     let late = eventually("all ordinary ones arrive", Duration::from_mins(1), async || {

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use punctual::sink::{Delivery, Outcome, Report, Sink};
 use serde_json::json;
 use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
     task::JoinSet,
     time::{Instant, interval, sleep, timeout},
 };
@@ -32,12 +33,31 @@ const NODES: [i32; 10] = [2, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 /// A broker on a busy machine is found after seconds.
 const RECOVERY: Duration = Duration::from_mins(1);
 
-/// Both brokers with the topic `t`. `None`: the test cannot run.
-async fn cluster() -> Option<(Broker, Broker)> {
-    let first = Broker::start().await?;
-    let second = first.join().await;
-    kafka::create_topic_on(&first.address(), "t", &NODES).await;
-    Some((first, second))
+/// Two brokers for the tests of this file, one after the other; they stop with the last test that holds or awaits them.
+struct Cluster {
+    first: Broker,
+    second: Broker,
+}
+
+/// Both brokers, running, and the name of a topic that is new. `None`: the test cannot run.
+async fn cluster() -> Option<(OwnedMutexGuard<Cluster>, String)> {
+    static SHARED: Mutex<Weak<Mutex<Cluster>>> = Mutex::const_new(Weak::new());
+    let mut shared = SHARED.lock().await;
+    let cluster = if let Some(cluster) = shared.upgrade() {
+        cluster
+    } else {
+        let first = Broker::start().await?;
+        let second = first.join().await;
+        let cluster = Arc::new(Mutex::new(Cluster { first, second }));
+        *shared = Arc::downgrade(&cluster);
+        cluster
+    };
+    drop(shared);
+    let mut cluster = cluster.lock_owned().await;
+    cluster.second.ensure_running().await;
+    let topic = kafka::topic_name();
+    kafka::create_topic_on(&cluster.first.address(), &topic, &NODES).await;
+    Some((cluster, topic))
 }
 
 fn keyed(id: &str, key: &str) -> Delivery {
@@ -48,26 +68,28 @@ fn keyed(id: &str, key: &str) -> Delivery {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_domain_is_the_partition_one_without_a_leader_is_unavailable_alone() {
-    let Some((first, mut second)) = cluster().await else { return };
-    let sink = sink(&first.address(), "t", Duration::from_secs(5), &[]);
+    let Some((mut cluster, topic)) = cluster().await else { return };
+    let Cluster { first, second } = &mut *cluster;
+    let sink = sink(&first.address(), &topic, Duration::from_secs(5), &[]);
     let batch = |name: &str| (0..200).map(|n| keyed(&format!("{name}{n}"), &format!("k{n}"))).collect::<Vec<_>>();
     let before = reports(&sink, batch("before")).await;
     let domains: BTreeSet<_> = before.iter().map(|(domain, _)| domain.clone().expect("a partition")).collect();
     assert_eq!(domains.len(), 10, "{domains:?}");
     assert!(before.iter().all(|(_, outcome)| *outcome == Outcome::Confirmed), "{before:?}");
-    let records = kafka::consume(&first.address(), "t").await;
+    let records = kafka::consume(&first.address(), &topic).await;
     let partitions: BTreeMap<&str, i32> = records.iter().map(|record| (record.id(), record.partition)).collect();
     for (n, (domain, _)) in before.iter().enumerate() {
-        assert_eq!(domain.as_deref(), Some(&*format!("t/{}", partitions[&*format!("before{n}")])));
+        assert_eq!(domain.as_deref(), Some(&*format!("{topic}/{}", partitions[&*format!("before{n}")])));
     }
 
+    let lost_domain = format!("{topic}/0");
     second.kill();
-    kafka::until(&first.address(), "t", 9).await;
+    kafka::until(&first.address(), &topic, 9).await;
     let during = reports(&sink, batch("during")).await;
     let mut lost = 0;
     for ((domain, outcome), (expected, _)) in during.iter().zip(&before) {
         assert_eq!(domain, expected);
-        let is_lost = domain.as_deref() == Some("t/0");
+        let is_lost = domain.as_deref() == Some(&*lost_domain);
         lost += usize::from(is_lost);
         assert_eq!(outcome.failure_kind(), is_lost.then_some("unavailable"), "{domain:?}: {outcome:?}");
     }
@@ -95,8 +117,9 @@ async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others()
     const PROMPT: Duration = Duration::from_secs(1);
     // Two or three times as long as a record waits for a leader.
     let ticks_in_all = rounds(70, 120);
-    let Some((first, mut second)) = cluster().await else { return };
-    let sink = Arc::new(sink(&first.address(), "t", Duration::from_secs(4), &[]));
+    let Some((mut cluster, topic)) = cluster().await else { return };
+    let Cluster { first, second } = &mut *cluster;
+    let sink = Arc::new(sink(&first.address(), &topic, Duration::from_secs(4), &[]));
     // A new cluster takes a while until it has an id for the producer.
     while send_one(&*sink).await != Outcome::Confirmed {}
     let (mut ticks, mut sending) = (interval(TICK), JoinSet::new());
@@ -122,7 +145,9 @@ async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others()
         });
     }
     let all: Vec<_> = sending.join_all().await.into_iter().flatten().collect();
-    let (lost, others): (Vec<_>, Vec<_>) = all.iter().partition(|(domain, ..)| domain.as_deref() == Some("t/0"));
+    let lost_domain = format!("{topic}/0");
+    let (lost, others): (Vec<_>, Vec<_>) =
+        all.iter().partition(|(domain, ..)| domain.as_deref() == Some(&*lost_domain));
     let failed = lost.iter().filter(|(_, outcome, _)| outcome.failure_kind() == Some("unavailable")).count();
     let slowest = others.iter().map(|(.., took)| *took).max().expect("some");
     let slow = others.iter().filter(|(.., took)| *took > PROMPT).count();
@@ -143,11 +168,12 @@ async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     // some times as long as a record waits for a leader.
     let (length, (from, to), patience) = rounds((14, (2, 12), "3s"), (40, (3, 35), "10s"));
     let _alone = alone().await;
-    let Some((first, mut second)) = cluster().await else { return };
+    let Some((mut cluster, topic)) = cluster().await else { return };
+    let Cluster { first, second } = &mut *cluster;
     let redis = RedisServer::start().await;
     let configuration = json!({
         "redis": { "url": redis.url() },
-        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": "t", "timeout": patience } },
+        "sinks": { "topic": { "type": "kafka", "brokers": [first.address()], "topic": topic, "timeout": patience } },
         "routes": { "r": { "sink": "topic" } },
     });
     let punctual = Punctual::start(&configuration.to_string()).await;
@@ -159,15 +185,15 @@ async fn one_partition_without_a_leader_delays_no_other_and_kills_no_message() {
     };
     until(from).await;
     second.kill();
-    kafka::until(&first.address(), "t", 9).await;
+    kafka::until(&first.address(), &topic, 9).await;
     let down = wall_clock();
     let back = until(to).await;
-    let records_during = kafka::count_of(&first.address(), "t", 1..10).await;
+    let records_during = kafka::count_of(&first.address(), &topic, 1..10).await;
     second.restart().await;
     let stats = client.drained("r", 2 * RECOVERY).await;
     assert_eq!(stats["dead"], 0, "{stats}");
 
-    let records = kafka::consume(&first.address(), "t").await;
+    let records = kafka::consume(&first.address(), &topic).await;
     let due = |record: &Record| record.header("punctual-due").parse::<u64>().expect("a number");
     let lateness = |record: &Record| u64::try_from(record.timestamp).expect("after 1970").saturating_sub(due(record));
     let others: Vec<u64> = records

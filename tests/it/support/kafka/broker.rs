@@ -80,6 +80,13 @@ impl Broker {
         }
     }
 
+    /// Starts it again if a test stopped or killed it.
+    pub async fn ensure_running(&mut self) {
+        if self.child.is_none() {
+            self.restart().await;
+        }
+    }
+
     /// `kill -9`
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
