@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change lands, on a fresh Debian machine with Rust: installs what is
 # missing, then formatting, lints, all tests on real servers, documentation. Goes on after a failure, so that
-# one run shows all of them; exit 0 only when nothing failed. Arguments go to `cargo test`.
+# one run shows all of them; exit 0 only when nothing failed. Other arguments go to `cargo test`.
+#
+# `tests/run.sh --full` runs each test in its long form: longer outages, more messages, and also the tests that only
+# measure. The plain run has a short form of each property and takes less than ten minutes on two cores.
 #
 # `tests/run.sh --matrix` runs nothing but the tests of RabbitMQ and of the store, on each version that is supported:
 # RabbitMQ 3.10, 4.0 and 4.3, Redis 6.2, 7.0 and 8.0, Valkey 8 and 9. It needs root rights, for the roots of other
@@ -181,6 +184,13 @@ else
         skip advisories "their database is not there (cargo deny fetch db)"
     fi
 fi
-step test cargo test --locked --no-fail-fast "$@"
+# What PUNCTUAL_TEST_FULL changes is in tests/it/support/scale.rs; the ignored tests are those that only measure.
+if [ "${1:-}" = --full ]; then
+    shift
+    [[ " $* " == *" -- "* ]] || set -- "$@" --
+    step "test --full" env PUNCTUAL_TEST_FULL=1 cargo test --locked --no-fail-fast "$@" --include-ignored
+else
+    step test cargo test --locked --no-fail-fast "$@"
+fi
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
 finish

@@ -1,4 +1,4 @@
-//! Input that means harm: only 4xx, no foreign key, nothing without bound.
+//! Malicious input: only 4xx, no external key, nothing without bound.
 
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ async fn a_body_that_trickles_is_given_up_within_the_request_timeout() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_announced_and_do_not_come_keep_nobody_waiting() {
+async fn bodies_that_are_announced_and_do_not_come_delay_no_other_request() {
     let server = ApiServer::start().await;
     let head =
         format!("POST /v1/routes/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n[", 16 << 20);

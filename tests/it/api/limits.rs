@@ -44,7 +44,7 @@ fn statuses(answer: &Answer) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_full_route_takes_no_more_messages_by_any_way_in_until_one_is_gone() {
+async fn a_full_route_takes_no_message_by_any_way_in_until_one_is_removed() {
     let server = limited(messages(3)).await;
     let later = |id: &str| json!({"id": id, "payload": "x", "delay": "1h"});
     let batch = json!([later("1"), later("2")]).to_string();
@@ -131,7 +131,7 @@ async fn a_longer_delay_is_refused_when_scheduled_and_when_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_producers_at_once_fill_a_partition_exactly_and_a_route_never_beyond() {
+async fn eight_producers_fill_a_partition_exactly_and_a_route_never_beyond() {
     const MOST: u64 = 1000;
     let server = std::sync::Arc::new(limited(messages(MOST)).await);
     for (route, least) in [("a", MOST), ("b", MOST)] {
@@ -161,7 +161,7 @@ async fn eight_producers_at_once_fill_a_partition_exactly_and_a_route_never_beyo
 }
 
 #[tokio::test]
-async fn a_token_schedules_as_many_messages_a_second_as_it_may_and_others_are_not_affected() {
+async fn the_rate_limit_of_a_token_holds_and_leaves_other_tokens_alone() {
     let token = |token: &str, messages_per_second| TokenConfig {
         digest: TokenDigest::of(token),
         rights: vec![Right::Schedule, Right::Read],

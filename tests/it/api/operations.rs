@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{ApiServer, Setup};
 
 #[tokio::test]
-async fn a_route_tells_its_numbers() {
+async fn a_route_reports_its_numbers() {
     let server = ApiServer::start().await;
     let empty = json!({
         "route": "a", "sink": "out", "paused": false, "pending": 0, "due": 0, "unack": 0, "dead": 0,
@@ -145,7 +145,7 @@ async fn metrics_show_each_queue_and_leave_out_one_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn routes_that_are_not_configured_are_listed_when_they_hold_messages_or_cannot_be_read() {
+async fn unconfigured_routes_are_listed_if_they_hold_messages_or_are_unreadable() {
     let server = ApiServer::start().await;
     let mut connection = server.redis.connection().await;
     let mut pipe = redis::pipe();

@@ -50,7 +50,7 @@ async fn all_or_some_pending_messages_are_purged_and_what_is_in_flight_stays() {
 }
 
 #[tokio::test]
-async fn a_request_that_selects_nothing_or_has_something_else_in_it_changes_nothing() {
+async fn a_request_that_selects_nothing_or_has_unknown_fields_changes_nothing() {
     let server = filled(3).await;
     for nothing in ["{}", r#"{"all":false}"#, r#"{"ids":[]}"#, r#"{"limit":5,"dry_run":false}"#] {
         assert_eq!(server.call("POST", PURGE, nothing).await.problem(422), "invalid", "{nothing}");

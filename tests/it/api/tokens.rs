@@ -204,7 +204,7 @@ async fn a_token_for_other_routes_is_refused_by_every_call_of_a_route() {
 }
 
 #[tokio::test]
-async fn a_route_that_is_not_configured_is_listed_for_a_token_of_all_routes_only() {
+async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
     let server = guarded(false).await;
     let connection = Connection::new(redis::Client::open(server.redis.url()).unwrap(), REQUEST_TIMEOUT);
     let settings = RouteSettings {
@@ -292,7 +292,7 @@ async fn without_tokens_what_a_browser_calls_cross_site_is_refused() {
     assert_eq!(get("cross-site", "/livez").await.status, 200);
     let guarded = guarded(false).await;
     let with_token = guarded.request("GET", "/v1/routes").header("Sec-Fetch-Site", "cross-site").bearer_auth("t-read");
-    assert_eq!(answer(with_token).await.status, 200, "whoever has the token is no web page");
+    assert_eq!(answer(with_token).await.status, 200, "a caller with the token is no web page");
 }
 
 #[tokio::test]
@@ -313,5 +313,5 @@ async fn without_tokens_only_names_of_this_machine_are_answered() {
     }
     let guarded = guarded(false).await;
     let named = guarded.request("GET", "/v1/routes").header("Host", "punctual.internal").bearer_auth("t-read");
-    assert_eq!(answer(named).await.status, 200, "whoever has the token is no web page");
+    assert_eq!(answer(named).await.status, 200, "a caller with the token is no web page");
 }

@@ -1,4 +1,4 @@
-//! Redis away, slow or full; and the end of the process.
+//! Redis down, slow or full; and the end of the process.
 
 use std::{net::SocketAddr, process::Command, time::Duration};
 
@@ -122,7 +122,7 @@ async fn a_partition_whose_keys_vanished_is_opened_again_by_the_next_call() {
 }
 
 #[tokio::test]
-async fn a_replica_is_not_ready_and_says_so() {
+async fn a_replica_is_not_ready_and_reported() {
     let server = ApiServer::start().await;
     assert_eq!(server.call("GET", "/readyz", "").await.status, 200);
     let mut raw = server.redis.connection().await;

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{alone, client::Client, refusals::content};
+use super::{client::Client, refusals::content};
 use crate::support::{RedisServer, command::Workplace, punctual::Punctual, receiver::Receiver};
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
@@ -20,8 +20,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
 }
 
 #[tokio::test]
-async fn check_tells_whether_everything_answers() {
-    let _alone = alone().await;
+async fn check_reports_whether_everything_answers() {
     let (mut redis, mut receiver) = (RedisServer::start().await, Receiver::start());
     let workplace = Workplace::with(&configuration(&redis, &receiver));
     let valid = workplace.run(&["check"]).await;
@@ -69,7 +68,6 @@ async fn check_says_of_a_list_on_the_own_redis_what_it_says_of_that_redis() {
 
 #[tokio::test]
 async fn schema_describes_the_configuration() {
-    let _alone = alone().await;
     let ended = Workplace::with("").run(&["schema"]).await;
     assert_eq!(ended.code, Some(0));
     let schema: Value = serde_json::from_str(&ended.out).expect("JSON");
@@ -77,8 +75,7 @@ async fn schema_describes_the_configuration() {
 }
 
 #[tokio::test]
-async fn schedule_keeps_to_the_largest_payload_that_its_own_route_was_registered_with() {
-    let _alone = alone().await;
+async fn schedule_keeps_to_the_largest_payload_registered_for_its_route() {
     let redis = RedisServer::start().await;
     for (route, max_payload) in [("small", 10), ("web", 20)] {
         let settings = format!(r#"{{"version":1,"partitions":1,"max_payload":{max_payload}}}"#);
@@ -96,7 +93,6 @@ async fn schedule_keeps_to_the_largest_payload_that_its_own_route_was_registered
 
 #[tokio::test]
 async fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is_one() {
-    let _alone = alone().await;
     let run = |out: Stdio| {
         let ended = Command::new(env!("CARGO_BIN_EXE_punctual")).arg("schema").stdout(out).output().unwrap();
         (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
@@ -110,7 +106,6 @@ async fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is_one() {
 
 #[tokio::test]
 async fn schedule_and_stats_work_beside_an_instance_and_without_one() {
-    let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = configuration(&redis, &receiver);
     let workplace = Workplace::with(&configuration);

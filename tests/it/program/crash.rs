@@ -6,7 +6,7 @@ use std::{
 use redis::AsyncCommands;
 use tokio::time::Instant;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -53,8 +53,7 @@ async fn schedule_many(client: &Client, count: usize, delay: impl Fn(usize) -> u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_instance_loses_nothing_and_what_it_held_comes_back_after_the_lease() {
-    let _alone = alone().await;
+async fn a_killed_instance_loses_nothing_and_its_leases_are_recovered() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Delay(Duration::from_millis(50)));
     let mut punctual = Punctual::start(&configuration(&redis, &receiver)).await;
@@ -106,7 +105,6 @@ async fn a_killed_instance_loses_nothing_and_what_it_held_comes_back_after_the_l
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_stood_still_past_its_leases_changes_nothing() {
-    let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Hang);
     let configuration = configuration(&redis, &receiver);
@@ -147,7 +145,6 @@ async fn an_instance_that_stood_still_past_its_leases_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_instance_takes_over_from_one_that_was_killed() {
-    let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Hang);
     let configuration = configuration(&redis, &receiver);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{alone, client::Client, eventually, redis_outage::configuration};
+use super::{client::Client, eventually, redis_outage::configuration};
 use crate::support::{
     RedisServer,
     proxy::{Mode, Proxy},
@@ -15,7 +15,6 @@ const MESSAGES: usize = 5000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redrive_that_is_answered_503_goes_on_to_its_end() {
-    let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Status(400));
     let proxy = Proxy::start(redis.port());

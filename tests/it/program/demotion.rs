@@ -11,7 +11,6 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    alone,
     client::Client,
     eventually,
     redis_outage::{Posts, configuration, post},
@@ -29,12 +28,11 @@ const BACK_WITHIN: Duration = Duration::from_secs(5);
 const STILL_OLD: Duration = Duration::from_secs(3);
 /// The API, the scheduler and the wake-ups have one each.
 const CONNECTIONS: usize = 3;
-/// The keeper's, in words that may change once, and one or two of whoever notices beside it.
+/// Those of the keeper, whose text may change once, and one or two of others that notice it too.
 const MOST_COMPLAINTS: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address() {
-    let _alone = alone().await;
     let (old, new, receiver) = (RedisServer::start().await, RedisServer::start().await, Receiver::start());
     replicate(&new, &old).await;
     let proxy = Proxy::start(old.port());
@@ -48,12 +46,12 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
 
     redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec_async(&mut new.connection().await).await.expect("promoted");
     replicate(&old, &new).await;
-    let told = eventually("it is not ready, and says why", PATIENCE, async || {
+    let reason = eventually("it is not ready, with the reason", PATIENCE, async || {
         let answer = client.call("GET", "/readyz", "").await;
         (answer.status == 503).then_some(answer.text)
     })
     .await;
-    assert!(told.contains("replica"), "{told}");
+    assert!(reason.contains("replica"), "{reason}");
     let before = proxy.accepted();
     tokio::time::sleep(STILL_OLD).await;
     let attempts = proxy.accepted() - before;

@@ -14,12 +14,11 @@ use tokio::{
 };
 
 use super::{alone, client::Client, script_calls};
-use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver, scale::seconds};
 
 /// Messages a second. A debug build does not reach it over HTTP.
 const RATE: usize = 5_000;
 const HTTP_RATE: usize = if cfg!(debug_assertions) { 500 } else { RATE };
-const POSTING: Duration = Duration::from_secs(4);
 const ARRAY: usize = 50;
 /// Connections of the run with a post for each message.
 const CLIENTS: usize = 64;
@@ -52,6 +51,8 @@ impl Run {
 
     /// Posts at a rate, `array` in each request, over `CLIENTS` connections at most.
     async fn flow(&self, what: &str, route: &'static str, array: usize, rate: usize) {
+        // At one rate: calls for each message are the same in a shorter time.
+        let posting = seconds(2, 4);
         let calls_before = script_calls(&self.redis).await;
         let started = Instant::now();
         let (next, posted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -63,7 +64,7 @@ impl Run {
                     let first = next.fetch_add(array, Ordering::SeqCst);
                     let at = started + Duration::from_secs(1) * number(first) / number(rate);
                     // A machine that cannot keep the rate posts less, not longer.
-                    if at.max(Instant::now()) >= started + POSTING {
+                    if at.max(Instant::now()) >= started + posting {
                         return;
                     }
                     sleep_until(at).await;
@@ -91,7 +92,7 @@ impl Run {
              {}/s posted, delivered after {took:.1?}",
             calls * 10_000 / messages,
             by_script.join(", "),
-            messages * 1000 / POSTING.as_millis() as usize
+            messages * 1000 / posting.as_millis() as usize
         );
         let at_rate = took.as_millis() as usize * RATE / 1000;
         let most = messages.max(at_rate) / MESSAGES_PER_CALL;

@@ -140,7 +140,7 @@ async fn a_server_that_hangs_is_killed_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_start_says_why() {
+async fn the_reason_why_a_server_cannot_start_is_reported() {
     let directory = Home::new();
     let files = directory.path().join("appendonlydir");
     std::fs::create_dir(&files).unwrap();
@@ -154,7 +154,7 @@ async fn a_server_that_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn a_directory_of_another_user_and_a_planted_link_are_refused_and_nothing_is_written() {
+async fn the_directory_of_another_user_and_a_planted_link_are_refused() {
     let directory = Home::new();
     let (data_dir, target) = (directory.path().join("data"), directory.path().join("target"));
     for name in ["punctual.lock", "redis.lock", "redis.log", "redis.sock", "appendonlydir"] {
@@ -166,16 +166,16 @@ async fn a_directory_of_another_user_and_a_planted_link_are_refused_and_nothing_
         std::fs::remove_dir_all(&data_dir).unwrap();
     }
     // Another user's: one that is made so, where the tests may; else that of the root.
-    let foreign = if rustix::process::geteuid().is_root() {
+    let external = if rustix::process::geteuid().is_root() {
         std::fs::create_dir(&data_dir).unwrap();
         chown(&data_dir, Some(65_534), None).unwrap();
         data_dir.clone()
     } else {
         "/".into()
     };
-    let before = foreign.metadata().unwrap().permissions().mode();
-    let error = Embedded::start(&foreign).await.unwrap_err();
+    let before = external.metadata().unwrap().permissions().mode();
+    let error = Embedded::start(&external).await.unwrap_err();
     assert!(matches!(error, EmbeddedError::Foreign { .. }), "{error}");
-    assert_eq!(foreign.metadata().unwrap().permissions().mode(), before);
-    assert!(!foreign.join("punctual.lock").exists());
+    assert_eq!(external.metadata().unwrap().permissions().mode(), before);
+    assert!(!external.join("punctual.lock").exists());
 }

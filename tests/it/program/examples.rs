@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Sources the stage of the examples, starts its broker, tells the process ids and waits until its input ends.
+/// Sources the stage of the examples, starts its broker, prints the process ids and waits until its input ends.
 const SCRIPT: &str = r#". examples/stage.sh; start_rabbitmq >&2; echo "${running[@]}"; cat >/dev/null"#;
 
 /// 127.0.0.1 and, mapped into IPv6, the same; `::1`.
@@ -25,8 +25,8 @@ async fn the_broker_of_the_examples_and_its_distribution_hear_this_machine_only(
         .expect("bash runs");
     let mut line = String::new();
     let mut out = BufReader::new(script.stdout.take().expect("piped"));
-    let told = timeout(Duration::from_mins(1), out.read_line(&mut line)).await;
-    told.expect("the broker starts").expect("a line");
+    let read = timeout(Duration::from_mins(1), out.read_line(&mut line)).await;
+    read.expect("the broker starts").expect("a line");
     let found: Vec<(String, BTreeSet<String>)> =
         line.split_whitespace().map(|pid| (pid.to_owned(), listening(pid))).collect();
     drop(script.stdin.take());

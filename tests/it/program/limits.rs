@@ -52,7 +52,7 @@ async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_oldest_dead_letters_go_when_there_are_too_many_and_that_is_counted_and_logged() {
+async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     receiver.behave(Behaviour::Status(400));
     let configuration = json!({
@@ -92,14 +92,15 @@ async fn the_oldest_dead_letters_go_when_there_are_too_many_and_that_is_counted_
     drop(punctual);
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    eventually("the old one is gone", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(())).await;
+    eventually("the old one is evicted", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(()))
+        .await;
     assert_eq!(client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\"", "reason=\"age\""]), 1);
     let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0}:messages").query_async(&mut raw).await.unwrap();
     assert_eq!(bodies, 4);
 }
 
 #[tokio::test]
-async fn an_embedded_redis_that_is_full_refuses_and_takes_the_bound_of_the_next_start_when_it_outlived_one() {
+async fn a_full_embedded_redis_refuses_and_takes_the_bound_of_the_next_start() {
     let configuration = |memory: &str| {
         format!(
             "redis: {{ url: embedded, max_memory: {memory} }}\nserver: {{ max_payload: 1MiB }}\n\

@@ -8,12 +8,12 @@ use tokio::{
     net::UnixStream,
 };
 
-use super::{alone, eventually};
+use super::eventually;
 use crate::support::{Authority, RedisServer, http, punctual::Punctual};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Trusts nobody but `authority`, and opens a connection for each request.
+/// Trusts only `authority`, and opens a connection for each request.
 fn client(authority: &Authority, address: SocketAddr) -> reqwest::Client {
     let certificate = reqwest::Certificate::from_pem(&fs::read(authority.file("ca.pem")).unwrap()).unwrap();
     reqwest::Client::builder()
@@ -32,7 +32,6 @@ async fn is_served(client: &reqwest::Client, address: SocketAddr) -> bool {
 
 #[tokio::test]
 async fn https_is_served_and_sighup_reads_the_certificate_again() {
-    let _alone = alone().await;
     // Installs the provider that clients want.
     let plain = http::client();
     let (redis, [old, new]) = (RedisServer::start().await, [Authority::new(), Authority::new()]);
@@ -54,7 +53,7 @@ async fn https_is_served_and_sighup_reads_the_certificate_again() {
 
     fs::write(old.file("server.pem"), "no certificate").unwrap();
     kill_process(punctual.pid(), Signal::HUP).expect("it runs");
-    eventually("it is told", PATIENCE, async || punctual.log().contains("the old one stays").then_some(())).await;
+    eventually("it is logged", PATIENCE, async || punctual.log().contains("the old one stays").then_some(())).await;
     assert!(is_served(&trusts_old, address).await);
 
     for file in ["server.pem", "server.key"] {
@@ -81,7 +80,6 @@ async fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<Stri
 
 #[tokio::test]
 async fn a_unix_socket_serves_its_group_and_takes_the_place_of_a_dead_one() {
-    let _alone = alone().await;
     let (redis, directory) = (RedisServer::start().await, tempfile::tempdir().expect("a directory"));
     let socket = directory.path().join("api.sock");
     let configuration = format!(

@@ -43,13 +43,13 @@ use tokio::{
 
 use crate::support::RedisServer;
 
-/// One at a time: these tests measure, and would disturb each other.
+/// One at a time: for tests that measure, which would disturb each other.
 pub async fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::const_new(());
     MACHINE.lock().await
 }
 
-/// Waits for what nobody announces, and gives it.
+/// Polls for what is not announced, and returns it.
 ///
 /// # Panics
 /// When it has not come about after `patience`; `what` is its name.

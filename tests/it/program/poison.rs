@@ -5,14 +5,13 @@ use std::{
 
 use tokio::io::AsyncWriteExt;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{RawServer, RedisServer, punctual::Punctual, read_request};
 
 const OTHERS: usize = 500;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_at_which_the_endpoint_drops_the_connection_ends_dead_and_the_others_are_delivered() {
-    let _alone = alone().await;
+async fn a_message_that_makes_the_endpoint_drop_connections_ends_dead_alone() {
     let redis = RedisServer::start().await;
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = Arc::clone(&requests);

@@ -10,11 +10,8 @@ use tokio::{
 };
 
 use super::{alone, client::Client};
-use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver};
+use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver, scale::rounds};
 
-/// Listings at once.
-const GREEDY: usize = 250;
-const SLOW: usize = 40;
 /// Slow readers that hold all the memory that there is for readers.
 const TOO_MANY: usize = 80;
 /// Messages of the largest payload that make one page of the listing.
@@ -44,12 +41,14 @@ async fn fill(punctual: &Punctual, byte: u8) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_of_large_pages_leave_posts_and_probes_alone() {
     let _alone = alone().await;
+    // Of 7 MiB each: eighty, too, are many times what parts of listings may take, 64 MiB.
+    let greedy = rounds(80, 250);
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = punctual(&redis, &receiver).await;
     fill(&punctual, b'x').await;
     let patient = reqwest::Client::builder().timeout(Duration::from_mins(1)).build().expect("a client");
     let mut listings = JoinSet::new();
-    for _ in 0..GREEDY {
+    for _ in 0..greedy {
         let request = patient.get(punctual.url("/v1/routes/full/messages?limit=1000"));
         listings.spawn(async move {
             let mut response = request.send().await.map_err(|error| error.to_string())?;
@@ -80,7 +79,7 @@ async fn listings_of_large_pages_leave_posts_and_probes_alone() {
         }
     }
     let whole = ends.iter().filter(|end| matches!(end, Ok((200, _, b'}')))).count();
-    println!("{whole} of {GREEDY} listings; {calls} other calls, slowest {slowest:?}, refused {}", refused.len());
+    println!("{whole} of {greedy} listings; {calls} other calls, slowest {slowest:?}, refused {}", refused.len());
     assert!(refused.is_empty(), "{} of {calls}, the first {:?}", refused.len(), refused.first());
     assert!(slowest < Duration::from_secs(5), "{slowest:?}: within the request timeout on a busy machine");
     assert!(whole > 0, "some are served");
@@ -92,13 +91,15 @@ async fn listings_of_large_pages_leave_posts_and_probes_alone() {
 #[tokio::test]
 async fn slow_readers_of_control_characters_take_bounded_memory() {
     let _alone = alone().await;
+    // A page of control characters is 42 MiB of JSON: sixteen readers, too, would take four times the bound.
+    let slow = rounds(16, 40);
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = punctual(&redis, &receiver).await;
     fill(&punctual, 1).await;
     let address: SocketAddr = punctual.url("").trim_start_matches("http://").parse().expect("an address");
     let before = memory_mib(&punctual);
     let mut readers = JoinSet::new();
-    for _ in 0..SLOW {
+    for _ in 0..slow {
         readers.spawn(async move {
             let socket = TcpSocket::new_v4().expect("a socket");
             socket.set_recv_buffer_size(8 * 1024).expect("a small buffer");
@@ -114,7 +115,7 @@ async fn slow_readers_of_control_characters_take_bounded_memory() {
     let begun = readers.join_all().await;
     let served = begun.iter().filter(|(_, served)| *served).count();
     let grown = memory_mib(&punctual) - before;
-    println!("{served} of {SLOW} slow readers served, {grown} MiB for them");
+    println!("{served} of {slow} slow readers served, {grown} MiB for them");
     assert!(served > 0, "some are served");
     assert!(grown < READERS_MEMORY_MIB, "{grown} MiB");
     assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);

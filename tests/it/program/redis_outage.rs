@@ -1,4 +1,4 @@
-//! The queues' Redis goes away and comes back.
+//! The queues' Redis goes down and comes back.
 
 use std::{
     collections::HashSet,
@@ -125,7 +125,7 @@ pub async fn post(client: Client, posts: Arc<Mutex<Posts>>, stop: Arc<AtomicBool
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
+async fn a_redis_that_comes_back_empty_is_logged_and_used_again() {
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
@@ -138,8 +138,8 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
     .await;
     let log = punctual.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("redis has lost its data")), "{log}");
-    let told = log.matches("redis has lost its data").count();
-    assert_eq!(told, 1, "once: {log}");
+    let logged = log.matches("redis has lost its data").count();
+    assert_eq!(logged, 1, "once: {log}");
     assert_eq!(client.call("GET", "/v1/routes/web/messages/will-be-lost", "").await.status, 404);
     client.schedule("web", r#"{"id":"after","delay":"100ms","payload":""}"#).await;
     let requests = receiver.wait_for(1, Duration::from_secs(5)).await;
@@ -148,7 +148,7 @@ async fn a_redis_that_comes_back_empty_is_told_loudly_and_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices_and_used_again() {
+async fn a_redis_that_is_emptied_while_it_runs_is_logged_and_used_again() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let punctual = Punctual::start(&configuration(&redis.url(), &receiver)).await;
@@ -180,7 +180,7 @@ async fn a_redis_that_is_emptied_while_it_runs_is_told_loudly_by_whoever_notices
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_stands_still_is_answered_for_in_time_and_nothing_comes_twice() {
+async fn while_redis_is_stopped_calls_are_answered_and_nothing_comes_twice() {
     const STILL: Duration = Duration::from_secs(4);
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
@@ -221,7 +221,7 @@ async fn a_redis_that_stands_still_is_answered_for_in_time_and_nothing_comes_twi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_starts_before_its_redis_lives_and_becomes_ready_with_it() {
+async fn an_instance_that_starts_before_its_redis_becomes_ready_with_it() {
     let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     redis.kill();

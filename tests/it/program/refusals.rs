@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use tokio::net::TcpListener;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{
     Authority, RedisServer,
     command::{Ended, Workplace},
@@ -41,7 +41,6 @@ fn assert_refused(ended: &Ended, code: i32, texts: &[&str]) {
 
 #[tokio::test]
 async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
         "redis:\n  url: '{}'\n  timeot: 1s\nsinks:\n  hook: {{ type: http, url: 'http://127.0.0.1:1', timeout: 10s }}\n\
@@ -67,8 +66,7 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_refused_also_where_only_its_errors_tell_of_it() {
-    let _alone = alone().await;
+async fn a_cluster_is_refused_also_where_only_its_errors_reveal_it() {
     for (assigned, silent) in [(false, false), (true, false), (false, true), (true, true)] {
         // Redis itself lets every user call HELLO.
         let hidden = if silent { &["--rename-command", "HELLO", ""][..] } else { &[] };
@@ -142,7 +140,6 @@ async fn a_key_of_another_certificate_is_found_before_anything_is_served() {
 
 #[tokio::test]
 async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
         "redis: {{ url: '{}' }}\nserver: {{ listen: '127.0.0.1:0' }}\nsinks:\n\
@@ -170,7 +167,6 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
 
 #[tokio::test]
 async fn an_unknown_command_or_option_is_a_usage_error() {
-    let _alone = alone().await;
     let workplace = Workplace::with("");
     assert_refused(&workplace.run(&["serv"]).await, 2, &["unrecognized subcommand 'serv'"]);
     assert_refused(&workplace.run(&["serve", "--fast"]).await, 2, &["unexpected argument '--fast'"]);
@@ -179,7 +175,6 @@ async fn an_unknown_command_or_option_is_a_usage_error() {
 
 #[tokio::test]
 async fn a_redis_that_evicts_is_refused_and_one_that_begins_to_is_not_ready() {
-    let _alone = alone().await;
     let evicting = RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).await;
     let workplace = Workplace::with(&configuration(&evicting, 1));
     let texts = ["redis may evict messages: maxmemory-policy is `allkeys-lru`", "noeviction"];
@@ -202,7 +197,6 @@ async fn a_redis_that_evicts_is_refused_and_one_that_begins_to_is_not_ready() {
 
 #[tokio::test]
 async fn another_number_of_partitions_is_refused_while_there_are_messages() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let mut punctual = Punctual::start(&configuration(&redis, 1)).await;
     Client::of(&punctual).schedule("list", r#"{"delay":"1h","payload":"x"}"#).await;
@@ -215,7 +209,6 @@ async fn another_number_of_partitions_is_refused_while_there_are_messages() {
 
 #[tokio::test]
 async fn an_address_in_use_is_refused_before_anything_is_written() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let taken = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -226,7 +219,6 @@ async fn an_address_in_use_is_refused_before_anything_is_written() {
 
 #[tokio::test]
 async fn wrong_input_and_wrong_tokens_change_nothing() {
-    let _alone = alone().await;
     let redis = RedisServer::start().await;
     let with_token = configuration(&redis, 1).replace("listen:", "auth: { tokens: [right-token] }, listen:");
     let punctual = Punctual::start(&with_token).await;

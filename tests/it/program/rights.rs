@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
@@ -59,21 +59,19 @@ fn warnings(punctual: &Punctual) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_without_dangerous_commands_starts_and_is_told_what_was_not_checked() {
-    let _alone = alone().await;
+async fn without_rights_to_dangerous_commands_the_unchecked_settings_are_logged() {
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-@dangerous"]).await;
     assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);
     let warnings = warnings(&punctual);
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(warnings[0].contains("eviction policy") && warnings[0].contains("+info"), "{warnings:#?}");
-    assert!(!warnings[0].contains("role"), "HELLO told it: {warnings:#?}");
+    assert!(!warnings[0].contains("role"), "HELLO reported it: {warnings:#?}");
     let denied = Client::of(&punctual).metrics().await.sum("punctual_redis_errors_total", &["kind=\"noperm\""]);
     assert_eq!(denied, 0, "what was to be expected is no error");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_hello_too_a_replica_is_found_out_by_a_write() {
-    let _alone = alone().await;
     // Redis itself lets every user call HELLO; who stands in front of it may not know it.
     let redis = RedisServer::start_with(&["--rename-command", "HELLO", ""]).await;
     let (redis, punctual) = delivering_on(redis, &["~*", "&*", "+@all", "-@dangerous"]).await;
@@ -89,20 +87,18 @@ async fn without_hello_too_a_replica_is_found_out_by_a_write() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_script_load_scripts_are_sent_when_they_are_called() {
-    let _alone = alone().await;
     let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script|load"]).await;
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
     let client = Client::of(&punctual);
     // The call that finds the link cut may fail.
     let ready = async || (client.readiness().await.status == 200).then_some(());
     eventually("it is prepared again", Duration::from_secs(5), ready).await;
-    let told = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
-    assert_eq!(told, 1, "{}", punctual.log());
+    let complaints = warnings(&punctual).iter().filter(|line| line.contains("SCRIPT LOAD")).count();
+    assert_eq!(complaints, 1, "{}", punctual.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
-    let _alone = alone().await;
+async fn wake_ups_that_may_not_be_published_are_counted_and_logged_once() {
     let (_redis, punctual) = delivering(&["~*", "&*", "+@all", "-publish"]).await;
     let metrics = Client::of(&punctual).metrics().await;
     assert!(metrics.sum("punctual_wakeups_denied_total", &[]) >= 1);
@@ -113,7 +109,6 @@ async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rights_that_the_documents_list_are_enough() {
-    let _alone = alone().await;
     let (redis, punctual) = delivering(&documented().0).await;
     let client = Client::of(&punctual);
     for id in ["kept", "moved", "cancelled"] {
@@ -140,7 +135,6 @@ async fn the_rights_that_the_documents_list_are_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
-    let _alone = alone().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
     let (rule, further) = documented();
     limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;

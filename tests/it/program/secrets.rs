@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{alone, eventually, metrics_page::MetricsPage};
+use super::{eventually, metrics_page::MetricsPage};
 use crate::support::{
     RedisServer, answer, http,
     punctual::Punctual,
@@ -17,7 +17,6 @@ const PAYLOAD: &str = "payload-secret-66e1";
 /// At the most talkative level, through success, failure and outage; the endpoint echoes what it refuses.
 #[tokio::test]
 async fn no_token_password_or_payload_is_in_log_metrics_or_errors() {
-    let _alone = alone().await;
     let (mut redis, receiver) = (RedisServer::start().await, Receiver::start());
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER").arg("punctual").arg("on").arg(format!(">{PASSWORD}")).arg("~*").arg("&*").arg("+@all");

@@ -7,6 +7,7 @@ use crate::support::{
     RedisServer,
     punctual::Punctual,
     receiver::{Receiver, Request},
+    scale::rounds,
 };
 
 const MESSAGES: u64 = 4_000;
@@ -48,13 +49,14 @@ async fn instances_share_a_route_with_partitions_and_nothing_comes_twice() {
     assert_eq!(shares.iter().sum::<u64>(), MESSAGES);
 }
 
-/// A light load: one every 50 ms.
-const LIGHT: usize = 400;
+/// A light load: one every so many ms.
 const LIGHT_GAP: usize = 50;
+/// Messages for one instance alone.
+const CALM: usize = 60;
 
-async fn light(client: &Client, prefix: &str) {
+async fn light(client: &Client, count: usize, prefix: &str) {
     let message = |n: usize| format!(r#"{{"id":"{prefix}{n}","delay":{},"payload":"x"}}"#, 1000 + LIGHT_GAP * n);
-    let messages: Vec<String> = (0..LIGHT).map(message).collect();
+    let messages: Vec<String> = (0..count).map(message).collect();
     client.schedule("web", &format!("[{}]", messages.join(","))).await;
 }
 
@@ -64,7 +66,7 @@ fn lateness(requests: &[Request], prefix: &str) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_instances_cost_little_more_than_one_and_a_death_delays_by_a_second_at_most() {
+async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
     let _alone = alone().await;
     let (redis, receiver) = (RedisServer::start().await, Receiver::start());
     let configuration = format!(
@@ -72,26 +74,31 @@ async fn eight_instances_cost_little_more_than_one_and_a_death_delays_by_a_secon
         redis.url(),
         receiver.url()
     );
-    let mut instances = Vec::new();
-    for _ in 0..8 {
+    let mut instances = vec![Punctual::start(&configuration).await];
+    // How late this machine is with one.
+    light(&Client::of(&instances[0]), CALM, "calm").await;
+    let calm = p99(lateness(&receiver.wait_for(CALM, Duration::from_mins(1)).await, "calm"));
+    for _ in 1..8 {
         instances.push(Punctual::start(&configuration).await);
     }
     let clients: Vec<Client> = instances.iter().map(Client::of).collect();
+    // Script calls are counted for each message, at one rate: a short time shows as much.
+    let light_count = rounds(120, 400);
     let before = script_calls(&redis).await;
-    light(&clients[0], "a").await;
-    receiver.wait_for(LIGHT, Duration::from_mins(1)).await;
+    light(&clients[0], light_count, "a").await;
+    receiver.wait_for(CALM + light_count, Duration::from_mins(1)).await;
     clients[0].drained("web", Duration::from_secs(5)).await;
     let calls = script_calls(&redis).await - before;
     let late = p99(lateness(&receiver.requests(), "a"));
     println!(
-        "sharing: 8 instances, {calls} script calls for {LIGHT} messages = {}.{:02} each, p99 {late} ms",
-        calls / LIGHT,
-        calls * 100 / LIGHT % 100
+        "sharing: 8 instances, {calls} script calls for {light_count} messages = {}.{:02} each, p99 {late} ms, with one {calm} ms",
+        calls / light_count,
+        calls * 100 / light_count % 100
     );
-    assert!(calls <= 3 * LIGHT && late < 50);
+    assert!(calls <= 3 * light_count && late < 50 + 2 * calm);
 
-    light(&clients[0], "b").await;
-    receiver.wait_for(LIGHT + LIGHT / 2, Duration::from_mins(1)).await;
+    light(&clients[0], light_count, "b").await;
+    receiver.wait_for(CALM + light_count + light_count / 2, Duration::from_mins(1)).await;
     let mut delivered = Vec::new();
     for client in &clients {
         delivered.push(client.metrics().await.sum("punctual_messages_delivered_total", &[]));
@@ -100,7 +107,7 @@ async fn eight_instances_cost_little_more_than_one_and_a_death_delays_by_a_secon
     instances[busiest].kill().await;
     // What it had in flight comes back with its lease.
     let held: Vec<String> = redis.connection().await.zrange("{punctual:web:0}:unack", 0, -1).await.expect("it answers");
-    receiver.wait_for(2 * LIGHT, Duration::from_mins(1)).await;
+    receiver.wait_for(CALM + 2 * light_count, Duration::from_mins(1)).await;
     let mut others = receiver.requests();
     others.retain(|request| !held.iter().any(|id| id == request.id()));
     let latest = lateness(&others, "b").into_iter().max().unwrap();

@@ -166,7 +166,7 @@ async fn a_second_signal_ends_the_waiting() {
     kill_process(punctual.pid(), Signal::TERM).unwrap();
     logs(&punctual, "stopping").await;
     let exit = punctual.terminate().await;
-    println!("stop: told twice: {:?} after {:?}", exit.code, exit.took);
+    println!("stop: signalled twice: {:?} after {:?}", exit.code, exit.took);
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
     assert!(punctual.log().contains("told twice"), "{}", punctual.log());
 }

@@ -6,7 +6,7 @@ use redis::AsyncCommands;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep_until};
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::{
     RedisServer,
     punctual::Punctual,
@@ -49,7 +49,6 @@ impl Run {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_falls_due_while_redis_is_silent_leaves_as_soon_as_it_answers() {
-    let _alone = alone().await;
     let run = Run::start().await;
     let begun = Instant::now();
     run.schedule(300, 1500).await;
@@ -73,7 +72,6 @@ async fn what_falls_due_while_redis_is_silent_leaves_as_soon_as_it_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_thousand_unanswered_settlements_expired_leases_are_recovered() {
-    let _alone = alone().await;
     let run = Run::start().await;
     run.receiver.behave(Behaviour::Hang);
     run.client.schedule("web", r#"{"id":"held","delay":"1h","payload":"x"}"#).await;

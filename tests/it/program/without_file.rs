@@ -1,11 +1,10 @@
 use std::time::Duration;
 
-use super::{alone, client::Client, eventually};
+use super::{client::Client, eventually};
 use crate::support::punctual::Punctual;
 
 #[tokio::test]
 async fn serve_needs_no_file_and_brings_its_own_redis() {
-    let _alone = alone().await;
     let mut punctual = Punctual::start_without_file().await;
     let client = Client::of(&punctual);
     assert_eq!(client.call("GET", "/v1/routes", "").await.json, serde_json::json!({ "routes": [] }));
@@ -26,7 +25,6 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
 
 #[tokio::test]
 async fn commands_work_beside_an_embedded_redis_and_its_data_outlives_a_stop() {
-    let _alone = alone().await;
     let mut punctual = Punctual::start(
         "redis: { url: embedded }\nsinks: { jobs: { type: redis_list, key: jobs } }\nroutes: { list: { sink: jobs } }\n",
     )

@@ -1,4 +1,4 @@
-//! Both brokers behind one program: what `check --connect` and GET /v1/sinks tell of them, and routes and sinks that
+//! Both brokers behind one program: what `check --connect` and GET /v1/sinks report of them, and routes and sinks that
 //! share them.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -56,7 +56,7 @@ async fn schedule(punctual: &Punctual, route: &str, messages: Vec<Value>) {
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-/// Waits until nothing is on its way, and tells how many are dead.
+/// Waits until nothing is in flight. Returns how many are dead.
 async fn dead(punctual: &Punctual, route: &str) -> u64 {
     eventually(&format!("{route} is drained"), PATIENCE, async || {
         let stats = answer(http::client().get(punctual.url(&format!("/v1/routes/{route}")))).await.json;
@@ -66,7 +66,7 @@ async fn dead(punctual: &Punctual, route: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sinks_tell_whether_broker_topic_and_exchange_are_there_before_any_message() {
+async fn sinks_report_missing_topics_and_exchanges_before_any_message() {
     let Some(broker) = kafka::shared().await else { return };
     let (rabbitmq, redis, name) = (RabbitMq::shared().await, RedisServer::start().await, kafka::topic_name());
     let yaml = configuration(&redis.url(), &broker, rabbitmq.port(), &name);

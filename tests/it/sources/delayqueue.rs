@@ -29,7 +29,7 @@ fn configuration(redis: &RedisServer, receiver: &Receiver, sources: &Value) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_go_producer_publishes_counts_and_intercepts_with_and_without_hash_tag_and_prefix() {
+async fn a_go_producer_works_with_and_without_hash_tag_and_prefix() {
     let Some(go) = Program::go() else { return };
     let _alone = alone().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
@@ -104,7 +104,7 @@ async fn publish(raw: &mut MultiplexedConnection, id: &str, due: u64, retries: &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_keep_bodies_from_expiring_is_told_so_and_messages_go_on() {
+async fn without_the_right_to_persist_bodies_it_is_logged_and_messages_go_on() {
     let redis = RedisServer::start().await;
     let receiver = Receiver::start();
     let mut raw = redis.connection().await;
@@ -120,12 +120,12 @@ async fn a_user_who_may_not_keep_bodies_from_expiring_is_told_so_and_messages_go
     configuration["redis"]["password"] = json!("secret");
     let punctual = Punctual::start(&configuration.to_string()).await;
     let client = Client::of(&punctual);
-    let told = eventually("the source fails", PATIENCE, async || {
+    let failing = eventually("the source fails", PATIENCE, async || {
         let source = client.call("GET", "/v1/sources", "").await.json["sources"][0].clone();
         (source["state"] == "failing").then_some(source)
     })
     .await;
-    assert!(told["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{told}");
+    assert!(failing["last_error"].as_str().unwrap().starts_with("bodies may expire: redis "), "{failing}");
     publish(&mut raw, "now", 1, "0").await;
     receiver.wait_for(1, PATIENCE).await;
     assert_eq!(client.call("GET", "/v1/sources", "").await.json["sources"][0]["state"], "failing", "still");
@@ -195,7 +195,7 @@ async fn consume(mut raw: MultiplexedConnection) -> Vec<String> {
         };
         let body: Option<String> =
             redis::cmd("GET").arg(format!("dp:jobs:msg:{id}")).query_async(&mut raw).await.unwrap();
-        assert_eq!(body, Some(format!("body of {id}")), "nobody takes the body of what a consumer has");
+        assert_eq!(body, Some(format!("body of {id}")), "the body of what a consumer has is not taken");
         for (command, key) in [("ZREM", "dp:jobs:unack"), ("HDEL", "dp:jobs:retry:cnt")] {
             let _: u64 = redis::cmd(command).arg(key).arg(&id).query_async(&mut raw).await.unwrap();
         }

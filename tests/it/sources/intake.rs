@@ -60,7 +60,7 @@ impl Bench {
 
     async fn take(&self, entries: impl IntoIterator<Item = SourceEntry>) {
         let taken = timeout(PATIENCE, self.intake.take(entries.into_iter().collect())).await;
-        taken.expect("nothing is in the way").expect("nobody stops it");
+        taken.expect("nothing is in the way").expect("it is not stopped");
     }
 
     /// Everything that is due.
@@ -74,7 +74,7 @@ impl Bench {
             .collect()
     }
 
-    /// Ids of everything that is due; then it is gone.
+    /// Ids of everything that is due, which is removed.
     async fn delivered(&self) -> Vec<String> {
         let leases = self.claim().await;
         self.settle(leases.clone(), &ClaimEnd::Ack).await;
@@ -207,7 +207,7 @@ async fn a_key_that_is_used_anew_has_its_own_id_which_a_tombstone_cancels() {
 }
 
 #[tokio::test]
-async fn a_schedule_that_is_read_together_with_what_ends_it_is_not_seen_for_a_moment() {
+async fn a_schedule_read_together_with_its_tombstone_is_never_visible() {
     let bench = Bench::start(None).await;
     bench.take([schedule("first", 1, HOUR)]).await;
     let before = bench.wake_ups().await;
@@ -219,7 +219,7 @@ async fn a_schedule_that_is_read_together_with_what_ends_it_is_not_seen_for_a_mo
 }
 
 #[tokio::test]
-async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_is_told() {
+async fn replacing_or_cancelling_waits_for_the_message_in_flight_and_is_logged() {
     let bench = Bench::start(Some(REMEMBER)).await;
     bench.take([schedule("a", 1, Due::NOW), schedule("b", 2, Due::NOW)]).await;
     let leases = bench.claim().await;
@@ -234,7 +234,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
         bench.until_waiting(&format!("`{}` is in flight, {what} waits", leases[n].id)).await;
         assert_eq!(bench.state("other").await, Some(State::Pending), "it holds up nothing else");
         bench.settle(leases[n..=n].to_vec(), &ClaimEnd::Ack).await;
-        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("nobody stops it");
+        timeout(PATIENCE, taking).await.expect("it goes on").expect("no panic").expect("it is not stopped");
         assert_eq!(bench.status.get().0, SourceState::Running);
     }
     assert_eq!((bench.state("a").await, bench.state("b").await), (Some(State::Pending), None));
@@ -242,7 +242,7 @@ async fn what_should_be_replaced_or_cancelled_in_flight_is_waited_for_and_that_i
 }
 
 #[tokio::test]
-async fn a_waiting_id_with_another_time_is_another_message_and_a_delay_only_counts_anew() {
+async fn a_waiting_id_with_another_due_time_is_another_message() {
     let bench = Bench::start(None).await;
     let time = |millis| Due::At(UnixMillis::new(millis).expect("below 2^53"));
     let keep = |text, due| SourceEntry::Schedule(message(id(text), due, OnConflict::Keep));
@@ -282,14 +282,14 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
     called_back.abort();
     assert!(called_back.await.expect_err("it was under way").is_cancelled());
     for taking in under_way {
-        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("nobody stops it");
+        timeout(PATIENCE, taking).await.expect("Redis is back").expect("no panic").expect("it is not stopped");
     }
     bench.take([schedule("after", 9, HOUR)]).await;
     assert_eq!((bench.state("two").await, bench.state("three").await), (Some(State::Pending), None));
 }
 
 #[tokio::test]
-async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_hides() {
+async fn a_schedule_too_large_is_a_dead_letter_beside_others_of_its_key() {
     let too_large = |offset| {
         let SourceEntry::Schedule(message) = schedule("key", offset, HOUR) else { unreachable!("it is one") };
         SourceEntry::Schedule(NewMessage { payload: vec![b'x'; 1001].into(), ..message })
@@ -311,7 +311,7 @@ async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_h
 }
 
 #[tokio::test]
-async fn a_delay_beyond_the_limit_makes_a_dead_letter_once_and_the_others_of_its_batch_are_taken() {
+async fn a_delay_beyond_the_limit_makes_one_dead_letter_and_the_rest_is_taken() {
     let limits = RouteLimits { delay: Some(Duration::from_mins(59)), ..RouteLimits::default() };
     let bench = Bench::start_limited(Some(REMEMBER), limits).await;
     let kept = |text: &str, due| SourceEntry::Schedule(message(id(text), due, OnConflict::Keep));
@@ -343,7 +343,7 @@ async fn without_a_memory_only_what_waits_is_known() {
 }
 
 #[tokio::test]
-async fn what_takes_several_calls_is_scheduled_whole_though_some_of_it_is_invalid() {
+async fn a_batch_of_several_calls_is_scheduled_whole_but_for_invalid_entries() {
     let bench = Bench::start(None).await;
     let keep = |n: usize| SourceEntry::Schedule(message(id(&format!("m{n}")), HOUR, OnConflict::Keep));
     let mut entries: Vec<_> = (0..2500).map(keep).collect();
@@ -365,7 +365,7 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     };
     bench.take([with("first")]).await;
     let leases = bench.claim().await;
-    // The answer to its schedule, and then its look at what is live, take a while.
+    // The answer to its schedule, and then its check of what is live, take a while.
     let proxy = Proxy::start(bench.redis.port());
     let slow = Arc::new(Queue::new(store(&proxy.redis_url(), None, RouteLimits::default()), &BTreeMap::new(), false));
     slow.stats(ROUTE).await.expect("it is connected");
@@ -377,6 +377,6 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let came = async { while !commands.next().await.expect("a command").contains("second") {} };
     timeout(PATIENCE, came).await.expect("it is scheduled, and its id is live");
     bench.settle(leases, &ClaimEnd::Ack).await;
-    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("nobody stops it");
+    timeout(PATIENCE, taking).await.expect("it is taken").expect("no panic").expect("it is not stopped");
     assert_eq!(bench.delivered().await, ["a"]);
 }

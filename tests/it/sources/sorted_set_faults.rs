@@ -11,11 +11,10 @@ use tokio::{
 use super::sorted_set::{World, configuration};
 use crate::{
     program::{alone, eventually},
-    support::{RedisServer, punctual::Punctual, receiver::wall_clock},
+    support::{RedisServer, punctual::Punctual, receiver::wall_clock, scale::rounds},
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const MEMBERS: usize = 10_000;
 const WORKERS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,8 +22,10 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     let _alone = alone().await;
     let mut world = World::start(&["--notify-keyspace-events", "Kz"], json!({ "poll": "100ms" })).await;
     let _other = Punctual::start(&configuration(&world.redis, &world.receiver, json!({}))).await;
+    // Five due in each millisecond: three thousand, too, keep all of them busy at once.
+    let members = rounds(3000, 10_000);
     let first = wall_clock() + 3000;
-    for from in (0..MEMBERS).step_by(500) {
+    for from in (0..members).step_by(500) {
         let mut pipe = redis::pipe();
         for n in from..from + 500 {
             #[expect(clippy::cast_precision_loss)]
@@ -37,7 +38,7 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
         workers.spawn(work(world.redis.connection().await));
     }
     let by_workers: Vec<String> = workers.join_all().await.into_iter().flatten().collect();
-    let ours = MEMBERS - by_workers.len();
+    let ours = members - by_workers.len();
     world.receiver.wait_for(ours, PATIENCE).await;
     world.client.drained("web", PATIENCE).await;
     let requests = world.receiver.requests();
@@ -48,20 +49,20 @@ async fn among_eight_workers_and_two_instances_every_member_is_had_once() {
     assert_eq!(requests.len(), ours);
     let mut all: BTreeSet<String> = by_workers.iter().cloned().collect();
     all.extend(requests.iter().map(|request| String::from_utf8(request.body.to_vec()).expect("text")));
-    assert_eq!((all.len(), world.count().await), (MEMBERS, 0), "each of them, and so none twice");
+    assert_eq!((all.len(), world.count().await), (members, 0), "each of them, and so none twice");
     assert!(ours > 0 && !by_workers.is_empty(), "there was a competition");
 }
 
-/// As people write it: look, then claim by ZREM, until nothing is left.
+/// As workers are commonly written: poll, then claim by ZREM, until nothing is left.
 async fn work(mut connection: redis::aio::MultiplexedConnection) -> Vec<String> {
     connection.set_response_timeout(PATIENCE);
     let mut had = Vec::new();
     loop {
         #[expect(clippy::cast_precision_loss)]
         let now = wall_clock() as f64 / 1000.0;
-        let mut look = redis::cmd("ZRANGEBYSCORE");
-        look.arg("delayed").arg("-inf").arg(now).arg("LIMIT").arg(0).arg(1);
-        let due: Vec<String> = look.query_async(&mut connection).await.expect("a sorted set");
+        let mut poll = redis::cmd("ZRANGEBYSCORE");
+        poll.arg("delayed").arg("-inf").arg(now).arg("LIMIT").arg(0).arg(1);
+        let due: Vec<String> = poll.query_async(&mut connection).await.expect("a sorted set");
         if let Some(member) = due.into_iter().next() {
             let removed: u64 =
                 redis::cmd("ZREM").arg("delayed").arg(&member).query_async(&mut connection).await.expect("it removes");
@@ -87,8 +88,8 @@ async fn while_the_route_is_paused_members_stay_and_can_be_cancelled() {
     }
     sleep(Duration::from_millis(500)).await;
     assert_eq!(world.count().await, 5);
-    let looks = looks(&world.commands(Duration::from_secs(3)).await);
-    assert!(looks <= 1, "{looks} looks in 3 s at what cannot leave");
+    let polls = polls(&world.commands(Duration::from_secs(3)).await);
+    assert!(polls <= 1, "{polls} polls in 3 s at what cannot leave");
     let removed: u64 = redis::cmd("ZREM").arg("delayed").arg("m0").query_async(&mut world.raw).await.unwrap();
     assert_eq!(removed, 1);
     assert_eq!(world.client.call("POST", "/v1/routes/web/resume", "").await.status, 204);
@@ -108,7 +109,7 @@ async fn while_the_endpoint_is_down_only_so_many_members_leave_their_set() {
         pipe.zadd("delayed", format!("m{n}"), 1).ignore();
     }
     pipe.exec_async(&mut world.raw).await.expect("written");
-    // Until what was in flight when it went away is back.
+    // Until what was in flight when it went down is back.
     let mut before = 0;
     let left = eventually("no more leave", PATIENCE, async || {
         sleep(Duration::from_secs(2)).await;
@@ -118,23 +119,22 @@ async fn while_the_endpoint_is_down_only_so_many_members_leave_their_set() {
     .await;
     // Two partitions, a thousand each, and some that were claimed before it was known to be down.
     assert!((1000..5000).contains(&left), "{left} are left");
-    let looks = looks(&world.commands(Duration::from_secs(3)).await);
-    assert!(looks <= 1, "{looks} looks in 3 s at what cannot leave");
+    let polls = polls(&world.commands(Duration::from_secs(3)).await);
+    assert!(polls <= 1, "{polls} polls in 3 s at what cannot leave");
     world.receiver.listen();
     world.receiver.wait_for(5000, PATIENCE).await;
     let stats = world.client.drained("web", PATIENCE).await;
     assert_eq!((stats["dead"].as_u64(), world.count().await), (Some(0), 0));
 }
 
-/// Calls that look at the set or take from it.
-fn looks(commands: &[String]) -> usize {
+/// Calls that read the set or take from it.
+fn polls(commands: &[String]) -> usize {
     commands.iter().filter(|line| line.contains("\"delayed\"")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_killed_and_one_that_is_full_lose_no_member() {
-    let _alone = alone().await;
-    // Synced each second, a killed server may forget what it had just been told: here it may not.
+    // Synced each second, a killed server may lose its latest writes: here it may not.
     let arguments = ["--appendfsync", "always", "--notify-keyspace-events", "Kz"];
     let mut world = World::start(&arguments, json!({ "poll": "100ms" })).await;
     let first = wall_clock() + 500;
@@ -173,7 +173,7 @@ async fn set_memory(world: &mut World, most: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_another_type_is_told_and_nothing_is_lost() {
+async fn a_key_of_another_type_is_reported_and_nothing_is_lost() {
     let redis = RedisServer::start().await;
     let receiver = crate::support::receiver::Receiver::start();
     let mut raw = redis.connection().await;

@@ -179,7 +179,7 @@ impl ApiServer {
         self.store.settle(&partition(route), &all([lease], &buried)).await.unwrap();
     }
 
-    /// Stops as on SIGTERM, and tells whether it was done within 5 s.
+    /// Stops as on SIGTERM. Returns whether it was done within 5 s.
     pub async fn stop(&mut self) -> bool {
         let _ = self.stop.take().expect("still serving").send(());
         timeout(Duration::from_secs(5), &mut self.serving).await.is_ok()

@@ -14,6 +14,7 @@ pub mod rabbitmq;
 mod raw_server;
 pub mod receiver;
 pub mod redis_server;
+pub mod scale;
 mod sending;
 mod servers;
 mod tests;

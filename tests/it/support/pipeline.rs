@@ -81,8 +81,8 @@ pub async fn drained(punctual: &Punctual, route: &str, patience: Duration) {
     }
 }
 
-/// That all of what `schedule` was told are there, whole, in time, and at their first attempt. Returns how many came
-/// again.
+/// Checks that all messages of `schedule` are there, whole, in time, and at their first attempt. Returns the number of
+/// duplicates.
 pub fn verify(arrived: &[Arrived], route: &str, first: u64, count: u64, spread: Duration) -> usize {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for message in arrived {

@@ -5,10 +5,10 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A port of 127.0.0.1 that stays ours while nobody listens on it.
+/// A port of 127.0.0.1 that stays reserved while nothing listens on it.
 ///
-/// A bound socket that never listens holds it: connecting is refused, no other process is given the port, and
-/// whoever sets `SO_REUSEADDR` (tokio, redis-server) may still listen on it, again and again.
+/// A bound socket that never listens holds it: connecting is refused, no other process is given the port, and a
+/// server that sets `SO_REUSEADDR` (tokio, redis-server) may still listen on it, again and again.
 pub struct Port {
     holder: TcpSocket,
 }

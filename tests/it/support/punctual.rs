@@ -24,8 +24,8 @@ use super::{
 const START: Duration = Duration::from_secs(20);
 /// Longest stop: the default `shutdown_timeout`, 10 s, and some more.
 const STOP: Duration = Duration::from_secs(20);
-/// Pause between two looks at /readyz.
-const LOOK: Duration = Duration::from_millis(10);
+/// Pause between two polls of /readyz.
+const POLL: Duration = Duration::from_millis(10);
 
 /// The real program: `punctual serve` on a port and in a directory of its own. Killed on drop, and an embedded
 /// Redis that outlived it is stopped.
@@ -124,7 +124,7 @@ impl Punctual {
             let ended = self.child.as_mut().expect("it runs").try_wait().expect("it can be waited for");
             assert!(ended.is_none(), "punctual ended, {}:\n{}", ended.unwrap(), self.log());
             assert!(Instant::now() < deadline, "punctual was not ready within {START:?}:\n{}", self.log());
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 

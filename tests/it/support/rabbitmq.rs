@@ -29,8 +29,8 @@ use super::{Authority, port::Port, servers};
 const START: Duration = Duration::from_secs(90);
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Pause between two looks at a node that starts.
-const LOOK: Duration = Duration::from_millis(50);
+/// Pause between two polls of a node that starts.
+const POLL: Duration = Duration::from_millis(50);
 
 pub struct RabbitMq {
     directory: PathBuf,
@@ -56,6 +56,12 @@ impl RabbitMq {
     pub async fn shared() -> &'static Self {
         static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
         NODE.get_or_init(Self::start).await
+    }
+
+    /// One for all tests of messages that are larger than what it takes, 10,000 bytes.
+    pub async fn small() -> &'static Self {
+        static NODE: OnceCell<RabbitMq> = OnceCell::const_new();
+        NODE.get_or_init(|| Self::start_with("max_message_size = 10000\n")).await
     }
 
     /// One for the tests that stop it or raise its alarms, one after the other; each leaves it running and calm.
@@ -146,15 +152,15 @@ impl RabbitMq {
         all
     }
 
-    /// How many messages are ready in a queue; `None` while the broker does not say.
+    /// How many messages are ready in a queue; `None` while the broker does not answer.
     pub async fn depth(&self, queue: &str) -> Option<u32> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let looking = async {
+        let asking = async {
             let connection = self.connect().await.ok()?;
             let channel = connection.create_channel().await.ok()?;
             Some(channel.queue_declare(queue.into(), options, FieldTable::default()).await.ok()?.message_count())
         };
-        timeout(ANSWER, looking).await.ok()?
+        timeout(ANSWER, asking).await.ok()?
     }
 
     /// `rabbitmqctl` with these words: what it printed. Fails when it does.
@@ -176,8 +182,8 @@ impl RabbitMq {
     }
 
     async fn system_call(&self, function: &str, queue: &str) {
-        let look = format!("rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>))");
-        self.ctl(&["eval", &format!("{{ok, Q}} = {look}, sys:{function}(amqqueue:get_pid(Q)).")]).await;
+        let lookup = format!("rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{queue}\">>))");
+        self.ctl(&["eval", &format!("{{ok, Q}} = {lookup}, sys:{function}(amqqueue:get_pid(Q)).")]).await;
     }
 
     /// Major and minor.
@@ -187,7 +193,7 @@ impl RabbitMq {
         (parts.next().expect("a major version"), parts.next().expect("a minor version"))
     }
 
-    /// Of consumers from now on, looked after twice a second.
+    /// Of consumers from now on, checked twice a second.
     pub async fn set_consumer_timeout(&self, millis: u32) {
         for (name, millis) in [("channel_tick_interval", 500), ("consumer_timeout", millis)] {
             self.ctl(&["eval", &format!("application:set_env(rabbit, {name}, {millis}).")]).await;
@@ -202,7 +208,7 @@ impl RabbitMq {
         let deadline = Instant::now() + START;
         while node.try_wait().expect("it can be waited for").is_none() {
             assert!(Instant::now() < deadline, "RabbitMQ did not stop within {START:?}");
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 
@@ -234,7 +240,7 @@ impl RabbitMq {
         while !matches!(timeout(ANSWER, self.connect()).await, Ok(Ok(_))) {
             let log = || fs::read_to_string(self.directory.join("node.log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "RabbitMQ did not answer within {START:?}: {}", log());
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 

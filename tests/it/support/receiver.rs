@@ -31,6 +31,8 @@ pub enum Behaviour {
     Delay(Duration),
     /// No answer until the behaviour changes; then the new one's.
     Hang,
+    /// To first attempts no answer until the behaviour changes; 200 to later ones.
+    HangFirst,
 }
 
 /// One request, as it came.
@@ -67,7 +69,7 @@ impl Request {
     }
 }
 
-/// An HTTP endpoint that records every request, and misbehaves as told.
+/// An HTTP endpoint that records every request, and misbehaves on demand.
 ///
 /// It runs on a thread of its own, so that a busy test does not make it late.
 pub struct Receiver {
@@ -144,7 +146,7 @@ impl Receiver {
         let deadline = Instant::now() + patience;
         loop {
             let mut arrived = pin!(self.shared.arrived.notified());
-            // Before the look, or an arrival between look and wait would go unnoticed.
+            // Before the check, or an arrival between check and wait would go unnoticed.
             arrived.as_mut().enable();
             if self.count() >= count {
                 return self.requests();
@@ -163,11 +165,17 @@ impl Drop for Receiver {
 
 async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let echo = format!("{headers:?} {}", String::from_utf8_lossy(&body));
+    let is_first = headers.get("punctual-attempt").is_some_and(|attempt| attempt == "1");
     let request = Request { path: uri.to_string(), headers, body, arrived: wall_clock() };
     shared.requests.lock().expect("no panic under this lock").push(request);
     shared.arrived.notify_waiters();
     let mut behaviours = shared.behaviour.subscribe();
-    let settled = behaviours.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|behaviour| *behaviour);
+    let answers = |behaviour: &Behaviour| match behaviour {
+        Behaviour::Hang => false,
+        Behaviour::HangFirst => !is_first,
+        _ => true,
+    };
+    let settled = behaviours.wait_for(answers).await.map(|behaviour| *behaviour);
     match settled.expect("the sender is in `shared`") {
         Behaviour::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
         Behaviour::Echo(status) => (StatusCode::from_u16(status).expect("a status"), echo).into_response(),
@@ -178,6 +186,7 @@ async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap
             sleep(delay).await;
             StatusCode::OK.into_response()
         }
+        Behaviour::HangFirst => StatusCode::OK.into_response(),
         Behaviour::Hang => unreachable!("waited for another"),
     }
 }

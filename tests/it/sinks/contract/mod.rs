@@ -25,7 +25,7 @@ trait Destination: Send + Sync {
     fn port(&self) -> u16;
     /// All that has arrived, in any order.
     async fn arrived(&self) -> Vec<Arrived>;
-    /// Lets go of the messages whose id begins with `slow`, which the server has held back until now; `false`
+    /// Releases the messages whose id begins with `slow`, which the server has held back until now; `false`
     /// when it cannot hold back a single message.
     fn release_slow(&self) -> bool;
 }
@@ -91,7 +91,7 @@ async fn a_confirmed_batch_has_arrived_byte_for_byte_with_its_headers() {
 }
 
 #[tokio::test]
-async fn nothing_arrives_from_a_check_and_it_tells_a_good_destination_from_none() {
+async fn a_check_sends_nothing_and_distinguishes_a_destination_from_none() {
     for destination in destinations().await {
         let name = destination.name();
         destination.sink(destination.port(), TIMEOUT).check().await.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -141,7 +141,7 @@ async fn a_destination_that_refuses_connections_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_destination_that_takes_no_connection_is_unavailable_within_the_timeout() {
+async fn a_sink_that_takes_no_connection_is_unavailable_within_the_timeout() {
     let full = FullServer::start().await;
     for destination in destinations().await {
         let sink = destination.sink(full.port, Duration::from_millis(500));

@@ -54,7 +54,7 @@ async fn interim_replies_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_rejected_and_nobody_goes_there() {
+async fn a_redirect_is_rejected_and_not_followed() {
     let target = RawServer::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
     let local = format!("http://127.0.0.1:{}/", target.port());
     for location in [local.as_str(), "http://169.254.169.254/latest/meta-data/"] {
@@ -90,7 +90,7 @@ async fn retry_after_is_understood_or_ignored() {
 }
 
 #[tokio::test]
-async fn nothing_that_an_endpoint_says_beside_its_status_is_kept() {
+async fn nothing_of_a_reply_but_its_status_is_kept() {
     // "cGF5bG9hZA==" is the payload in base64: an echo need not be a copy.
     for said in ["payload", "you sent: pay", "cGF5bG9hZA==", "Authorization: hidden", "no such customer"] {
         for status in ["400", "500", "503"] {

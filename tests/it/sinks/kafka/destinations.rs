@@ -50,7 +50,7 @@ async fn each_record_goes_where_it_names_and_one_that_may_not_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_there_fails_its_own_records_only_and_does_not_delay_the_others() {
+async fn a_missing_topic_fails_its_own_records_only_and_delays_no_others() {
     let Some(broker) = kafka::shared().await else { return };
     let prefix = kafka::topic_name();
     kafka::create_topic(&broker, &format!("{prefix}.there"), 1, &[]).await;
@@ -104,7 +104,7 @@ async fn more_topics_than_a_producer_keeps_are_all_reached() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_is_unavailable_whatever_a_message_names() {
+async fn a_broker_that_is_down_is_unavailable_whatever_a_message_names() {
     let port = crate::support::port::Port::reserve();
     let sink = varying(&port.address().to_string(), "{key}", Duration::from_secs(3), &["**"]);
     let outcomes = send(&sink, vec![message("1", "a"), message("2", "b")]).await;

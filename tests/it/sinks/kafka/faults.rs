@@ -1,4 +1,4 @@
-//! Brokers and topics that go away and come back.
+//! Brokers and topics that go down and come back.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::support::{
     send, send_one,
 };
 
-/// Of a sink whose broker is away.
+/// Of a sink whose broker is down.
 const SHORT: Duration = Duration::from_secs(3);
 /// A broker on a busy machine, and a topic that was created, are found after seconds.
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ fn counts(records: &[Record]) -> BTreeMap<&str, usize> {
 }
 
 #[tokio::test]
-async fn a_missing_topic_is_unavailable_until_it_is_created_and_stops_no_other_sink() {
+async fn a_missing_topic_is_unavailable_until_created_and_stops_no_other_sink() {
     let Some(topic) = Topic::missing().await else { return };
     let (missing, other) = (topic.sink(SHORT, &[]), Topic::create(1, &[]).await.expect("a broker"));
     let other = other.sink(TIMEOUT, &[]);

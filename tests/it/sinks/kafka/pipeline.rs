@@ -15,22 +15,25 @@ use crate::{
         pipeline::{Arrived, drained, percentiles, schedule, served_all_the_while, verify},
         punctual::Punctual,
         receiver::{Receiver, wall_clock},
+        scale::{rounds, seconds},
     },
 };
 
-/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+/// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99_MILLIS: u64 = 1000;
+/// The most messages of a route that may be in flight, by default.
+const IN_FLIGHT: usize = 1000;
 /// After the last is due.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn pipeline(redis: &RedisServer, broker: &str, topic: &str, other: &str) -> Punctual {
+async fn pipeline(redis: &RedisServer, broker: &str, topic: &str, other: &str, in_flight: usize) -> Punctual {
     let configuration = json!({
         "redis": { "url": redis.url() },
         "sinks": {
             "orders": { "type": "kafka", "brokers": [broker], "topic": topic, "timeout": "4s" },
             "hook": { "type": "http", "url": other },
         },
-        "routes": { "orders": { "sink": "orders" }, "other": { "sink": "hook" } },
+        "routes": { "orders": { "sink": "orders", "max_in_flight": in_flight }, "other": { "sink": "hook" } },
     });
     Punctual::start(&configuration.to_string()).await
 }
@@ -58,26 +61,27 @@ async fn all_arrived(broker: &str, topic: &str) -> Vec<Arrived> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_messages_arrive_once_on_time_and_complete_and_kafkas_own_consumer_counts_them() {
-    const COUNT: u64 = 10_000;
-    const SPREAD: Duration = Duration::from_secs(10);
+async fn messages_arrive_once_on_time_and_complete_as_kafkas_consumer_counts() {
+    // At one rate, and more than a route has in flight.
+    let (count, spread) = rounds((3000, 3), (10_000, 10));
+    let spread = Duration::from_secs(spread);
     let _alone = alone().await;
     // The broker's time, when it has the record.
     let Some(topic) = Topic::create(3, &[("message.timestamp.type", "LogAppendTime")]).await else { return };
     let (redis, other) = (RedisServer::start().await, Receiver::start());
-    let punctual = pipeline(&redis, &topic.broker, &topic.name, &other.url()).await;
-    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
-    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    let punctual = pipeline(&redis, &topic.broker, &topic.name, &other.url(), IN_FLIGHT).await;
+    let first = schedule(&punctual, "orders", count, spread).await;
+    drained(&punctual, "orders", spread + PATIENCE).await;
 
     let arrived = all_arrived(&topic.broker, &topic.name).await;
-    assert_eq!(verify(&arrived, "orders", first, COUNT, SPREAD), 0, "each once");
+    assert_eq!(verify(&arrived, "orders", first, count, spread), 0, "each once");
     let (p50, p99) = percentiles(arrived.iter().map(Arrived::lateness));
-    println!("kafka: 10,000 messages, lateness p50 {p50} ms, p99 {p99} ms");
+    println!("kafka: {count} messages, lateness p50 {p50} ms, p99 {p99} ms");
     assert!(p99 < LATENESS_P99_MILLIS, "{p99} ms");
     if kafka::installed() {
-        let told = count_by_console_consumer(&topic.broker, &topic.name).await;
-        println!("kafka: its console consumer says: {told}");
-        assert!(told.contains("Processed a total of 10000 messages"), "{told}");
+        let counted = count_by_console_consumer(&topic.broker, &topic.name).await;
+        println!("kafka: its console consumer says: {counted}");
+        assert!(counted.contains(&format!("Processed a total of {count} messages")), "{counted}");
     }
 }
 
@@ -90,28 +94,26 @@ async fn count_by_console_consumer(broker: &str, topic: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_and_no_other_route() {
-    const COUNT: u64 = 10_000;
-    const SPREAD: Duration = Duration::from_secs(40);
+async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     /// After the first is due.
     const STOPPED_AFTER_MILLIS: u64 = 3000;
-    const AWAY: Duration = Duration::from_secs(30);
-    /// So many may be on their way when it goes: the route's `max_in_flight`.
-    const IN_FLIGHT: usize = 1000;
+    // At one rate. The plain outage, too, lasts longer than the sink's timeout and the default backoff.
+    let (count, spread, in_flight) = rounds((3000, 12, 500), (10_000, 40, IN_FLIGHT));
+    let (spread, outage) = (Duration::from_secs(spread), seconds(6, 30));
     let Some(mut broker) = Broker::start().await else { return };
     kafka::create_topic(&broker.address(), "t", 3, &[]).await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
-    let punctual = pipeline(&redis, &broker.address(), "t", &other.url()).await;
-    schedule(&punctual, "other", COUNT, SPREAD).await;
-    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    let punctual = pipeline(&redis, &broker.address(), "t", &other.url(), in_flight).await;
+    schedule(&punctual, "other", count, spread).await;
+    let first = schedule(&punctual, "orders", count, spread).await;
     sleep(Duration::from_millis((first + STOPPED_AFTER_MILLIS).saturating_sub(wall_clock()))).await;
-    let away = wall_clock();
+    let down = wall_clock();
     broker.stop().await;
-    sleep(AWAY).await;
+    sleep(outage).await;
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
     let address = broker.address();
-    let before = eventually("it tells how many", PATIENCE, async || kafka::count(&address, "t").await).await;
+    let before = eventually("the count is known", PATIENCE, async || kafka::count(&address, "t").await).await;
     eventually("it delivers again", PATIENCE, async || {
         kafka::count(&address, "t").await.filter(|count| *count > before)
     })
@@ -119,13 +121,13 @@ async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_a
     broker.kill();
     let back = wall_clock();
     broker.restart().await;
-    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    drained(&punctual, "orders", spread + PATIENCE).await;
     drained(&punctual, "other", PATIENCE).await;
 
     let arrived = all_arrived(&broker.address(), "t").await;
-    let duplicates = verify(&arrived, "orders", first, COUNT, SPREAD);
-    println!("kafka: {before} of {COUNT} before it was back from 30 s, killed then: {duplicates} duplicates");
-    assert!(duplicates <= 2 * IN_FLIGHT, "{duplicates} duplicates");
-    let (meanwhile, calm) = served_all_the_while(&other.requests(), COUNT, away..back);
-    println!("kafka: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was away, else {calm:?} ms");
+    let duplicates = verify(&arrived, "orders", first, count, spread);
+    println!("kafka: {before} of {count} before it was back from {outage:?}, killed then: {duplicates} duplicates");
+    assert!(duplicates <= 2 * in_flight, "{duplicates} duplicates");
+    let (meanwhile, calm) = served_all_the_while(&other.requests(), count, down..back);
+    println!("kafka: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was down, else {calm:?} ms");
 }

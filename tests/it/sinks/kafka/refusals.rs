@@ -32,13 +32,13 @@ async fn only_one_is_rejected(topic: &Topic, size: usize, odd: Delivery) {
 }
 
 #[tokio::test]
-async fn a_record_that_is_too_large_for_the_topic_is_rejected_and_its_neighbours_arrive() {
+async fn a_record_too_large_for_the_topic_is_rejected_and_the_others_arrive() {
     let Some(topic) = Topic::create(1, &[("max.message.bytes", "20000")]).await else { return };
     only_one_is_rejected(&topic, 1000, delivery("odd", vec![b'x'; 30_000])).await;
 }
 
 #[tokio::test]
-async fn a_record_without_a_key_is_rejected_by_a_compacted_topic_and_its_neighbours_arrive() {
+async fn a_compacted_topic_rejects_a_record_without_a_key_and_no_other() {
     let Some(topic) = Topic::create(1, &[("cleanup.policy", "compact")]).await else { return };
     let mut odd = delivery("odd", "x");
     odd.metadata.key = None;

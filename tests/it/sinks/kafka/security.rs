@@ -89,7 +89,7 @@ fn sink(config: &KafkaSinkConfig) -> KafkaSink {
 }
 
 #[tokio::test]
-async fn certificates_and_passwords_open_what_they_should_and_whatever_is_wrong_is_unavailable() {
+async fn certificates_and_passwords_are_used_and_wrong_ones_are_unavailable() {
     let Some(secured) = Secured::start().await else { return };
     let (ours, other) = (&secured.authority, Authority::new());
     let (tls, sasl, sasl_tls) = (config(&secured.tls), config(&secured.sasl), config(&secured.sasl_tls));
@@ -134,7 +134,7 @@ async fn certificates_and_passwords_open_what_they_should_and_whatever_is_wrong_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_program_delivers_with_certificates_and_with_a_password_and_check_connect_says_what_is_wrong() {
+async fn the_program_delivers_over_tls_and_sasl_and_check_reports_errors() {
     let Some(secured) = Secured::start().await else { return };
     let file = |name| secured.authority.file(name).display().to_string();
     let (tls, sasl) = (format!("localhost:{}", secured.tls.number()), format!("localhost:{}", secured.sasl.number()));

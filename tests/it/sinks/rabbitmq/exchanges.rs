@@ -7,7 +7,7 @@ use super::{ids, messages, sink, unconfirmed};
 use crate::support::{RabbitMq, send};
 
 #[tokio::test]
-async fn a_missing_exchange_is_unavailable_until_somebody_declares_it() {
+async fn a_missing_exchange_is_unavailable_until_it_is_declared() {
     let server = RabbitMq::shared().await;
     let sink = sink(&server.config("later"));
     for outcome in send(&sink, messages("m", 3, "k")).await {

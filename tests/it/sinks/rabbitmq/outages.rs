@@ -15,7 +15,7 @@ use crate::support::{
 /// Longest time until a sink delivers again, once it could.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// The same after a silence, on a connection that nothing tells of it: it is asked, and cut when it does not answer.
+/// The same after a silence, on a connection that gets no notice of it: it is probed, and cut when it does not answer.
 const SILENCE_RECOVERY: Duration = Duration::from_secs(12);
 
 /// Sends again and again, as the scheduler's probes do, until nothing is left.
@@ -42,7 +42,7 @@ async fn a_memory_alarm_is_unavailable_without_a_hang_and_goes_on_afterwards() {
     let sink = sink(&config);
     assert_eq!(send(&sink, messages("before", 10, "k")).await, vec![Outcome::Confirmed; 10]);
     server.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]).await;
-    // The alarm is raised when the broker next looks at its memory; then the first batch hears of it by sending.
+    // The alarm is raised when the broker next checks its memory; the first batch notices it by sending.
     let mut blocked = vec![];
     let alarmed = async {
         while blocked.is_empty() {
@@ -89,7 +89,7 @@ async fn a_blocked_connection_can_be_closed() {
 }
 
 #[tokio::test]
-async fn a_broker_that_falls_silent_is_unavailable_within_the_timeout_and_delivers_once_it_answers() {
+async fn a_broker_that_hangs_is_unavailable_in_time_and_delivers_afterwards() {
     let server = RabbitMq::shared().await;
     server.declare("silent", "k").await;
     let proxy = Proxy::start(server.port());
@@ -156,7 +156,7 @@ async fn a_broker_killed_and_restarted_in_the_middle_of_2000_loses_none() {
     assert!(waiting.len() >= 800, "what follows the kill is unavailable: {}", waiting.len());
     let started = Instant::now();
     assert_eq!(send_one(&sink).await.failure_kind(), Some("unavailable"));
-    assert!(started.elapsed() < Duration::from_secs(1), "a broker that is known to be away is not waited for");
+    assert!(started.elapsed() < Duration::from_secs(1), "a broker that is known to be down is not waited for");
     server.restart().await;
     send_until_confirmed(&sink, waiting).await;
     sink.close().await;

@@ -23,17 +23,20 @@ use crate::{
         punctual::Punctual,
         rabbitmq::durable,
         receiver::{Receiver, wall_clock},
+        scale::{rounds, seconds},
     },
 };
 
-/// A debug build keeps this beside all the other tests; the printed number is the one to look at.
+/// A debug build keeps this beside all the other tests; the printed number is the one that counts.
 const LATENESS_P99_MILLIS: u64 = 1000;
+/// The most messages of a route that may be in flight, by default.
+const IN_FLIGHT: usize = 1000;
 /// After the last is due.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Without another message the consumer takes it for the end.
 const SILENCE: Duration = Duration::from_secs(3);
 
-async fn pipeline(redis: &RedisServer, broker: &RabbitMq, exchange: &str, other: &str) -> Punctual {
+async fn pipeline(redis: &RedisServer, broker: &RabbitMq, exchange: &str, other: &str, in_flight: usize) -> Punctual {
     let url = format!("amqp://127.0.0.1:{}/%2f", broker.port());
     let configuration = json!({
         "redis": { "url": redis.url() },
@@ -41,7 +44,7 @@ async fn pipeline(redis: &RedisServer, broker: &RabbitMq, exchange: &str, other:
             "orders": { "type": "rabbitmq", "url": url, "exchange": exchange, "timeout": "4s" },
             "hook": { "type": "http", "url": other },
         },
-        "routes": { "orders": { "sink": "orders" }, "other": { "sink": "hook" } },
+        "routes": { "orders": { "sink": "orders", "max_in_flight": in_flight }, "other": { "sink": "hook" } },
     });
     Punctual::start(&configuration.to_string()).await
 }
@@ -59,7 +62,7 @@ async fn declare(broker: &RabbitMq, name: &str) {
 }
 
 /// Takes what comes to the queue until nothing more has come for `SILENCE` after there were `count`.
-async fn consume(broker: &RabbitMq, queue: &str, count: usize) -> JoinHandle<Vec<Arrived>> {
+async fn consume(broker: &RabbitMq, queue: &str, count: u64) -> JoinHandle<Vec<Arrived>> {
     let connection = broker.connection().await;
     let channel = connection.create_channel().await.expect("a channel");
     let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
@@ -68,7 +71,7 @@ async fn consume(broker: &RabbitMq, queue: &str, count: usize) -> JoinHandle<Vec
     tokio::spawn(async move {
         let mut all = Vec::new();
         loop {
-            let patience = if all.len() < count { 2 * PATIENCE } else { SILENCE };
+            let patience = if (all.len() as u64) < count { 2 * PATIENCE } else { SILENCE };
             let Ok(next) = timeout(patience, messages.next()).await else { break };
             let (at, message) = (wall_clock(), next.expect("it goes on").expect("a message"));
             all.push(arrived(at, message.routing_key.as_str(), &message.properties, message.data));
@@ -107,60 +110,59 @@ fn arrived(at: u64, key: &str, properties: &BasicProperties, payload: Vec<u8>) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_messages_arrive_once_on_time_and_complete() {
-    const COUNT: u64 = 10_000;
-    const SPREAD: Duration = Duration::from_secs(10);
+async fn messages_arrive_once_on_time_and_complete() {
+    // At one rate, and more than a route has in flight.
+    let (count, spread) = rounds((3000, 3), (10_000, 10));
+    let spread = Duration::from_secs(spread);
     let _alone = alone().await;
     let broker = RabbitMq::shared().await;
     declare(broker, "ten-thousand").await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
-    let punctual = pipeline(&redis, broker, "ten-thousand", &other.url()).await;
-    let consuming = consume(broker, "ten-thousand", 10_000).await;
-    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
-    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    let punctual = pipeline(&redis, broker, "ten-thousand", &other.url(), IN_FLIGHT).await;
+    let consuming = consume(broker, "ten-thousand", count).await;
+    let first = schedule(&punctual, "orders", count, spread).await;
+    drained(&punctual, "orders", spread + PATIENCE).await;
     let arrived = consuming.await.expect("it reads");
-    assert_eq!(verify(&arrived, "orders", first, COUNT, SPREAD), 0, "each once");
+    assert_eq!(verify(&arrived, "orders", first, count, spread), 0, "each once");
     let (p50, p99) = percentiles(arrived.iter().map(Arrived::lateness));
-    println!("rabbitmq: 10,000 messages, lateness p50 {p50} ms, p99 {p99} ms");
+    println!("rabbitmq: {count} messages, lateness p50 {p50} ms, p99 {p99} ms");
     assert!(p99 < LATENESS_P99_MILLIS, "{p99} ms");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_stopped_for_30_s_and_then_killed_costs_no_message_no_attempt_and_no_other_route() {
-    const COUNT: u64 = 10_000;
-    const SPREAD: Duration = Duration::from_secs(40);
+async fn a_broker_stopped_and_then_killed_costs_no_message_and_no_attempt() {
     /// After the first is due.
     const STOPPED_AFTER_MILLIS: u64 = 3000;
-    const AWAY: Duration = Duration::from_secs(30);
-    /// So many may be on their way when it goes: the route's `max_in_flight`.
-    const IN_FLIGHT: usize = 1000;
+    // At one rate. The plain outage, too, lasts longer than the sink's timeout and the default backoff.
+    let (count, spread, in_flight) = rounds((3000, 12, 500), (10_000, 40, IN_FLIGHT));
+    let (spread, outage) = (Duration::from_secs(spread), seconds(6, 30));
     let mut broker = RabbitMq::start().await;
     declare(&broker, "outage").await;
     let (redis, other) = (RedisServer::start().await, Receiver::start());
-    let punctual = pipeline(&redis, &broker, "outage", &other.url()).await;
-    schedule(&punctual, "other", COUNT, SPREAD).await;
-    let first = schedule(&punctual, "orders", COUNT, SPREAD).await;
+    let punctual = pipeline(&redis, &broker, "outage", &other.url(), in_flight).await;
+    schedule(&punctual, "other", count, spread).await;
+    let first = schedule(&punctual, "orders", count, spread).await;
     sleep(Duration::from_millis((first + STOPPED_AFTER_MILLIS).saturating_sub(wall_clock()))).await;
-    let away = wall_clock();
+    let down = wall_clock();
     broker.stop().await;
-    sleep(AWAY).await;
+    sleep(outage).await;
     broker.restart().await;
     // Once some of the backlog has arrived, and before all of it.
-    let before = eventually("it tells how many", PATIENCE, async || broker.depth("outage").await).await;
+    let before = eventually("the depth is known", PATIENCE, async || broker.depth("outage").await).await;
     eventually("it delivers again", PATIENCE, async || broker.depth("outage").await.filter(|count| *count > before))
         .await;
     broker.kill();
     let back = wall_clock();
     broker.restart().await;
-    drained(&punctual, "orders", SPREAD + PATIENCE).await;
+    drained(&punctual, "orders", spread + PATIENCE).await;
     drained(&punctual, "other", PATIENCE).await;
 
-    let arrived = consume(&broker, "outage", 10_000).await.await.expect("it reads");
-    let duplicates = verify(&arrived, "orders", first, COUNT, SPREAD);
-    println!("rabbitmq: {before} of {COUNT} before it was back from 30 s, killed then: {duplicates} duplicates");
-    assert!(duplicates <= 2 * IN_FLIGHT, "{duplicates} duplicates");
-    let (meanwhile, calm) = served_all_the_while(&other.requests(), COUNT, away..back);
+    let arrived = consume(&broker, "outage", count).await.await.expect("it reads");
+    let duplicates = verify(&arrived, "orders", first, count, spread);
+    println!("rabbitmq: {before} of {count} before it was back from {outage:?}, killed then: {duplicates} duplicates");
+    assert!(duplicates <= 2 * in_flight, "{duplicates} duplicates");
+    let (meanwhile, calm) = served_all_the_while(&other.requests(), count, down..back);
     println!(
-        "rabbitmq: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was away, else {calm:?} ms"
+        "rabbitmq: lateness of the other route, p50 and p99: {meanwhile:?} ms while it was down, else {calm:?} ms"
     );
 }

@@ -106,7 +106,7 @@ async fn properties_set_through_produce_lua_are_checked_and_survive() {
 }
 
 #[tokio::test]
-async fn check_connect_tells_whether_broker_and_exchange_are_there_and_no_payload_is_logged() {
+async fn check_connect_reports_broker_and_exchange_and_logs_no_payload() {
     let server = RabbitMq::shared().await;
     server.declare_exchange("checked").await;
     let mut punctual = Punctual::start(&configuration(server, "checked")).await;

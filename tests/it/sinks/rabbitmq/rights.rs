@@ -4,7 +4,7 @@ use crate::support::{RabbitMq, command::Workplace};
 
 /// RabbitMQ answers a passive declare for any user before 4.3, and the default exchange cannot be declared at all.
 #[tokio::test]
-async fn check_tells_whether_the_user_may_write_to_the_exchange_and_publishes_nothing() {
+async fn check_reports_missing_write_permission_and_publishes_nothing() {
     let server = RabbitMq::shared().await;
     server.declare("writable", "").await;
     for (user, write) in [("mute", "^$"), ("writer", "^(writable|amq\\.default)$")] {

@@ -25,7 +25,7 @@ const MESSAGES: usize = 10_000;
 const BATCHES: usize = 10;
 
 #[tokio::test]
-async fn not_one_of_5000_unroutable_among_10000_is_confirmed_and_each_routable_one_arrives_once() {
+async fn no_unroutable_message_of_many_is_confirmed_and_the_others_arrive_once() {
     let server = RabbitMq::shared().await;
     server.declare_exchange("mixed").await;
     let transient = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::default() };
@@ -101,7 +101,7 @@ async fn naive_round(server: &RabbitMq) -> usize {
 
 /// Where returned messages come without our headers.
 #[tokio::test]
-async fn after_a_return_that_names_no_message_none_of_its_channel_counts_as_delivered() {
+async fn after_a_return_without_an_id_nothing_of_its_channel_is_delivered() {
     let server = RabbitMq::shared().await;
     server.declare("disguised", "k").await;
     let mut batch = messages("routable", 5, "k");

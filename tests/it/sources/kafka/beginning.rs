@@ -19,7 +19,7 @@ async fn skipped(punctual: &Punctual) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn latest_means_the_first_start_of_a_group_and_nothing_that_comes_later_is_left_out() {
+async fn latest_means_the_first_start_of_a_group_and_skips_nothing_later() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 2, &[]).await;
@@ -54,7 +54,7 @@ async fn a_topic_that_is_created_later_is_read_from_its_first_record() {
         let error = status(&punctual).await["last_error"].to_string();
         error.contains("nknown topic")
     };
-    until("it is told that the topic is missing", missing).await;
+    until("the missing topic is reported", missing).await;
     // It finds the topic only when there is something in it.
     punctual.suspend();
     kafka::create_topic(&broker, &topic, 2, &[]).await;
@@ -85,7 +85,7 @@ async fn after_an_outage_beyond_retention_what_is_left_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_group_finds_too_long_overdue_is_skipped_and_what_comes_later_is_not() {
+async fn a_group_skips_what_is_too_long_overdue_and_nothing_later() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 1, &[]).await;
@@ -122,7 +122,7 @@ async fn a_first_read_goes_on_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_a_group_begins_is_decided_for_all_partitions_whoever_has_them() {
+async fn where_a_group_begins_is_decided_for_all_partitions_of_all_members() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 4, &[]).await;

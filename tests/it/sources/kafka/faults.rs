@@ -25,7 +25,7 @@ async fn all_arrive(redis: &RedisServer, punctual: &Punctual, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_that_was_delivered() {
+async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_delivered() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -49,7 +49,7 @@ async fn a_kill_during_ingest_loses_nothing_and_repeats_nothing_that_was_deliver
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
+async fn while_redis_is_down_nothing_is_lost_and_the_group_keeps_its_member() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -59,8 +59,8 @@ async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
     until("some are taken", async || status(&punctual).await["state"] == "running").await;
     redis.kill();
     produce(&broker, &topic, (1000..6000).map(|n| delayed(n, "1s"))).await;
-    until("it is told", async || status(&punctual).await["state"] == "failing").await;
-    // Some ticks with a full backlog, so that partitions are paused. Nothing tells of that.
+    until("it is reported", async || status(&punctual).await["state"] == "failing").await;
+    // Some ticks with a full backlog, so that partitions are paused. Nothing announces that.
     sleep(Duration::from_secs(4)).await;
     redis.restart().await;
     all_arrive(&redis, &punctual, 6000).await;
@@ -69,7 +69,7 @@ async fn while_redis_is_away_nothing_is_lost_and_the_group_keeps_its_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
+async fn a_rebalance_while_redis_is_down_does_not_end_the_reading() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -79,10 +79,10 @@ async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
     until("they are taken", async || status(&punctual).await["depth"] == 0).await;
     redis.kill();
     produce(&broker, &topic, (100..6000).map(|n| delayed(n, "1s"))).await;
-    until("it is told", async || status(&punctual).await["state"] == "failing").await;
-    // Some ticks with a full backlog, so that partitions are paused. Nothing tells of that.
+    until("it is reported", async || status(&punctual).await["state"] == "failing").await;
+    // Some ticks with a full backlog, so that partitions are paused. Nothing announces that.
     sleep(Duration::from_secs(4)).await;
-    until("it can be told what waits", async || status(&punctual).await["depth"] == 5900).await;
+    until("the depth is reported", async || status(&punctual).await["depth"] == 5900).await;
     kafka::Member::join(&broker, &topic, &topic).await.leave().await;
     until("it has them all again", async || punctual.log().matches("partitions were assigned").count() >= 3).await;
     redis.restart().await;
@@ -91,7 +91,7 @@ async fn a_rebalance_while_redis_is_away_does_not_end_the_reading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_on_its_way_when_partitions_are_given_up_lands_and_is_committed_first() {
+async fn a_batch_in_flight_lands_and_is_committed_before_partitions_are_revoked() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -111,7 +111,7 @@ async fn what_is_on_its_way_when_partitions_are_given_up_lands_and_is_committed_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_is_missing_is_told_until_it_is_there() {
+async fn a_missing_topic_is_reported_until_it_is_created() {
     let Some(broker) = kafka::shared().await else { return };
     let (topic, missing) = (kafka::topic_name(), kafka::topic_name());
     kafka::create_topic(&broker, &topic, 1, &[]).await;
@@ -121,14 +121,14 @@ async fn a_topic_that_is_missing_is_told_until_it_is_there() {
     source["topics"] = vec![topic.clone(), missing.clone()].into();
     source["options"]["topic.metadata.refresh.interval.ms"] = 500.into();
     let punctual = Punctual::start(&configuration.to_string()).await;
-    let is_told = |status: &Value| {
+    let is_reported = |status: &Value| {
         status["state"] == "failing"
             && status["last_error"].as_str().is_some_and(|error| error.contains("nknown topic"))
     };
-    until("it is told", async || is_told(&status(&punctual).await)).await;
+    until("it is reported", async || is_reported(&status(&punctual).await)).await;
     produce(&broker, &topic, [delayed(0, "1ms")]).await;
     all_arrive(&redis, &punctual, 1).await;
-    assert!(is_told(&status(&punctual).await), "a record of the other topic changes nothing");
+    assert!(is_reported(&status(&punctual).await), "a record of the other topic changes nothing");
     kafka::create_topic(&broker, &missing, 1, &[]).await;
     until("it is there", async || status(&punctual).await["state"] == "running").await;
 }
@@ -172,7 +172,7 @@ async fn a_broker_that_is_killed_is_waited_for() {
     produce(&broker.address(), "t", (0..1000).map(|n| delayed(n, "1s"))).await;
     all_arrive(&redis, &punctual, 1000).await;
     broker.kill();
-    until("it is told", async || status(&punctual).await["state"] == "failing").await;
+    until("it is reported", async || status(&punctual).await["state"] == "failing").await;
     broker.restart().await;
     until("it is back", async || status(&punctual).await["state"] == "running").await;
     produce(&broker.address(), "t", (1000..2000).map(|n| delayed(n, "1s"))).await;

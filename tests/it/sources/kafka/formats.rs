@@ -6,7 +6,7 @@ use super::{Sent, produce, source, stats, status, until};
 use crate::support::{RedisServer, answer, http, kafka, punctual::Punctual};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_headers_of_any_bytes_leave_as_they_came_and_the_broken_are_kept() {
+async fn keys_and_headers_of_any_bytes_leave_unchanged_and_broken_ones_are_kept() {
     let Some(broker) = kafka::shared().await else { return };
     let (topic, target) = (kafka::topic_name(), kafka::topic_name());
     kafka::create_topic(&broker, &topic, 1, &[]).await;

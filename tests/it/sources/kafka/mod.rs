@@ -121,7 +121,7 @@ async fn status(punctual: &Punctual) -> Value {
     answer(http::client().get(punctual.url("/v1/sources"))).await.json["sources"][0].clone()
 }
 
-/// Waits for what nobody announces.
+/// Polls for what is not announced.
 async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !look().await {

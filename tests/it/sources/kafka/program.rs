@@ -47,7 +47,7 @@ fn text(bytes: Option<&Vec<u8>>) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_of_the_console_producer_arrive_once_on_time_with_key_and_headers() {
+async fn records_of_the_console_producer_arrive_once_on_time_with_their_headers() {
     let Some(broker) = kafka::shared().await.filter(|_| kafka::installed()) else { return };
     let (topic, target) = (kafka::topic_name(), kafka::topic_name());
     kafka::create_topic(&broker, &topic, 3, &[]).await;

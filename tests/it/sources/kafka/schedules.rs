@@ -50,7 +50,7 @@ async fn until_pending(punctual: &Punctual, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_nothing_comes_twice_and_nothing_that_was_cancelled_or_replaced() {
+async fn after_a_kill_nothing_comes_twice_nor_what_was_cancelled_or_replaced() {
     let Some(broker) = kafka::shared().await else { return };
     let topic = kafka::topic_name();
     kafka::create_topic(&broker, &topic, 3, &[]).await;
@@ -83,7 +83,7 @@ async fn after_a_kill_nothing_comes_twice_and_nothing_that_was_cancelled_or_repl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_sent_again_after_its_delivery_is_cancelled_and_delivered_by_its_own_name() {
+async fn a_key_sent_again_after_its_delivery_is_cancelled_and_delivered_anew() {
     let Some(broker) = kafka::shared().await else { return };
     let (topic, target) = (kafka::topic_name(), kafka::topic_name());
     kafka::create_topic(&broker, &topic, 1, &[]).await;

@@ -42,7 +42,7 @@ async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes_it() {
+async fn what_redis_refuses_for_too_long_is_returned_and_taken_again_later() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare_in(server, "held", "quorum").await;
     let config = RabbitMqSourceConfig {
@@ -85,7 +85,7 @@ async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes
 
 /// The broker has them no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_from_a_queue_that_is_deleted_then_is_scheduled_once_redis_takes_it() {
+async fn what_was_taken_from_a_deleted_queue_is_scheduled_once_redis_accepts() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare(server, "deleted-while-held").await;
     let punctual = Punctual::start(&configuration(server, "deleted-while-held", &redis.url(), "")).await;
@@ -107,7 +107,7 @@ async fn what_was_taken_from_a_queue_that_is_deleted_then_is_scheduled_once_redi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_full_route_does_not_take_waits_and_all_of_it_comes_in_as_the_route_is_emptied() {
+async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
     const MOST: u64 = 10;
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare(server, "limited").await;

@@ -77,13 +77,13 @@ async fn killed_during_ingest(name: &str, settings: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn punctual_killed_during_ingest_loses_nothing_and_repeats_at_most_what_was_not_acknowledged() {
+async fn a_kill_during_ingest_repeats_at_most_what_was_not_acknowledged() {
     let came = killed_during_ingest("killed-ulid", "").await;
     assert!(came <= MESSAGES + PREFETCH, "{came}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn punctual_killed_during_ingest_repeats_nothing_with_the_producers_ids() {
+async fn a_kill_during_ingest_repeats_nothing_with_the_producers_ids() {
     let came = killed_during_ingest("killed-known", ", id_from: message_id").await;
     assert_eq!(came, MESSAGES);
 }
@@ -108,7 +108,7 @@ async fn redis_stopped_during_ingest_loses_nothing() {
 
 /// RabbitMQ takes back what is not acknowledged within half an hour, by closing the channel.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_broker_took_back_while_redis_was_away_is_scheduled_once() {
+async fn what_the_broker_took_back_while_redis_was_down_is_scheduled_once() {
     let server = RabbitMq::troubled().await;
     server.declare("taken-back", "k").await;
     // From 4.3 on classic queues have no such timeout.
@@ -141,11 +141,11 @@ async fn a_queue_that_was_deleted_and_is_there_again_is_read_again() {
     assert_eq!(wait_for(server, "recreated", 10).await.len(), 10);
     let channel = server.channel().await;
     channel.queue_delete("recreated-in".into(), QueueDeleteOptions::default()).await.unwrap();
-    let told = until(&punctual, "/v1/sources", |sources| {
+    let failing = until(&punctual, "/v1/sources", |sources| {
         sources["sources"][0]["last_error"].as_str().is_some_and(|error| error.contains("no queue"))
     })
     .await;
-    assert_eq!(told["sources"][0]["state"], "failing");
+    assert_eq!(failing["sources"][0]["state"], "failing");
     declare_in(server, "recreated", "classic").await;
     publish(server, "recreated", delayed(10, 0)).await;
     assert_eq!(wait_for(server, "recreated", 10).await.len(), 10);

@@ -33,7 +33,7 @@ fn text(text: &str) -> AMQPValue {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_of_an_unchanged_python_producer_arrive_once_at_their_time_with_all_that_it_set() {
+async fn messages_of_a_python_producer_arrive_once_in_time_and_unchanged() {
     let Some(python) = python() else { return };
     let server = RabbitMq::shared().await;
     declare(server, "python").await;
@@ -100,7 +100,7 @@ fn check(got: &Got, n: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchanged() {
+async fn a_retry_topology_waits_longer_with_every_round_and_changes_no_more() {
     use futures::StreamExt;
     let server = RabbitMq::shared().await;
     declare_in(server, "retry", "classic").await;
@@ -145,7 +145,7 @@ async fn a_retry_topology_waits_longer_with_every_round_and_is_otherwise_unchang
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_and_check_tell_of_the_queue_and_its_depth() {
+async fn the_api_and_check_report_the_queue_and_its_depth() {
     let server = RabbitMq::shared().await;
     declare(server, "told").await;
     let configuration = configuration(server, "told", "embedded", ", prefetch: 1");
@@ -195,7 +195,7 @@ async fn the_delays_of_amqp_1_0_producers_are_kept_and_not_passed_on() {
 
 /// RabbitMQ answers a passive declare for any user before 4.3.
 #[tokio::test(flavor = "multi_thread")]
-async fn check_tells_whether_the_user_may_read_the_queue_and_takes_nothing() {
+async fn check_reports_whether_the_user_may_read_the_queue_and_takes_nothing() {
     let server = RabbitMq::shared().await;
     declare(server, "rights").await;
     super::publish(server, "rights", delayed(3, 0)).await;
@@ -216,7 +216,7 @@ async fn check_tells_whether_the_user_may_read_the_queue_and_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_recommends_a_delivery_limit_for_a_quorum_queue_and_nothing_for_a_classic_one() {
+async fn check_recommends_a_delivery_limit_for_quorum_queues_only() {
     let server = RabbitMq::shared().await;
     for kind in ["classic", "quorum"] {
         server.declare(&format!("advised-{kind}"), "k").await;

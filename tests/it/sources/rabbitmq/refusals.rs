@@ -9,7 +9,7 @@ use super::{configuration, declare, publish, python, until, wait_for, with_heade
 use crate::support::{RabbitMq, http, punctual::Punctual};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_broken_or_too_large_becomes_a_dead_letter_with_the_reason_and_the_rest_goes_on() {
+async fn broken_and_too_large_messages_become_dead_letters_and_the_rest_goes_on() {
     let server = RabbitMq::shared().await;
     declare(server, "refusals").await;
     let punctual = Punctual::start(&configuration(server, "refusals", "embedded", ", id_from: message_id")).await;
@@ -40,7 +40,7 @@ async fn what_is_broken_or_too_large_becomes_a_dead_letter_with_the_reason_and_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_tells_its_producers_identity_and_leaves_with_it_when_it_is_redriven() {
+async fn a_dead_letter_keeps_its_producers_identity_when_it_is_redriven() {
     let server = RabbitMq::shared().await;
     declare(server, "identity").await;
     let punctual = Punctual::start(&configuration(server, "identity", "embedded", "")).await;
@@ -63,9 +63,9 @@ async fn a_dead_letter_tells_its_producers_identity_and_leaves_with_it_when_it_i
     assert_eq!(got.properties.correlation_id().as_ref().unwrap().as_str(), "c");
 }
 
-/// RabbitMQ does not look whether short strings are UTF-8, nor how deeply tables are nested.
+/// RabbitMQ checks neither that short strings are UTF-8 nor how deeply tables are nested.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_client_cannot_read_becomes_a_dead_letter_and_does_not_block_the_queue() {
+async fn an_unreadable_message_becomes_a_dead_letter_and_blocks_nothing() {
     let Some(python) = python() else { return };
     let server = RabbitMq::shared().await;
     declare(server, "odd").await;

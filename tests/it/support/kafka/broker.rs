@@ -8,7 +8,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{
-    sync::{Mutex, MutexGuard},
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, sleep},
 };
 
@@ -18,8 +18,8 @@ use super::{super::port::Port, client};
 const START: Duration = Duration::from_mins(2);
 /// Longest clean stop.
 const STOP: Duration = Duration::from_secs(30);
-/// Brokers of their own that run at once: each takes some 400 MB.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Clusters of tests' own that run at once: each broker takes some 400 MB.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// A broker of a test's own; killed on drop.
 pub struct Broker {
@@ -28,7 +28,7 @@ pub struct Broker {
     /// In the same process; `None`: another broker's.
     controller: Option<Port>,
     child: Option<Child>,
-    _turn: Option<MutexGuard<'static, ()>>,
+    _turn: Option<SemaphorePermit<'static>>,
 }
 
 impl Broker {
@@ -43,7 +43,7 @@ impl Broker {
         if !super::installed() {
             return None;
         }
-        let turn = TURN.lock().await;
+        let turn = TURNS.acquire().await.expect("it is never closed");
         let (directory, port, controller) =
             (tempfile::tempdir().expect("a temporary directory"), Port::reserve(), Port::reserve());
         let (listeners, more) = settings(directory.path());
@@ -77,6 +77,13 @@ impl Broker {
         while child.try_wait().expect("it can be waited for").is_none() {
             assert!(Instant::now() < deadline, "Kafka did not stop within {STOP:?}");
             sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Starts it again if a test stopped or killed it.
+    pub async fn ensure_running(&mut self) {
+        if self.child.is_none() {
+            self.restart().await;
         }
     }
 

@@ -27,7 +27,7 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Longest wait for what may not be there yet.
-const LOOK: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// As a consumer reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub async fn committed(brokers: &str, group: &str, topic: &str, partitions: i32)
     list.add_partition_range(topic, 0, partitions - 1);
     blocking(move || {
         let consumer: BaseConsumer = settings.create().expect("valid settings");
-        let committed = consumer.committed_offsets(list, PATIENCE).expect("the broker tells");
+        let committed = consumer.committed_offsets(list, PATIENCE).expect("the broker answers");
         committed.elements().iter().map(|one| one.offset().to_raw().filter(|offset| *offset >= 0)).collect()
     })
     .await
@@ -142,7 +142,7 @@ impl Member {
                 let mut joined = Some(joined);
                 while !is_leaving.load(Relaxed) {
                     let _ = consumer.poll(Duration::from_millis(50));
-                    let has_some = || consumer.assignment().expect("it can be told").count() > 0;
+                    let has_some = || consumer.assignment().expect("it is known").count() > 0;
                     if let Some(joined) = joined.take_if(|_| has_some()) {
                         joined.send(()).expect("it is awaited");
                     }
@@ -174,7 +174,7 @@ pub async fn delete_topic(brokers: &str, topic: &str) {
     until(brokers, topic, 0).await;
 }
 
-/// Waits for the topic to have so many partitions with a leader.
+/// Waits for the topic to have so many partitions with a leader that knows that it is one.
 pub async fn until(brokers: &str, topic: &str, partitions: usize) {
     let deadline = Instant::now() + PATIENCE;
     while leaders(brokers, topic).await != Ok(partitions) {
@@ -188,7 +188,8 @@ async fn leaders(brokers: &str, topic: &str) -> Result<usize, KafkaError> {
     blocking(move || {
         let metadata = consumer.fetch_metadata(Some(&topic), PATIENCE)?;
         let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
-        Ok(partitions.filter(|partition| partition.leader() >= 0).count())
+        let led = partitions.filter(|partition| partition.leader() >= 0);
+        Ok(led.filter(|partition| consumer.fetch_watermarks(&topic, partition.id(), ANSWER).is_ok()).count())
     })
     .await
 }
@@ -204,15 +205,15 @@ pub async fn consume(brokers: &str, topic: &str) -> Vec<Record> {
     blocking(move || read(&consumer, &topic)).await
 }
 
-/// How many records there are in a topic from which none was ever deleted; `None` while the broker does not say.
+/// How many records there are in a topic from which none was ever deleted; `None` while the broker does not answer.
 pub async fn count(brokers: &str, topic: &str) -> Option<i64> {
     let (consumer, topic) = (consumer(brokers), topic.to_owned());
-    let look = move || -> Result<i64, KafkaError> {
-        let metadata = consumer.fetch_metadata(Some(&topic), LOOK)?;
+    let ask = move || -> Result<i64, KafkaError> {
+        let metadata = consumer.fetch_metadata(Some(&topic), ANSWER)?;
         let partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
-        partitions.map(|partition| Ok(consumer.fetch_watermarks(&topic, partition.id(), LOOK)?.1)).sum()
+        partitions.map(|partition| Ok(consumer.fetch_watermarks(&topic, partition.id(), ANSWER)?.1)).sum()
     };
-    blocking(look).await.ok()
+    blocking(ask).await.ok()
 }
 
 /// How many records there are in these partitions, none of which was ever deleted.

@@ -5,7 +5,7 @@ use std::{
 
 use rdkafka::{bindings::rd_kafka_resp_err_t, mocking::MockCluster, types::RDKafkaApiKey};
 
-/// librdkafka's mock of a broker: creates topics by itself, and answers with the errors that it is told.
+/// librdkafka's mock of a broker: creates topics by itself, and answers with the errors that it is given.
 pub struct MockBroker {
     pub address: String,
     errors: mpsc::Sender<Vec<rd_kafka_resp_err_t>>,
@@ -15,12 +15,12 @@ pub struct MockBroker {
 /// It lives on a thread of its own, because it cannot be sent between threads.
 pub fn mock_broker() -> MockBroker {
     let (started, address) = mpsc::channel();
-    let (errors, told) = mpsc::channel::<Vec<rd_kafka_resp_err_t>>();
+    let (errors, given) = mpsc::channel::<Vec<rd_kafka_resp_err_t>>();
     let (answered, done) = mpsc::channel();
     thread::spawn(move || {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         started.send(cluster.bootstrap_servers()).expect("it is awaited");
-        while let Ok(errors) = told.recv() {
+        while let Ok(errors) = given.recv() {
             cluster.clear_request_errors(RDKafkaApiKey::Produce);
             cluster.request_errors(RDKafkaApiKey::Produce, &errors);
             answered.send(()).expect("it is awaited");
@@ -30,7 +30,7 @@ pub fn mock_broker() -> MockBroker {
 }
 
 impl MockBroker {
-    /// What the next requests to produce are answered with, one each, in place of what was told before.
+    /// What the next requests to produce are answered with, one each, in place of earlier ones.
     pub fn answer_with(&self, errors: &[rd_kafka_resp_err_t]) {
         self.errors.send(errors.to_vec()).expect("it runs");
         self.done.lock().unwrap().recv().expect("it runs");

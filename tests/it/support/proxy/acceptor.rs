@@ -63,7 +63,7 @@ impl Acceptor {
         } else if self.listener.is_none() {
             self.listener = Some(self.port.listen());
         }
-        // Nobody may wait for the answer.
+        // The caller may have stopped waiting for the answer.
         let _ = done.send(());
     }
 }

@@ -204,6 +204,6 @@ async fn write_line(mut to: impl AsyncWrite + Unpin, mut line: mpsc::Receiver<(I
             return;
         }
     }
-    // The other side may be gone already.
+    // The other side may be closed already.
     let _ = to.shutdown().await;
 }

@@ -82,7 +82,7 @@ async fn a_black_hole_swallows_what_is_sent_and_spares_idle_connections() {
     }
     proxy.set(Mode::Pass).await;
     for stream in [&mut busy, &mut late] {
-        // The end comes back only after the proxy has read, and thrown away, everything before it.
+        // The end comes back only after the proxy has read, and discarded, everything before it.
         stream.write_all(b"SET k later\r\n").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -126,7 +126,7 @@ async fn a_dropped_reply_leaves_the_request_done_and_the_connection_closed() {
 }
 
 #[tokio::test]
-async fn a_reply_that_never_comes_leaves_the_request_done_and_the_connection_open() {
+async fn without_a_reply_the_request_is_done_and_the_connection_stays_open() {
     let server = RedisServer::start().await;
     let proxy = Proxy::start(server.port());
     let mut stream = dial(&proxy).await;
