@@ -15,8 +15,8 @@ use crate::{
         sinks::{self, Destination},
         sources::{self, Inlet},
     },
-    config::{Config, RedisUrl, SinkConfig},
-    connector::rabbitmq::{self, Broker},
+    config::{Config, RedisUrl},
+    sink::SinkSettings,
     store::redis::RedisStore,
 };
 
@@ -59,7 +59,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     } else {
         let good = |name: &str| {
             let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
-            let varying = sink.and_then(SinkConfig::varying);
+            let varying = sink.and_then(|sink| sink.varying());
             let varying = varying.map(|setting| format!("`{setting}` depends on the message"));
             varying.as_ref().or(advice.get(name)).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"))
         };
@@ -78,20 +78,17 @@ async fn ask_all(
 ) -> (BTreeMap<String, Result<(), String>>, Advice) {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
     let sinks = destinations.iter().map(async |(name, destination)| {
-        let answer = within(ask_sink(destination, &config.sinks[name])).await;
+        let answer = within(ask_sink(destination, &*config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
-async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), String> {
+async fn ask_sink(destination: &Destination, settings: &dyn SinkSettings) -> Result<(), String> {
     destination.check().await?;
-    let SinkConfig::RabbitMq(rabbitmq) = config else { return Ok(()) };
-    let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
-    // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
-    let look = async |channel| rabbitmq::check_writable(&channel, exchange).await;
-    Broker::new(&rabbitmq.server)?.visit(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
+    // Not asked whenever the API shows the sinks.
+    settings.check_rights(ANSWER_TIMEOUT).await
 }
 
 async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
@@ -102,7 +99,7 @@ async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
         if runs_later && source.is_on_redis() {
             return ((full_name, Ok(())), None);
         }
-        let inlet = Inlet::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
+        let inlet = Inlet::new(name, &**source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
         let (answer, advice) = match inlet {
             Ok(inlet) => match within(inlet.check()).await {
                 Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, inlet.advice()).await.unwrap_or_default()),

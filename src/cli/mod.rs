@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     app,
     config::{self, Config, RedisUrlOption, Sources},
+    connector,
 };
 use failure::Failure;
 
@@ -79,7 +80,7 @@ pub async fn run() -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<(), Failure> {
     let global = cli.global;
     match cli.command {
-        Command::Schema => output::line(format_args!("{:#}", config::schema())),
+        Command::Schema => output::line(format_args!("{:#}", config::schema(&connector::registry()))),
         Command::Check(arguments) => check::run(&global, arguments).await,
         Command::Serve => {
             let config = global.load()?;
@@ -99,6 +100,6 @@ impl Global {
             (None, None) => None,
         };
         let sources = Sources::of_process(self.config.clone(), redis_url);
-        config::load(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
+        config::load(&sources, &connector::registry()).map_err(|errors| Failure::Configuration(errors.to_string()))
     }
 }

@@ -4,23 +4,33 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     net::SocketAddr,
-    path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
-use url::Url;
+use figment::value::{Dict, Value};
 
 use super::{
     Config, Listen, LogConfig, RedisConfig, RedisUrl, ServerConfig, ServerTls,
-    entries::{Names, is_name},
+    entries::{checked_names, is_name},
     problem::{Path, Problems},
     raw::{RawConfig, RawLevel, RawLog, RawRedis},
     raw_server::{RawServer, RawServerTls},
-    raw_source::RawSource,
-    routes, sinks, sources, tokens,
+    read::unknown,
+    registry::{Registry, Section},
+    routes,
+    shared::{Context, check_redis_url, check_tls},
+    tokens,
     value::{Period, Size, Whole},
 };
-use crate::secret::{Secret, SecretUrl};
+use crate::source::SourceSettings;
+
+/// The names that the configuration gives, also to entries with mistakes.
+#[derive(Debug, Default)]
+pub struct Names {
+    pub sinks: BTreeSet<String>,
+    pub routes: BTreeSet<String>,
+}
 
 /// Largest `server.max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of
 /// the arguments included.
@@ -33,40 +43,41 @@ pub const fn millis(millis: u64) -> Period {
     Period(Duration::from_millis(millis))
 }
 
-pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<Config> {
+pub fn config(raw: RawConfig, registry: &Registry, built_in: &Dict, problems: &mut Problems) -> Option<Config> {
     let key_prefix = raw.redis.key_prefix.clone().unwrap_or_default();
     let redis = redis(raw.redis, problems);
     let max_payload = raw.server.max_payload.map(|size| size.0);
-    let server = server(raw.server, names, problems);
     let log = log(&raw.log, problems);
     let range = millis(100)..=millis(600_000);
     let shutdown_timeout = problems.within(&Path::of("shutdown_timeout"), raw.shutdown_timeout, range);
     let max_sleep = problems.within(&Path::of("max_sleep"), raw.max_sleep, millis(100)..=millis(300_000));
-    let mut timeouts = BTreeMap::new();
-    let mut sinks = BTreeMap::new();
-    for (name, sink) in raw.sinks {
-        let at = Path::of("sinks").key(&name);
-        timeouts.extend(sinks::timeout(&sink).map(|timeout| (name.clone(), timeout)));
-        sinks.extend(sinks::sink(sink, &at, &key_prefix, problems).map(|sink| (name, sink)));
-    }
-    let from_kafka = raw.sources.values().filter_map(|source| match source {
-        RawSource::Kafka(source) => source.route.clone(),
-        _ => None,
-    });
-    let from_kafka: BTreeSet<String> = from_kafka.collect();
-    let limits = routes::Limits { sinks: &names.sinks, timeouts: &timeouts, max_payload, from_kafka: &from_kafka };
-    let mut routes = BTreeMap::new();
-    for (name, route) in raw.routes {
-        routes.extend(routes::route(&name, route, &limits, problems).map(|route| (name, route)));
-    }
-    let limits = sources::Limits { routes: &names.routes, key_prefix: &key_prefix };
-    let mut sources = BTreeMap::new();
-    for (name, source) in raw.sources {
-        let at = Path::of("sources").key(&name);
-        sources.extend(sources::source(source, &at, &limits, problems).map(|source| (name, source)));
-    }
-    sources::check_groups(&sources, problems);
-    sources::check_keys(&sources, problems);
+    let names = Names {
+        sinks: checked_names(&raw.sinks, "sinks", problems),
+        routes: checked_names(&raw.routes, "routes", problems),
+    };
+    checked_names(&raw.sources, "sources", problems);
+    let server = server(raw.server, &names, problems);
+    let context = Context { key_prefix: &key_prefix, routes: &names.routes };
+    let section = |name: &'static str, entries, defaults_name: &'static str, defaults| Section {
+        name,
+        entries,
+        defaults_name,
+        defaults,
+        built_in: built_in.get(defaults_name).and_then(Value::as_dict).expect("a section of the defaults"),
+    };
+    let sinks = section("sinks", raw.sinks, "sink_defaults", raw.sink_defaults);
+    let sinks = registry.sinks.read(sinks, &context, problems);
+    let sources = section("sources", raw.sources, "source_defaults", raw.source_defaults);
+    let sources = registry.sources.read(sources, &context, problems);
+    check_sources(&sources, &names.routes, problems);
+    let timeouts = sinks.iter().map(|(name, sink)| (name.clone(), sink.timeout()));
+    let timeout_at = |name: &String| Path::of("sinks").key(name).key("timeout");
+    let timeouts = timeouts.filter(|(name, _)| !problems.is_refused(&timeout_at(name))).collect();
+    let reading_again = sources.values().filter(|source| source.reads_again());
+    let reading_again = reading_again.map(|source| source.route().to_string()).collect();
+    let limits = routes::Limits { sinks: &names.sinks, timeouts: &timeouts, max_payload, from_kafka: &reading_again };
+    let routes = section("routes", raw.routes, "route_defaults", raw.route_defaults);
+    let routes = routes::all(routes, &limits, problems);
     Some(Config {
         redis: redis?,
         server: server?,
@@ -79,16 +90,35 @@ pub fn config(raw: RawConfig, names: &Names, problems: &mut Problems) -> Option<
     })
 }
 
+/// What sources have to fit in with: routes, and each other.
+fn check_sources(
+    sources: &BTreeMap<String, Arc<dyn SourceSettings>>,
+    routes: &BTreeSet<String>,
+    problems: &mut Problems,
+) {
+    for (place, (name, source)) in sources.iter().enumerate() {
+        let at = Path::of("sources").key(name);
+        if !routes.contains(&**source.route()) {
+            problems.add(&at.key("route"), format!("route {}", unknown(source.route(), routes)));
+        }
+        for (other_name, other) in sources.iter().take(place) {
+            if let Some((key, text)) = source.conflict(&**other, other_name) {
+                problems.add(&at.key(key), text);
+            }
+        }
+    }
+}
+
 fn redis(raw: RawRedis, problems: &mut Problems) -> Option<RedisConfig> {
     let at = Path::of("redis");
-    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
     let url = problems.require(&at.key("url"), raw.url).and_then(|url| match url.expose() {
-        "embedded" => {
-            check_tls(&at, &tls, false, problems);
-            Some(RedisUrl::Embedded)
-        }
-        _ => redis_server(&at, &url, &tls, problems).map(RedisUrl::Url),
+        "embedded" => Some(RedisUrl::Embedded),
+        url => problems.check(&at.key("url"), check_redis_url(url)).map(|()| RedisUrl::Url(url.into())),
     });
+    if let Some(url) = &url {
+        let encrypted = matches!(url, RedisUrl::Url(url) if url.expose().starts_with("rediss:"));
+        check_tls(&at, &raw.tls, encrypted, problems);
+    }
     let key_prefix = problems.require(&at.key("key_prefix"), raw.key_prefix);
     if let Some(prefix) = key_prefix.as_ref().filter(|prefix| !is_name(prefix)) {
         let text = format!("`{}` is not 1 to 64 of A-Za-z0-9._-", prefix.escape_debug());
@@ -97,66 +127,16 @@ fn redis(raw: RawRedis, problems: &mut Problems) -> Option<RedisConfig> {
     let data_dir = problems.require(&at.key("data_dir"), raw.data_dir);
     let timeout = problems.within(&at.key("timeout"), raw.timeout, millis(100)..=millis(60_000));
     let allow_eviction = problems.require(&at.key("allow_eviction"), raw.allow_eviction);
-    let [ca_file, cert_file, key_file] = tls;
     Some(RedisConfig {
         url: url?,
         username: raw.username.filter(|name| !name.is_empty()),
         password: raw.password.filter(|password| !password.expose().is_empty()),
-        ca_file,
-        cert_file,
-        key_file,
+        tls: raw.tls,
         key_prefix: key_prefix?,
         data_dir: data_dir?,
         timeout: timeout?.0,
         allow_eviction: allow_eviction?.0,
     })
-}
-
-/// Checks the `url` at `at` of a Redis that runs already, with its TLS files.
-pub fn redis_server(at: &Path, url: &Secret, tls: &[Option<PathBuf>; 3], problems: &mut Problems) -> Option<SecretUrl> {
-    let url = problems.check(&at.key("url"), redis_url(url.expose()).map(|()| url.expose()))?;
-    check_tls(at, tls, url.starts_with("rediss:"), problems);
-    Some(url.into())
-}
-
-fn redis_url(text: &str) -> Result<(), String> {
-    let url = Url::parse(text).map_err(|error| format!("is not a URL such as redis://127.0.0.1:6379/0: {error}"))?;
-    match url.scheme() {
-        "redis" | "rediss" => {
-            let database = url.path().trim_start_matches('/');
-            if !url.has_host() {
-                Err("names no host".into())
-            } else if !database.is_empty() && database.parse::<u16>().is_err() {
-                // Not shown: of a password with a slash it is the rest.
-                Err("has no number for its database; a `/` in a password is to be written `%2F`".into())
-            } else if url.fragment().is_some() {
-                Err("must not have a `#` part; a server with an own certificate needs `ca_file`".into())
-            } else {
-                Ok(())
-            }
-        }
-        "unix" | "redis+unix" if url.to_file_path().is_ok_and(|path| path.parent().is_some()) => Ok(()),
-        "unix" | "redis+unix" => Err("names no socket: unix:///run/redis.sock".into()),
-        other => Err(format!("has the scheme `{other}`; known: redis, rediss, unix")),
-    }
-}
-
-/// `files`: `ca_file`, `cert_file`, `key_file` at `at`; `used`: whether the URL asks for TLS.
-pub fn check_tls(at: &Path, files: &[Option<PathBuf>; 3], used: bool, problems: &mut Problems) {
-    let keys = ["ca_file", "cert_file", "key_file"].map(|key| at.key(key));
-    for (file, key) in files.iter().zip(&keys) {
-        let Some(file) = file else { continue };
-        if !used {
-            problems.add(key, "needs a URL with TLS: rediss://, https:// or amqps://");
-        } else if let Err(error) = File::open(file) {
-            problems.add(key, format!("`{}` cannot be read: {error}", file.display()));
-        }
-    }
-    match files {
-        [_, Some(_), None] => problems.add(&keys[1], "needs `key_file` too"),
-        [_, None, Some(_)] => problems.add(&keys[2], "needs `cert_file` too"),
-        _ => {}
-    }
 }
 
 fn server(raw: RawServer, names: &Names, problems: &mut Problems) -> Option<ServerConfig> {

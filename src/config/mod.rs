@@ -7,46 +7,47 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use ::http::HeaderMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
-    http::SigningSecret,
     listen::Listen,
-    load::{RedisUrlOption, Sources, load, schema},
-    problem::{ConfigErrors, Origin, Path, Problem},
+    load::{RedisUrlOption, Sources, load},
+    problem::{ConfigErrors, Origin, Path, Problem, Problems},
+    registry::Registry,
+    schema::schema,
+    shared::{
+        Context, GrowingDelay, Settings, Timeout, check_allow, check_redis_url, check_tls, non_empty, parsed,
+        redis_url, template,
+    },
     tokens::TokenDigest,
+    value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 
 use crate::{
     message::Remember,
-    retry::{Backoff, RetryPolicy},
+    retry::RetryPolicy,
     secret::{Secret, SecretUrl},
-    sink::{
-        envelope::ListFormat,
-        template::{Address, Allow, Template},
-    },
-    store::redis::connection::RedisEndpoint,
+    sink::SinkSettings,
+    source::SourceSettings,
+    tls::TlsFiles,
 };
 
 mod check;
 mod entries;
 mod expand;
-mod http;
-mod kafka;
 mod listen;
 mod load;
 mod problem;
 mod raw;
 mod raw_auth;
 mod raw_server;
-mod raw_source;
 mod read;
+mod registry;
 mod routes;
-mod sinks;
+mod schema;
+mod shared;
 mod source;
-mod sources;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -61,9 +62,9 @@ pub struct Config {
     pub shutdown_timeout: Duration,
     /// Longest sleep of a route that waits for its next due time.
     pub max_sleep: Duration,
-    pub sinks: BTreeMap<String, SinkConfig>,
+    pub sinks: BTreeMap<String, Arc<dyn SinkSettings>>,
     pub routes: BTreeMap<String, RouteConfig>,
-    pub sources: BTreeMap<String, SourceConfig>,
+    pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,9 +73,7 @@ pub struct RedisConfig {
     /// ACL user; `None` leaves it to the URL.
     pub username: Option<String>,
     pub password: Option<Secret>,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
+    pub tls: TlsFiles,
     pub key_prefix: String,
     pub data_dir: PathBuf,
     /// Outer bound of every command.
@@ -150,101 +149,6 @@ pub enum LogFormat {
 }
 
 #[derive(Clone, Debug)]
-pub enum SinkConfig {
-    Http(HttpSinkConfig),
-    Kafka(KafkaSinkConfig),
-    RedisList(RedisListConfig),
-    RabbitMq(RabbitMqConfig),
-}
-
-impl SinkConfig {
-    /// The setting that says where a message goes, if that depends on the message: what is there then cannot be checked.
-    pub fn varying(&self) -> Option<&'static str> {
-        let (setting, varies) = match self {
-            // Only the server is ever looked at.
-            SinkConfig::Http(_) => return None,
-            SinkConfig::Kafka(kafka) => ("topic", kafka.topic.as_constant().is_none()),
-            SinkConfig::RedisList(list) => ("key", list.key.as_constant().is_none()),
-            SinkConfig::RabbitMq(rabbitmq) => ("exchange", rabbitmq.address.constant_exchange().is_none()),
-        };
-        varies.then_some(setting)
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct HttpSinkConfig {
-    /// Path and query may have placeholders (`UrlTemplate`).
-    pub url: SecretUrl,
-    /// What they may become.
-    pub allow: Allow,
-    /// Whether values in the path may have `/` and `\`.
-    pub allow_slashes: bool,
-    pub timeout: Duration,
-    /// Standard Webhooks: each signs, so that they can be rotated.
-    pub signing_secrets: Vec<SigningSecret>,
-    /// Sent with every request; the values are marked as sensitive.
-    pub headers: HeaderMap,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug)]
-pub struct KafkaSinkConfig {
-    pub server: KafkaServer,
-    pub topic: Template,
-    /// What it may become.
-    pub allow: Allow,
-    pub timeout: Duration,
-}
-
-/// A Kafka cluster and how to be let in.
-#[derive(Clone, Debug)]
-pub struct KafkaServer {
-    /// `host:port` each; some of the cluster's.
-    pub brokers: Vec<String>,
-    /// Properties of librdkafka.
-    pub options: BTreeMap<String, Secret>,
-    pub username: Option<String>,
-    pub password: Option<Secret>,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug)]
-pub struct RedisListConfig {
-    pub key: Template,
-    /// What it may become.
-    pub allow: Allow,
-    pub format: ListFormat,
-    /// `None`: the Redis of the queue itself, exactly once.
-    pub server: Option<RedisEndpoint>,
-    pub timeout: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct RabbitMqConfig {
-    pub server: RabbitMqServer,
-    pub address: Address,
-    /// What it may become.
-    pub allow: Allow,
-    pub timeout: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct RabbitMqServer {
-    /// `amqp://` or `amqps://`; the path is the virtual host, percent-encoded.
-    pub url: SecretUrl,
-    /// `None` leaves it to the URL.
-    pub username: Option<String>,
-    pub password: Option<Secret>,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug)]
 pub struct RouteConfig {
     pub sink: Arc<str>,
     pub partitions: u16,
@@ -255,112 +159,4 @@ pub struct RouteConfig {
     pub retry: RetryPolicy,
     /// `None`: not said, which means no. A `period` of zero: no.
     pub remember: Option<Remember>,
-}
-
-#[derive(Clone, Debug)]
-pub enum SourceConfig {
-    SortedSet(SortedSetConfig),
-    DelayQueue(DelayQueueConfig),
-    RabbitMq(RabbitMqSourceConfig),
-    Kafka(KafkaSourceConfig),
-}
-
-impl SourceConfig {
-    /// Where its messages go.
-    pub fn route(&self) -> &Arc<str> {
-        match self {
-            Self::SortedSet(SortedSetConfig { route, .. })
-            | Self::DelayQueue(DelayQueueConfig { route, .. })
-            | Self::RabbitMq(RabbitMqSourceConfig { route, .. })
-            | Self::Kafka(KafkaSourceConfig { route, .. }) => route,
-        }
-    }
-
-    /// Whether it reads on the queue's own Redis.
-    pub fn is_on_redis(&self) -> bool {
-        matches!(self, Self::SortedSet(_) | Self::DelayQueue(_))
-    }
-}
-
-/// A sorted set on the queue's Redis, with the due times as scores.
-#[derive(Clone, Debug)]
-pub struct SortedSetConfig {
-    pub route: Arc<str>,
-    pub key: String,
-    pub unit: ScoreUnit,
-    /// With which the names of hashes begin whose fields are the payload; `None`: the member itself is the payload.
-    pub hash_prefix: Option<String>,
-    /// Between two looks where Redis does not tell of changes.
-    pub poll: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ScoreUnit {
-    Seconds,
-    Milliseconds,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum MemberPayload {
-    /// The member itself.
-    Member,
-    /// The fields of the hash that the member names, as a JSON object.
-    Hash,
-}
-
-/// The keys of hdt3213/delayqueue on the queue's Redis.
-#[derive(Clone, Debug)]
-pub struct DelayQueueConfig {
-    pub route: Arc<str>,
-    pub name: String,
-    pub prefix: String,
-    pub hash_tag: bool,
-    /// Between two looks where Redis does not tell of changes.
-    pub poll: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct RabbitMqSourceConfig {
-    pub route: Arc<str>,
-    pub server: RabbitMqServer,
-    pub queue: String,
-    pub prefetch: u16,
-    pub id_from: IdFrom,
-    /// The delay by the count in `x-death`; `None`: headers tell it.
-    pub backoff: Option<Backoff>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum IdFrom {
-    Ulid,
-    MessageId,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DelayFrom {
-    Headers,
-    XDeath,
-}
-
-#[derive(Clone, Debug)]
-pub struct KafkaSourceConfig {
-    pub route: Arc<str>,
-    pub server: KafkaServer,
-    pub topics: Vec<String>,
-    pub group_id: String,
-    pub start: Start,
-    /// What a first start finds that is overdue by more is skipped.
-    pub max_overdue: Option<Duration>,
-}
-
-/// Where a consumer group begins at its first start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Start {
-    Earliest,
-    Latest,
 }

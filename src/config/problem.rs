@@ -114,10 +114,15 @@ impl Problems {
         self.refused.push(path.clone());
     }
 
+    /// Whether something was reported about the value at `path`, what it is in, or what is in it: it is not known then.
+    pub fn is_refused(&self, path: &Path) -> bool {
+        let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
+        self.refused.iter().any(related)
+    }
+
     /// A value that must be there; a missing one is reported unless it, or what holds it, was refused.
     pub fn require<T>(&mut self, path: &Path, value: Option<T>) -> Option<T> {
-        let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
-        if value.is_none() && !self.refused.iter().any(related) {
+        if value.is_none() && !self.is_refused(path) {
             self.add(path, "is missing");
         }
         value

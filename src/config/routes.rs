@@ -8,14 +8,17 @@ use std::{
 use super::{
     RouteConfig,
     check::millis,
-    problem::{Path, Problems},
-    raw::{RawBackoff, RawRemember, RawRetry, RawRoute},
-    read::unknown,
+    entries::fill,
+    problem::{Origins, Path, Problems},
+    raw::{RawRemember, RawRetry, RawRoute},
+    read::{mapping, read, read_defaults, unknown},
+    registry::Section,
+    shared::GrowingDelay,
     value::{Period, Size, Whole},
 };
 use crate::{
     message::{MAX_PARTITIONS, Remember},
-    retry::{Backoff, RetryPolicy},
+    retry::RetryPolicy,
 };
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
@@ -45,7 +48,24 @@ pub struct Limits<'a> {
     pub from_kafka: &'a BTreeSet<String>,
 }
 
-pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
+/// Every route that can be read, mistakes or not.
+pub fn all(section: Section, limits: &Limits, problems: &mut Problems) -> BTreeMap<String, RouteConfig> {
+    let from = Path::of(section.defaults_name);
+    let mut defaults = section.defaults;
+    read_defaults::<RawRoute>(&mut defaults, &from, section.built_in, problems);
+    fill(&mut defaults, section.built_in, &from, &from, &mut Origins::new());
+    let mut routes = BTreeMap::new();
+    for (name, mut entry) in section.entries {
+        let at = Path::of(section.name).key(&name);
+        let Some(settings) = mapping(&mut entry, &at, problems) else { continue };
+        fill(settings, &defaults, &at, &from, &mut problems.origins);
+        let raw = read::<RawRoute>(settings, &at, &defaults, problems);
+        routes.extend(raw.and_then(|raw| route(&name, raw, limits, problems)).map(|route| (name, route)));
+    }
+    routes
+}
+
+fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
     let at = &Path::of("routes").key(name);
     let sink = problems.require(&at.key("sink"), raw.sink);
     if let Some(sink) = sink.as_ref().filter(|sink| !limits.sinks.contains(*sink)) {
@@ -58,16 +78,16 @@ pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems
     if let (Some(lease), Some(timeout)) = (lease, timeout)
         && lease.0 < timeout.saturating_add(LEASE_MARGIN)
     {
-        let (timeout, margin) = (Period(*timeout), Period(LEASE_MARGIN));
+        let [timeout, margin]: [Period; 2] = [Period(*timeout), Period(LEASE_MARGIN)];
         let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
         problems.add(&at.key("lease"), text);
     }
     let max_in_flight = problems.within(&at.key("max_in_flight"), raw.max_in_flight, Whole(1)..=Whole(100_000));
     let bytes_at = at.key("max_in_flight_bytes");
     let max_in_flight_bytes = problems.require(&bytes_at, raw.max_in_flight_bytes);
-    let smallest = limits.max_payload.unwrap_or(0).saturating_add(LARGEST_OVERHEAD);
-    if let Some(bytes) = max_in_flight_bytes.filter(|bytes| bytes.0 < smallest) {
-        let text = format!("`{bytes}` is too small for one message: server.max_payload and 128KiB, {}", Size(smallest));
+    let smallest: Size = Size(limits.max_payload.unwrap_or(0).saturating_add(LARGEST_OVERHEAD));
+    if let Some(bytes) = max_in_flight_bytes.filter(|bytes| *bytes < smallest) {
+        let text = format!("`{bytes}` is too small for one message: server.max_payload and 128KiB, {smallest}");
         problems.add(&bytes_at, text);
     }
     let retry = retry(&raw.retry, &at.key("retry"), problems);
@@ -103,16 +123,7 @@ fn remember(raw: &RawRemember, unless_said: Option<Period>, at: &Path, problems:
 fn retry(raw: &RawRetry, at: &Path, problems: &mut Problems) -> Option<RetryPolicy> {
     let most = Whole(u64::from(u32::MAX));
     let max_attempts = problems.within(&at.key("max_attempts"), raw.max_attempts, Whole(1)..=most);
-    let &RawRetry { initial, factor, max, jitter, .. } = raw;
-    let backoff = backoff(&RawBackoff { initial, factor, max, jitter }, at, problems);
+    let backoff = GrowingDelay { initial: raw.initial?, factor: raw.factor?, max: raw.max?, jitter: raw.jitter? };
+    let backoff = backoff.check(at, problems);
     Some(RetryPolicy { max_attempts: u32::try_from(max_attempts?.0).expect("within u32"), backoff: backoff? })
-}
-
-pub fn backoff(raw: &RawBackoff, at: &Path, problems: &mut Problems) -> Option<Backoff> {
-    let initial = problems.require(&at.key("initial"), raw.initial);
-    let factor = problems.require(&at.key("factor"), raw.factor);
-    let max = problems.require(&at.key("max"), raw.max);
-    let jitter = problems.require(&at.key("jitter"), raw.jitter);
-    let backoff = Backoff::new(initial?.0, factor?.0, max?.0, jitter?.0);
-    backoff.map_err(|(key, text)| problems.add(&at.key(key), text)).ok()
 }

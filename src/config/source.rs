@@ -110,7 +110,7 @@ fn insert(values: &mut Dict, path: &[String], text: &str) {
 }
 
 /// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.
-const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
+pub const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
 
 /// Removes keys without a value. The names of sinks and routes stay, and `NEVER_EMPTY`: there it is a mistake.
 pub fn without_empty(mut values: Dict) -> Dict {

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     AuthConfig, Right, TokenConfig,
-    entries::Names,
+    check::Names,
     problem::{Path, Problems},
     raw_auth::{RawAuth, RawToken},
     read::unknown,

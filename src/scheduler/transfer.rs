@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
-    route::{Element, Route},
+    route::Route,
     settler::{Settler, took_effect},
     store_backoff::{Patience, is_outage},
 };
 use crate::{
-    sink::Outcome,
+    sink::{Element, Outcome},
     store::{Partition, Settled, Transfer, Transferred},
     time::ServerClock,
 };

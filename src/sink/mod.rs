@@ -1,13 +1,17 @@
 //! Destinations. A sink takes a batch and reports an outcome for each message as soon as the destination
 //! confirmed, refused or failed it; it knows neither the store nor the scheduler.
 //!
-//! A new sink is one file here, one line in `app` where configuration becomes objects, and one row in the README.
+//! A new sink is one folder in `connector`, one line in its registry, and one page of the documentation.
 
 pub mod envelope;
 mod outcome;
+mod settings;
 pub mod template;
 
-pub use self::outcome::{FAILURE_KINDS, Outcome};
+pub use self::{
+    outcome::{FAILURE_KINDS, Outcome},
+    settings::{Element, OpenSink, Render, SinkSettings},
+};
 
 use std::{sync::Arc, time::Duration};
 

@@ -4,6 +4,7 @@
 
 mod entry;
 mod intake;
+mod settings;
 mod status;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::store::Bell;
 pub use self::{
     entry::Entry,
     intake::{Intake, Stopped},
+    settings::{NewId, QueueRedis, SourceSettings, SourceSetup},
     status::{SourceState, SourceStatus, Status},
 };
 

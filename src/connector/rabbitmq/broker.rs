@@ -13,9 +13,10 @@ use tokio_rustls::TlsConnector;
 use super::{
     frames::Notes,
     returns::Returns,
+    settings::Server,
     transport::{Endpoint, Kit, Switch, Transport},
 };
-use crate::{config::RabbitMqServer, tls};
+use crate::tls;
 
 /// Seconds between heartbeats where the URL does not say: a peer that vanished is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
@@ -41,14 +42,14 @@ pub struct Connected {
 impl Broker {
     /// # Errors
     /// Which setting cannot be used; the text holds no secret.
-    pub fn new(server: &RabbitMqServer) -> Result<Self, String> {
+    pub fn new(server: Server<'_>) -> Result<Self, String> {
         // The text of its error would show the URL.
         let mut uri: AMQPUri =
             server.url.expose().parse().map_err(|_| format!("url: {} cannot be used", server.url))?;
-        if let Some(username) = &server.username {
-            uri.authority.userinfo.username.clone_from(username);
+        if let Some(username) = server.username {
+            username.clone_into(&mut uri.authority.userinfo.username);
         }
-        if let Some(password) = &server.password {
+        if let Some(password) = server.password {
             password.expose().clone_into(&mut uri.authority.userinfo.password);
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
@@ -56,10 +57,7 @@ impl Broker {
         let url = url::Url::parse(server.url.expose()).map_err(|error| format!("url: {error}"))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let encrypted = uri.scheme == AMQPScheme::AMQPS;
-        let tls = || {
-            let (ca, cert, key) = (server.ca_file.as_deref(), server.cert_file.as_deref(), server.key_file.as_deref());
-            tls::client_config(ca, cert, key).map(|config| TlsConnector::from(Arc::new(config)))
-        };
+        let tls = || tls::client_config(server.tls).map(|config| TlsConnector::from(Arc::new(config)));
         let tls = encrypted.then(tls).transpose()?;
         let endpoint = Endpoint { host, port: uri.authority.port, tls };
         Ok(Self { uri, endpoint })

@@ -7,6 +7,7 @@ mod frames;
 mod reconnect;
 mod returns;
 mod rights;
+mod settings;
 pub mod sink;
 pub mod source;
 mod transport;
@@ -18,6 +19,7 @@ pub use self::{
     reconnect::ReconnectDelay,
     returns::Returns,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
+    settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings, Server},
     transport::Switch,
     value::{from_typed, to_typed},
 };

@@ -5,6 +5,10 @@
 //! concerns the destination and never one message, so it makes the sink unavailable and nothing dead. Only where
 //! each message names its list is a wrong type at one of them a failure of those messages: the others go on.
 
+mod settings;
+
+pub use self::settings::RedisListSettings;
+
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration, vec};
 
 use async_trait::async_trait;
@@ -15,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::sink::{Delivery, Report, Sink, envelope};
 use crate::{
-    config::RedisListConfig,
     sink::{
         Outcome,
         envelope::ListFormat,
@@ -51,14 +54,14 @@ impl RedisListSink {
     ///
     /// # Errors
     /// Which setting cannot be used; nothing is connected yet.
-    pub fn new(config: &RedisListConfig) -> Result<Self, String> {
-        let server = config.server.as_ref().ok_or("a list on the Redis of the queue needs no sink")?;
+    pub fn new(config: &RedisListSettings) -> Result<Self, String> {
+        let server = config.server().ok_or("a list on the Redis of the queue needs no sink")?;
         Ok(Self {
-            connection: Connection::new(client(server)?, config.timeout),
+            connection: Connection::new(client(&server)?, config.timeout.0),
             key: config.key.clone(),
             allow: config.allow.clone(),
             format: config.format,
-            timeout: config.timeout,
+            timeout: config.timeout.0,
         })
     }
 

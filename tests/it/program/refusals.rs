@@ -107,10 +107,10 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
     let redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
         "redis: {{ url: '{}' }}\nserver: {{ listen: '127.0.0.1:0' }}\nsinks:\n\
-         \x20 hook: {{ type: http, url: 'https://localhost', ca_file: punctual.yaml }}\n\
-         \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, ca_file: punctual.yaml }}\n\
-         \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, ca_file: punctual.yaml }}\n\
-         \x20 topic: {{ type: kafka, brokers: ['localhost:9092'], topic: x, ca_file: punctual.yaml }}\n\
+         \x20 hook: {{ type: http, url: 'https://localhost', tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 topic: {{ type: kafka, brokers: ['localhost:9092'], topic: x, tls: {{ ca_file: punctual.yaml }} }}\n\
          routes: {{ a: {{ sink: hook }} }}\n",
         redis.url()
     ));
@@ -118,7 +118,7 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
     for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
         assert_refused(&workplace.run(command).await, 2, &each);
     }
-    let own = Workplace::with("redis: { url: 'rediss://localhost', ca_file: punctual.yaml }\n");
+    let own = Workplace::with("redis: { url: 'rediss://localhost', tls: { ca_file: punctual.yaml } }\n");
     for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
         assert_refused(
             &own.run(command).await,

@@ -18,8 +18,8 @@ mod errors;
 mod murmur2;
 mod polled;
 mod producer;
+mod properties;
 mod restored;
-mod settings;
 
 use std::{
     borrow::Cow,
@@ -41,13 +41,13 @@ use self::{
     producer::{Live, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{config::KafkaSinkConfig, sink::Outcome};
+use crate::{connector::kafka::KafkaSinkSettings, sink::Outcome};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct KafkaSink {
-    config: KafkaSinkConfig,
+    config: KafkaSinkSettings,
     shared: Producer,
     /// For records that may have been rejected for others in their batch; made when it is first needed.
     solo: OnceLock<Result<Producer, String>>,
@@ -61,8 +61,8 @@ impl KafkaSink {
     ///
     /// # Errors
     /// Which settings librdkafka does not take.
-    pub fn new(config: &KafkaSinkConfig) -> Result<Self, String> {
-        let settings = settings::producer(config);
+    pub fn new(config: &KafkaSinkSettings) -> Result<Self, String> {
+        let settings = properties::producer(config);
         let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
         let shared = Producer::new(settings, name(config))?;
         Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), domains: Arc::default(), is_murmur2 })
@@ -76,7 +76,7 @@ impl KafkaSink {
                 "a batch was rejected, its records are sent one by one; if the topic takes smaller batches than \
                  librdkafka sends, set its `batch.size` under `options`"
             );
-            Producer::new(settings::solo_producer(&self.config), kafka)
+            Producer::new(properties::solo_producer(&self.config), kafka)
         });
         made.as_ref().map_err(Clone::clone)
     }
@@ -166,7 +166,7 @@ impl KafkaSink {
 #[async_trait]
 impl Sink for KafkaSink {
     fn timeout(&self) -> Duration {
-        self.config.timeout
+        self.config.timeout.0
     }
 
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
@@ -178,7 +178,7 @@ impl Sink for KafkaSink {
     }
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
-        let until = (Instant::now() + self.config.timeout, &report);
+        let until = (Instant::now() + self.config.timeout.0, &report);
         let (topics, indices) = self.topics(&batch, &report);
         let all = (&*batch, &*topics);
         let doubtful = self.pass(Ok(&self.shared), all, indices, false, until).await;
@@ -192,7 +192,7 @@ impl Sink for KafkaSink {
     async fn check(&self) -> Result<(), String> {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);
-        let limit = self.config.timeout.min(CHECK_TIMEOUT);
+        let limit = self.config.timeout.0.min(CHECK_TIMEOUT);
         let asked = tokio::task::spawn_blocking(move || ask(&live, topic.as_deref(), limit));
         asked.await.unwrap_or_else(|panic| Err(panic.to_string()))
     }
@@ -229,6 +229,6 @@ fn text(code: RDKafkaErrorCode, topic: &str, live: &Live) -> String {
     }
 }
 
-fn name(config: &KafkaSinkConfig) -> String {
-    format!("{}/{}", config.server.brokers.join(","), config.topic.as_constant().unwrap_or("*"))
+fn name(config: &KafkaSinkSettings) -> String {
+    format!("{}/{}", config.cluster().addresses(), config.topic.as_constant().unwrap_or("*"))
 }

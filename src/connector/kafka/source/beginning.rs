@@ -19,7 +19,7 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use super::{context::Client, record::Place};
-use crate::config::Start;
+use crate::connector::kafka::Start;
 
 /// Kept with the committed offset, followed by an offset.
 const FIRST_READ: &str = "first read ends at ";

@@ -50,9 +50,9 @@ impl Drop for Seat {
 }
 
 impl Membership {
-    pub fn new(topics: &[String]) -> Self {
+    pub fn new(topics: impl IntoIterator<Item = String>) -> Self {
         Self {
-            topics: topics.to_vec(),
+            topics: topics.into_iter().collect(),
             client: Mutex::default(),
             positions: Mutex::default(),
             missing: Mutex::default(),
@@ -178,7 +178,7 @@ mod tests {
             let client: BaseConsumer<Context> =
                 settings.create_with_context(Context::new("test".into())).expect("valid settings");
             client.subscribe(&["t"]).expect("a subscription");
-            let membership = Arc::new(Membership::new(&["t".into()]));
+            let membership = Arc::new(Membership::new(["t".into()]));
             let seat = membership.join(client);
             let change = next_change(&seat);
             assert!(matches!(change, Change::Assigned(_)), "{change:?}");

@@ -12,12 +12,12 @@ mod context;
 mod membership;
 mod poller;
 mod positions;
+mod properties;
 mod reading;
 #[cfg(test)]
 mod rebalancing;
 mod record;
 mod schedule;
-mod settings;
 mod skips;
 #[cfg(test)]
 mod testing;
@@ -43,7 +43,10 @@ use self::{
     poller::{Batch, Poller, Signal, State},
 };
 use crate::source::{Intake, Source};
-use crate::{config::KafkaSourceConfig, connector::kafka::made};
+use crate::{
+    config::Period,
+    connector::kafka::{KafkaSourceSettings, made},
+};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,7 +58,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct KafkaSource {
-    config: KafkaSourceConfig,
+    config: KafkaSourceSettings,
     membership: Arc<Membership>,
 }
 
@@ -64,14 +67,15 @@ impl KafkaSource {
     ///
     /// # Errors
     /// Which settings librdkafka does not take.
-    pub fn new(config: &KafkaSourceConfig) -> Result<Self, String> {
-        let _: BaseConsumer = made(settings::client(config).create())?;
-        let membership = Arc::new(Membership::new(&config.topics));
+    pub fn new(config: &KafkaSourceSettings) -> Result<Self, String> {
+        let _: BaseConsumer = made(properties::client(config).create())?;
+        let membership = Arc::new(Membership::new(config.topics.iter().cloned()));
         Ok(Self { config: config.clone(), membership })
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.config.server.brokers.join(","), self.config.topics.join(","))
+        let topics: Vec<_> = self.config.topics.iter().map(String::as_str).collect();
+        format!("{}/{}", self.config.cluster().addresses(), topics.join(","))
     }
 
     /// Returns when it is told to stop, or with the reason why the consumer ended.
@@ -80,7 +84,7 @@ impl KafkaSource {
         let (batches, mut departing) = tasks::unbounded_channel();
         let (ending, ended) = oneshot::channel();
         let max_overdue = match self.config.max_overdue {
-            Some(most) => Some((most, RedisClock::ask(intake).await.map_err(|error| error.to_string())?)),
+            Some(Period(most)) => Some((most, RedisClock::ask(intake).await.map_err(|error| error.to_string())?)),
             None => None,
         };
         let (config, membership) = (self.config.clone(), self.membership.clone());
@@ -142,7 +146,7 @@ impl Source for KafkaSource {
 
     /// Asks the brokers for the topics, without joining the group.
     async fn check(&self) -> Result<(), String> {
-        let (settings, name, membership) = (settings::client(&self.config), self.name(), self.membership.clone());
+        let (settings, name, membership) = (properties::client(&self.config), self.name(), self.membership.clone());
         blocking(move || {
             let client: Client = made(settings.create_with_context(Context::new(name)))?;
             membership.ask(&client, CHECK_TIMEOUT).map_err(|error| {
@@ -165,7 +169,7 @@ impl Source for KafkaSource {
 /// What the poller's thread makes its consumer of.
 struct Opening {
     name: String,
-    config: KafkaSourceConfig,
+    config: KafkaSourceSettings,
     membership: Arc<Membership>,
     max_overdue: Option<(Duration, RedisClock)>,
 }
@@ -178,7 +182,7 @@ impl Opening {
         (ready, mailbox): (mpsc::Sender<Signal>, mpsc::Receiver<Signal>),
     ) -> Result<Poller, String> {
         let Self { name, config, membership, max_overdue } = self;
-        let mut client: Client = made(settings::consumer(&config).create_with_context(Context::new(name)))?;
+        let mut client: Client = made(properties::consumer(&config).create_with_context(Context::new(name)))?;
         client.set_nonempty_callback(move || {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);

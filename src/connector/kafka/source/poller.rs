@@ -35,7 +35,7 @@ use super::{
     skips::Skips,
 };
 use crate::{
-    config::Start,
+    connector::kafka::Start,
     source::{Entry, Intake},
 };
 

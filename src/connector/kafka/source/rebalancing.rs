@@ -31,7 +31,7 @@ use super::{
     poller::{Batch, Poller, Signal, State},
 };
 use crate::{
-    config::Start,
+    connector::kafka::Start,
     queue::Queue,
     source::{Entry, Intake, Status},
     store::redis::{RedisStore, connection::Connection},
@@ -66,7 +66,7 @@ impl Bench {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);
         });
-        let membership = Arc::new(Membership::new(&["t".into()]));
+        let membership = Arc::new(Membership::new(["t".into()]));
         let seat = membership.join(client);
         let client = Arc::clone(&seat);
         let (batches, departing) = unbounded_channel();

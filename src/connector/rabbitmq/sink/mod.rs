@@ -29,7 +29,7 @@ use self::{
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 use crate::{
-    config::RabbitMqConfig,
+    connector::rabbitmq::RabbitMqSinkSettings,
     connector::rabbitmq::{Broker, text},
     sink::{
         Outcome,
@@ -59,13 +59,13 @@ type ByExchange<'a> = BTreeMap<Cow<'a, str>, VecDeque<Prepared>>;
 impl RabbitMqSink {
     /// # Errors
     /// Which setting cannot be used; nothing is connected yet.
-    pub fn new(config: &RabbitMqConfig) -> Result<Self, String> {
-        let broker = Broker::new(&config.server)?;
+    pub fn new(config: &RabbitMqSinkSettings) -> Result<Self, String> {
+        let broker = Broker::new(config.server())?;
         Ok(Self {
-            supervisor: Supervisor::new(broker, connect_limit(config.timeout)),
-            address: config.address.clone(),
+            supervisor: Supervisor::new(broker, connect_limit(config.timeout.0)),
+            address: config.address()?,
             allow: config.allow.clone(),
-            timeout: config.timeout,
+            timeout: config.timeout.0,
             refusals: Refusals::default(),
         })
     }

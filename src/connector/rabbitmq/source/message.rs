@@ -10,7 +10,7 @@
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, what the broker counts and what punctual sets anew | nothing |
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use lapin::{
@@ -22,14 +22,13 @@ use rand::Rng;
 
 use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
-    config::IdFrom,
-    connector::rabbitmq,
+    connector::rabbitmq::{self, IdFrom},
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
         digest, folded_header,
     },
     retry::Backoff,
-    source::Entry,
+    source::{Entry, NewId},
     time::Due,
 };
 
@@ -50,7 +49,6 @@ const STRIPPED: [&str; 8] = [
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
 /// Makes a new id, unlike any before.
-pub type NewId = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
 /// How messages are read.
 pub struct Reader {
@@ -202,6 +200,8 @@ fn owned(text: Option<&ShortString>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use std::time::Duration;
 
     use rand::{SeedableRng, rngs::StdRng};

@@ -20,15 +20,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use self::message::NewId;
 use self::{
     message::Reader,
     session::{End, Session},
 };
-use crate::source::{Intake, Source};
 use crate::{
-    config::RabbitMqSourceConfig,
-    connector::rabbitmq::{self, Broker, ReconnectDelay},
+    connector::rabbitmq::{self, Broker, RabbitMqSourceSettings, ReconnectDelay},
+    source::{Intake, NewId, Source},
 };
 
 /// Longest attempt to connect, and longest wait for any single answer of the broker.
@@ -58,12 +56,12 @@ impl RabbitMqSource {
     ///
     /// # Errors
     /// Which setting cannot be used; nothing is connected yet.
-    pub fn new(config: &RabbitMqSourceConfig, new_id: NewId, seed: u64) -> Result<Self, String> {
+    pub fn new(config: &RabbitMqSourceSettings, new_id: NewId, seed: u64) -> Result<Self, String> {
         Ok(Self {
-            broker: Broker::new(&config.server)?,
+            broker: Broker::new(config.server())?,
             queue: config.queue.clone(),
-            prefetch: config.prefetch,
-            reader: Reader { id_from: config.id_from, backoff: config.backoff, new_id },
+            prefetch: u16::try_from(config.prefetch.0).expect("at most 65535"),
+            reader: Reader { id_from: config.id_from, backoff: config.delay(), new_id },
             seed,
             hold_limit: HOLD_LIMIT,
             connection: Mutex::default(),

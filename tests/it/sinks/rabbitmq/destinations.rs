@@ -8,20 +8,21 @@ use lapin::{
     types::FieldTable,
 };
 use punctual::{
-    config::RabbitMqConfig,
+    config::Period,
+    connector::rabbitmq::RabbitMqSinkSettings,
     sink::{Outcome, Sink, template::Allow},
 };
 
 use super::{ids, kinds, message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{address, durable},
+    rabbitmq::{durable, key, template},
     send, send_one,
 };
 
-fn varying(server: &RabbitMq, exchange: &str, routing_key: Option<&str>, allow: &[&str]) -> RabbitMqConfig {
-    let (address, allow) = (address(exchange, routing_key), Allow::new(allow).expect("valid patterns"));
-    RabbitMqConfig { address, allow, ..server.config("") }
+fn varying(server: &RabbitMq, exchange: &str, routing_key: Option<&str>, allow: &[&str]) -> RabbitMqSinkSettings {
+    let allow = Allow::new(allow).expect("valid patterns");
+    RabbitMqSinkSettings { exchange: template(exchange), routing_key: routing_key.map(key), allow, ..server.config("") }
 }
 
 #[tokio::test]
@@ -93,8 +94,8 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
     server.ctl(&["add_user", "limited", "limited"]).await;
     server.ctl(&["set_permissions", "limited", "", "ours", ""]).await;
     let mut config = varying(server, "{key}", Some("k"), &["**"]);
-    config.server.username = Some("limited".into());
-    config.server.password = Some("limited".into());
+    config.username = Some("limited".into());
+    config.password = Some("limited".into());
     let batch = vec![message("a", "ours"), message("b", "theirs"), message("c", "ours")];
     let outcomes = send(&sink(&config), batch).await;
     assert_eq!(kinds(&outcomes), [None, Some("failed"), None]);
@@ -106,7 +107,7 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
 async fn a_broker_that_is_away_is_unavailable_whatever_a_message_names() {
     let mut server = RabbitMq::troubled().await;
     let mut config = varying(&server, "{key}", Some("k"), &["**"]);
-    config.timeout = Duration::from_secs(3);
+    config.timeout = Period(Duration::from_secs(3));
     server.kill();
     let sink = sink(&config);
     assert_eq!(send_one(&sink).await.failure_kind(), Some("unavailable"));

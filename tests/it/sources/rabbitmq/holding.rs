@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use lapin::options::QueueDeleteOptions;
 use punctual::{
     api,
-    config::{IdFrom, RabbitMqSourceConfig},
-    connector::rabbitmq::source::RabbitMqSource,
+    config::{GrowingDelay, Period, Real, Whole},
+    connector::rabbitmq::{DelayFrom, IdFrom, RabbitMqSourceSettings, source::RabbitMqSource},
     queue::Queue,
     source::{Intake, Source, SourceState, Status},
     store::redis::{
         RedisStore, RouteSettings,
         connection::{Connection, RedisEndpoint, client},
     },
+    tls::TlsFiles,
 };
 use tokio::{
     sync::watch,
@@ -31,8 +32,8 @@ const MESSAGES: usize = 50;
 const HOLD_LIMIT: Duration = Duration::from_secs(1);
 
 async fn queue(redis: &RedisServer) -> Arc<Queue> {
-    let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-    let server = RedisEndpoint { url: redis.url().as_str().into(), username, password, ca_file, cert_file, key_file };
+    let url = redis.url().as_str().into();
+    let server = RedisEndpoint { url, username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
@@ -44,13 +45,22 @@ async fn queue(redis: &RedisServer) -> Arc<Queue> {
 async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes_it() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare_in(server, "held", "quorum").await;
-    let config = RabbitMqSourceConfig {
+    let config = RabbitMqSourceSettings {
         route: "r".into(),
-        server: server.config("").server,
+        url: server.config("").url,
+        username: None,
+        password: None,
+        tls: TlsFiles::default(),
         queue: "held-in".into(),
-        prefetch: 1000,
+        prefetch: Whole(1000),
         id_from: IdFrom::Ulid,
-        backoff: None,
+        delay_from: DelayFrom::Headers,
+        backoff: GrowingDelay {
+            initial: Period(PATIENCE),
+            factor: Real(1.0),
+            max: Period(PATIENCE),
+            jitter: Real(0.0),
+        },
     };
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
     let (queue, status, (stop, stopping)) = (queue(&redis).await, Arc::<Status>::default(), watch::channel(false));
