@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use punctual::sink::{Delivery, Outcome, Sink};
+use punctual::{
+    config::Period,
+    sink::{Delivery, Outcome, Sink},
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{ids, message, messages, sink, unconfirmed};

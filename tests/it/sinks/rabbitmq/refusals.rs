@@ -9,7 +9,7 @@ use punctual::{
 use super::{ids, kinds, message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{durable, key, template},
+    rabbitmq::{durable, template},
     send, send_one,
 };
 
