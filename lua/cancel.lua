@@ -1,11 +1,11 @@
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered records
+-- KEYS   pending unack messages attempts errors dead remembered records bytes
 -- ARGV   id, how long to remember it (ms; one that is purged only for a record's sake), how many at most, the record it
 --        stands for ("" is none; see newer), 1 when what it cancels was read with it and never scheduled else 0: with a
 --        record that is remembered too
 -- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed)
-local pending, unack, messages, attempts, errors, dead, remembered, records = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
 local id, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local stored, record
@@ -31,6 +31,7 @@ elseif record and ARGV[5] == '1' and keep > 0 then
 else
   return 'not_found'
 end
+if status == 'cancelled' then grow(steps, bytes, -sizes(messages, { id })) end
 if status == 'cancelled' or record then
   remember(steps, remembered, records, { id }, true, keep, max)
 else

@@ -1,6 +1,6 @@
 -- Moves due messages from pending to unack under a lease.
 --
--- KEYS   pending unack messages attempts errors dead paused remembered records claims
+-- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
 --        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for another try of a claim that got no
 --        answer, else 0
@@ -12,7 +12,7 @@
 -- where that has expired and nothing recovered them. A smaller number, from a request that was overtaken, takes nothing.
 -- The first message comes whatever its size. An id without a body becomes dead, reason orphan: its marker body
 -- is a single zero byte.
-local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local SUSPECT_CRASHES = 2
@@ -31,6 +31,7 @@ local now = clock()
 -- A foreign value at any key is found here: what could not be settled must not be delivered.
 for _, set in ipairs({ pending, unack, dead, remembered }) do redis.call('ZCARD', set) end
 for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
+local counts_bytes = redis.call('STRLEN', bytes) > 0
 local is_paused = redis.call('GET', paused) and true or false
 -- The latest claim that took messages, of any instance, is kept under a name that is no instance's.
 local known = redis.call('HMGET', claims, instance, 'latest')
@@ -192,8 +193,12 @@ if ARGV[8] == '1' and #taken == 0 and not repeated and not overtaken then
   redis.pcall('HSET', claims, instance, whole(number) .. ' ' .. whole(token))
 end
 
+local next_due, next_lease = head(pending), head(unack)
+-- Bodies that somebody deleted are counted until nothing is left.
+if counts_bytes and not next_due and not next_lease then redis.pcall('DEL', bytes) end
+
 local reply = {
-  now, token, is_paused and 1 or 0, head(pending) or -1, head(unack) or -1, #put_off, #orphans,
+  now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off, #orphans,
   latest and latest ~= instance and tonumber(latest_at) or -1,
 }
 for _, one in ipairs(taken) do

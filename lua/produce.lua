@@ -11,7 +11,8 @@
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
 --          delivered | cancelled (the route remembers the id: nothing changed; the time is that of its end)
 -- errors   PUNCTUAL <slug> <text>, nothing written; slug: version, unknown-route, wrong-partition, invalid-id,
---          invalid-due, invalid-options, too-large
+--          invalid-due, invalid-options, too-large, limit-messages, limit-bytes, limit-delay (limits of the route;
+--          the first two pass as messages are delivered)
 local MAX_ID_BYTES = 128
 local MAX_METADATA_BYTES = 65536
 local MAX_HEADER_NAME_BYTES = 256
@@ -35,6 +36,7 @@ local _, id, when, payload, options = unpack(ARGV)
 local settings = redis.call('GET', tag .. ':route')
 if not settings then return refuse('unknown-route', 'no punctual serves ' .. tag) end
 local partitions, number, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
+local most_messages, most_bytes, longest = string.match(settings, '^%d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
 if not partitions then return refuse('version', 'the queue belongs to another release') end
 
 if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') then
@@ -222,9 +224,25 @@ if ended and keep > 0 and tonumber(ended) >= now - keep then
   return { at < tonumber(ended) and 'cancelled' or 'delivered', id, at }
 end
 
+local body = struct.pack('>BI8I8I4', 1, due, now, #metadata) .. metadata .. payload
+-- Bytes of the bodies that wait or are in flight, and what is added to them.
+local bytes = tag .. ':bytes'
+local held = redis.call('GET', bytes)
+local added = #body - (pending_score and old and #old or 0)
+-- 0 is no limit.
+local function is_over(limit, number) return limit and limit ~= '0' and number > tonumber(limit) end
+if is_over(longest, due - now) then
+  return refuse('limit-delay', 'the delay is longer than ' .. longest .. ' ms, as the route takes at most')
+end
+if not pending_score and is_over(most_messages, redis.call('ZCARD', pending) + redis.call('ZCARD', unack) + 1) then
+  return refuse('limit-messages', 'the partition holds ' .. most_messages .. ' messages, as many as it takes')
+end
+if added > 0 and is_over(most_bytes, (tonumber(held) or 0) + added) then
+  return refuse('limit-bytes', 'the partition would hold more than ' .. most_bytes .. ' bytes')
+end
+
 -- Redis keeps what a failed script wrote: undo what was done, in reverse. The growing write comes first, so
 -- that at maxmemory nothing is written at all.
-local body = struct.pack('>BI8I8I4', 1, due, now, #metadata) .. metadata .. payload
 local steps = { { { 'HSET', messages, id, body }, old and { 'HSET', messages, id, old } or { 'HDEL', messages, id } } }
 if dead_score then
   steps[#steps + 1] = { { 'ZREM', dead, id }, { 'ZADD', dead, dead_score, id } }
@@ -237,6 +255,8 @@ for _, key in ipairs({ attempts, errors }) do
     steps[#steps + 1] = { { 'HDEL', key, id }, { 'HSET', key, id, value } }
   end
 end
+local sum = string.format('%.0f', math.max(0, (tonumber(held) or 0) + added))
+steps[#steps + 1] = { { 'SET', bytes, sum }, held and { 'SET', bytes, held } or { 'DEL', bytes } }
 steps[#steps + 1] = { { 'ZADD', pending, string.format('%.0f', due), id }, {} }
 
 local earliest = tonumber(redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2])

@@ -1,9 +1,9 @@
 -- Expired leases: each counts a crash and is pending again, or dead after the last crash.
 --
--- KEYS   pending unack attempts errors dead
+-- KEYS   pending unack messages attempts errors dead bytes
 -- ARGV   wake channel, limit (1 to 1000)
 -- reply  leases that had expired, of these made dead, 1 when more wait else 0
-local pending, unack, attempts, errors, dead = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
 -- Two crashes in company make a suspect, three more alone make it dead.
 local MAX_CRASHES = 5
@@ -43,6 +43,7 @@ local steps = {}
 add(steps, 'ZREM', unack, ids, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(alive) } })
 add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(gone) } })
+grow(steps, bytes, -sizes(messages, gone))
 add(steps, 'HSET', attempts, tries, restore(attempts, ids, old))
 add(steps, 'HSET', errors, texts, {})
 local failed = commit(steps)

@@ -1,11 +1,11 @@
--- Sends dead messages on their way again: attempts 0, due now.
+-- Sends dead messages on their way again: attempts 0, due now. The limits of the route do not hold them up.
 --
--- KEYS   pending messages attempts errors dead
+-- KEYS   pending messages attempts errors dead bytes
 -- ARGV   wake channel, died before (ms; "" means now), limit (1 to 1000), most bytes of bodies,
 --        then the ids, or none for all that died before
 -- reply  redriven, died before (ms; for the next call), how many of those considered remain (ids: how many of
 --        the last ones were not reached; all: 1 or 0)
-local pending, messages, attempts, errors, dead = unpack(KEYS)
+local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
 local channel, before, limit, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local now = math.floor(clock() / 1000)
@@ -24,7 +24,7 @@ else
 end
 
 local moved, back, dues, bodies, old = {}, { 'ZADD', dead }, {}, {}, {}
-local bytes, seen = 0, {}
+local bytes, added, seen = 0, 0, {}
 for i, id in ipairs(ids) do
   if scores[i] and not seen[id] then
     local stored = redis.call('HGET', messages, id)
@@ -34,7 +34,7 @@ for i, id in ipairs(ids) do
       unreached = unreached + #ids - i + 1
       break
     end
-    seen[id] = true
+    seen[id], added = true, added + #body
     moved[#moved + 1] = id
     old[#old + 1] = stored
     back[#back + 1], back[#back + 2] = scores[i], id
@@ -54,6 +54,7 @@ if #moved > 0 then
   for _, key in ipairs({ attempts, errors }) do
     add(steps, 'HDEL', key, moved, restore(key, moved, redis.call('HMGET', key, unpack(moved))))
   end
+  grow(steps, held_bytes, added)
   add(steps, 'ZADD', pending, dues, {})
   local failed = commit(steps)
   if failed then return failed end

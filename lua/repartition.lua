@@ -1,6 +1,6 @@
 -- Gives a route that holds no message another number of partitions. What it remembered is forgotten.
 --
--- KEYS   P:routes (pending unack dead paused route remembered records claims)...; a group for each partition of either number
+-- KEYS   P:routes (pending unack dead paused route remembered records claims bytes)...; a group for each partition of either number
 -- ARGV   route, its JSON as it was read, its new JSON
 -- reply  1 done: nobody can schedule until the partitions are opened again | 0 it holds messages, is paused, or was
 --        registered anew meanwhile
@@ -9,7 +9,7 @@ local route, old, new = unpack(ARGV)
 
 if redis.call('HGET', routes, route) ~= old then return 0 end
 local open, back, memories = {}, {}, {}
-for n = 2, #KEYS, 8 do
+for n = 2, #KEYS, 9 do
   local held = redis.call('GET', KEYS[n + 3]) and 1 or 0
   for set = n, n + 2 do held = held + redis.call('ZCARD', KEYS[set]) end
   if held > 0 then return 0 end
@@ -17,6 +17,7 @@ for n = 2, #KEYS, 8 do
   for hash = n + 6, n + 7 do
     if redis.call('HLEN', KEYS[hash]) > 0 then memories[#memories + 1] = KEYS[hash] end
   end
+  if redis.call('STRLEN', KEYS[n + 8]) > 0 then memories[#memories + 1] = KEYS[n + 8] end
   local settings = redis.call('GET', KEYS[n + 4])
   if settings then
     open[#open + 1] = KEYS[n + 4]

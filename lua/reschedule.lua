@@ -1,9 +1,9 @@
 -- Gives a pending message another due time.
 --
--- KEYS   pending unack messages dead
+-- KEYS   pending unack messages dead route
 -- ARGV   wake channel, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found, due ms (0 unless done)
-local pending, unack, messages, dead = unpack(KEYS)
+-- reply  done | in_flight | dead | not_found | limit_delay (longer than the route takes), due ms (0 unless done)
+local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, id, when = unpack(ARGV)
 
 if redis.call('ZSCORE', unack, id) then return { 'in_flight', 0 } end
@@ -16,6 +16,7 @@ if not score or not body then return { 'not_found', 0 } end
 local now = math.floor(clock() / 1000)
 local due = tonumber(when)
 if string.sub(when, 1, 1) == '+' then due = now + due end
+if due - now > quota(redis.call('GET', route) or '', pending, unack, '').delay then return { 'limit_delay', 0 } end
 local earliest = head(pending)
 local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
 local failed = commit({

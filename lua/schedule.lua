@@ -1,6 +1,6 @@
 -- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
 --
--- KEYS   pending unack messages attempts errors dead route remembered records
+-- KEYS   pending unack messages attempts errors dead route remembered records bytes
 -- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
 --        how long an ended one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
 --        "keep" | "replace", the record it stands for ("" is none; see newer), body from the metadata's length on
@@ -8,15 +8,16 @@
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
 --        in_flight (not replaced) | delivered, cancelled (remembered, and it stands for no record: nothing changed; the
---        time is that of its end) | known (its record was applied before: nothing changed; the time is 0);
+--        time is that of its end) | known (its record was applied before: nothing changed; the time is 0) |
+--        limit_messages, limit_bytes, limit_delay (a limit of the route: nothing changed);
 --        error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
 --        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
 --        not open: the caller registers the route first
-local pending, unack, messages, attempts, errors, dead, route, remembered, records = unpack(KEYS)
+local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local FIRST, EACH = 5, 5
 
-local refusal = closed(route, layout)
+local refusal, settings = closed(route, layout)
 if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
@@ -36,13 +37,15 @@ for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dea
   end
 end
 
--- Stored bodies are read where their due time is asked for, and to undo a replacement.
-local bytes, counted = 0, {}
+-- Stored bodies are read where their due time is asked for, and to undo a replacement. Those that wait count in `bytes`.
+local bytes, counted, size_of = 0, {}, {}
 for i = FIRST, #ARGV, EACH do
   local id = ARGV[i]
   if state[id] and not counted[id] and (state[id] ~= 'pending' or ARGV[i + 2] == 'replace') then
     counted[id] = true
-    bytes = bytes + redis.call('HSTRLEN', messages, id)
+    local size = redis.call('HSTRLEN', messages, id)
+    bytes = bytes + size
+    if state[id] == 'pending' then size_of[id] = size end
   end
 end
 if bytes > max_bytes and #ids > 1 then
@@ -79,6 +82,15 @@ if #recorded > 0 then
   for i, id in ipairs(recorded) do record_of[id] = stored[i] end
 end
 
+local left, added = quota(settings, pending, unack, held_bytes), 0
+local limited = math.min(left.messages, left.bytes, left.delay) < math.huge
+-- The limit that stands in the way of a body of `size` bytes more, if one does.
+local function over(is, size, wait)
+  if wait > left.delay then return 'limit_delay' end
+  if is ~= 'pending' and left.messages < 1 then return 'limit_messages' end
+  if size > 0 and size > left.bytes then return 'limit_bytes' end
+end
+
 local reply = {}
 local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
 local back_alive, endings = {}, { 'ZADD', remembered }
@@ -105,28 +117,40 @@ for i = FIRST, #ARGV, EACH do
   else
     due = tonumber(when)
     if string.sub(when, 1, 1) == '+' then due = now + due end
-    if not is then
-      fresh[#fresh + 1] = id
-      if ended[id] then
-        back_alive[#back_alive + 1] = id
-        endings[#endings + 1], endings[#endings + 2] = ended[id], id
+    local new = 17 + #tail
+    local size = is == 'pending' and new - (size_of[id] or old_score[id]) or new
+    status = limited and over(is, size, due - now)
+    if not status then
+      added = added + size
+      if limited then
+        if is ~= 'pending' then left.messages = left.messages - 1 end
+        left.bytes = left.bytes - size
       end
-    elseif not old_score[id] then
-      -- Read once, also where the batch names the id again.
-      old_score[id] = whole(due_of[id])
-      old_ids[#old_ids + 1] = id
-      old_bodies[#old_bodies + 1] = redis.call('HGET', messages, id)
-      if is == 'dead' then revived[#revived + 1] = id end
+      if is then size_of[id] = new end
+      if not is then
+        fresh[#fresh + 1] = id
+        if ended[id] then
+          back_alive[#back_alive + 1] = id
+          endings[#endings + 1], endings[#endings + 2] = ended[id], id
+        end
+      elseif not old_score[id] then
+        -- Read once, also where the batch names the id again.
+        old_score[id] = whole(due_of[id])
+        old_ids[#old_ids + 1] = id
+        old_bodies[#old_bodies + 1] = redis.call('HGET', messages, id)
+        if is == 'dead' then revived[#revived + 1] = id end
+      end
+      status = is == 'dead' and 'revived' or is and 'replaced' or 'scheduled'
+      bodies[#bodies + 1] = id
+      bodies[#bodies + 1] = struct.pack('>BI8I8', 1, due, now) .. tail
+      scores[#scores + 1] = whole(due)
+      scores[#scores + 1] = id
+      -- No score, but its size: the batch may name it again.
+      if not is then old_score[id] = new end
+      state[id], due_of[id] = 'pending', due
+      if record then record_of[id] = record end
+      if not earliest or due < earliest then wake_up = true end
     end
-    status = is == 'dead' and 'revived' or is and 'replaced' or 'scheduled'
-    bodies[#bodies + 1] = id
-    bodies[#bodies + 1] = struct.pack('>BI8I8', 1, due, now) .. tail
-    scores[#scores + 1] = whole(due)
-    scores[#scores + 1] = id
-    if not is then old_score[id] = '' end
-    state[id], due_of[id] = 'pending', due
-    if record then record_of[id] = record end
-    if not earliest or due < earliest then wake_up = true end
   end
   reply[#reply + 1] = status
   reply[#reply + 1] = due
@@ -158,6 +182,7 @@ for i, id in ipairs(recorded) do
   end
 end
 add(steps, 'HSET', records, noted, restore(records, note_ids, notes))
+grow(steps, held_bytes, added)
 add(steps, 'ZADD', pending, scores, {})
 
 local failed = commit(steps)

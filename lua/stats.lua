@@ -1,8 +1,8 @@
 -- The numbers of one partition.
 --
--- KEYS   pending unack dead paused
--- reply  now us, paused 0/1, pending, of these due, unack, dead, next due ms or -1
-local pending, unack, dead, paused = unpack(KEYS)
+-- KEYS   pending unack dead paused bytes
+-- reply  now us, paused 0/1, pending, of these due, unack, dead, next due ms or -1, bytes of the bodies in pending and unack
+local pending, unack, dead, paused, bytes = unpack(KEYS)
 
 local now = clock()
 return {
@@ -13,4 +13,5 @@ return {
   redis.call('ZCARD', unack),
   redis.call('ZCARD', dead),
   head(pending) or -1,
+  tonumber(redis.call('GET', bytes)) or 0,
 }

@@ -1,11 +1,11 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
 -- or kept longer than they may.
 --
--- KEYS   pending unack messages dead errors paused route remembered their_pending ready retry their_unack counts body...
+-- KEYS   pending unack messages dead errors paused route remembered bytes their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
 --        pending, largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
 --        JSON
--- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
+-- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room, or a limit of the route); error
 --        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
 --
 -- A body that is too large is not read: its id becomes a dead letter, and the body stays where it is.
@@ -65,19 +65,21 @@ local function weigh(i)
   return size
 end
 
-local done_with = {}
+-- The keys of what was read, by place.
+local read_from = {}
 local function read(i)
   local key = KEYS[BEFORE_BODIES + i]
-  done_with[#done_with + 1] = key
+  read_from[i] = key
   return redis.call('GET', key)
 end
 
 local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, theirs, taken, names, scores)
 leave(steps, held_by, taken, names, deadlines)
-local gone, counted, old = {}, {}, {}
+local gone, counted, old, done_with = {}, {}, {}, {}
 for _, i in ipairs(taken) do
   gone[names[i]] = true
+  done_with[#done_with + 1] = read_from[i]
   if left[i] then
     counted[#counted + 1] = names[i]
     old[#old + 1] = left[i]

@@ -1,11 +1,11 @@
 -- Moves due members of another program's sorted set into the queue: each names a hash, whose fields become the
 -- payload, a JSON object.
 --
--- KEYS   pending unack messages dead errors paused route remembered source details...
+-- KEYS   pending unack messages dead errors paused route remembered bytes source details...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
 --        pending, largest payload and most bytes of all bodies, ms in 1 of a score, what the name of a hash begins with,
 --        then for each member: id, member, metadata as JSON
--- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room); error
+-- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room, or a limit of the route); error
 --        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
 --
 -- details: for each member its name, or that of `source` where the hash may not be touched.
@@ -95,7 +95,8 @@ local function weigh(i)
   return size + FIELD_WEIGHT * count
 end
 
-local done_with = {}
+-- The keys of what was read, by place.
+local read_from = {}
 local function read(i)
   local key = KEYS[OWN_KEYS + 1 + i]
   -- In the order of the fields, as long as nothing changes.
@@ -117,12 +118,14 @@ local function read(i)
     json = '{' .. table.concat(pairs_of, ',') .. '}'
   end
   if #json > limits.payload then return members[i], too_large(#json) end
-  done_with[#done_with + 1] = key
+  read_from[i] = key
   return json, problem
 end
 
 local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, source, taken, members, scores)
+local done_with = {}
+for _, i in ipairs(taken) do done_with[#done_with + 1] = read_from[i] end
 -- Last: what expires with the hash could not be brought back.
 if #done_with > 0 then steps[#steps + 1] = { { 'DEL', unpack(done_with) }, {} } end
 local failed = commit(steps)

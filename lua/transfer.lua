@@ -1,15 +1,16 @@
 -- Into lists on this Redis, exactly once: pushed and gone in one step.
 --
--- KEYS   unack messages attempts errors remembered records list...
--- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token, which of the lists (from 1),
---        value
+-- KEYS   unack messages attempts errors remembered records bytes list...
+-- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token, bytes of its body,
+--        which of the lists (from 1), value
 -- reply  for each lease: 1 done | 0 stale | the type of what its list's key holds instead: still claimed
-local BEFORE_LISTS = 6
-local unack, messages, attempts, errors, remembered, records = unpack(KEYS, 1, BEFORE_LISTS)
+local BEFORE_LISTS = 7
+local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
+local EACH = 5
 local ids, tokens = {}, {}
-for i = 3, #ARGV, 4 do
+for i = 3, #ARGV, EACH do
   ids[#ids + 1] = ARGV[i]
   tokens[#tokens + 1] = ARGV[i + 1]
 end
@@ -18,15 +19,17 @@ local kinds, values = {}, {}
 for n = BEFORE_LISTS + 1, #KEYS do
   kinds[n], values[n] = redis.call('TYPE', KEYS[n]).ok, {}
 end
-local gone, back = {}, { 'ZADD', unack }
+local gone, back, left = {}, { 'ZADD', unack }, 0
 for i, id in ipairs(ids) do
   if reply[i] == 1 then
-    local n = BEFORE_LISTS + tonumber(ARGV[4 * i + 1])
+    local place = EACH * i - 2
+    local n = BEFORE_LISTS + tonumber(ARGV[place + 3])
     if kinds[n] == 'none' or kinds[n] == 'list' then
       gone[#gone + 1] = id
       back[#back + 1] = tokens[i]
       back[#back + 1] = id
-      values[n][#values[n] + 1] = ARGV[4 * i + 2]
+      left = left + ARGV[place + 2]
+      values[n][#values[n] + 1] = ARGV[place + 4]
     else
       reply[i] = kinds[n]
     end
@@ -38,6 +41,7 @@ add(steps, 'ZREM', unack, gone, { back })
 for n = BEFORE_LISTS + 1, #KEYS do
   add(steps, 'RPUSH', KEYS[n], values[n], { { 'LTRIM', KEYS[n], 0, -(#values[n] + 1) } })
 end
+grow(steps, bytes, -left)
 remember(steps, remembered, records, gone, false, keep, max)
 forget(steps, attempts, errors, messages, gone)
 return commit(steps) or reply

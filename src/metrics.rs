@@ -22,6 +22,7 @@ const RETRIED: &str = "punctual_messages_retried_total";
 const DEAD: &str = "punctual_messages_dead_total";
 const CANCELLED: &str = "punctual_messages_cancelled_total";
 const REDRIVEN: &str = "punctual_messages_redriven_total";
+const DEAD_EVICTED: &str = "punctual_dead_evicted_total";
 const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
 const FAILURES: &str = "punctual_delivery_failures_total";
@@ -62,6 +63,10 @@ pub fn describe() {
     describe_counter!(CANCELLED, "Messages cancelled while pending");
     describe_counter!(REDRIVEN, "Dead messages sent on their way again");
     describe_counter!(PURGED, "Dead messages deleted");
+    describe_counter!(
+        DEAD_EVICTED,
+        "Dead messages deleted by `dead.max_age` or `dead.max_count` of their route, by reason"
+    );
     describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
     describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
@@ -259,12 +264,17 @@ pub fn scheduled(route: &str, via: &str, count: u64) {
     counter!(SCHEDULED, "route" => route.to_owned(), "via" => via.to_owned()).increment(count);
 }
 
-pub fn cancelled(route: &str) {
-    counter!(CANCELLED, "route" => route.to_owned()).increment(1);
+pub fn cancelled(route: &str, count: u64) {
+    counter!(CANCELLED, "route" => route.to_owned()).increment(count);
 }
 
 pub fn redriven(route: &str, count: u64) {
     counter!(REDRIVEN, "route" => route.to_owned()).increment(count);
+}
+
+/// `reason`: age or count.
+pub fn dead_evicted(route: &str, reason: &'static str, count: u64) {
+    counter!(DEAD_EVICTED, "route" => route.to_owned(), "reason" => reason).increment(count);
 }
 
 pub fn purged(route: &str, count: u64) {

@@ -1,10 +1,10 @@
-//! How long a failed message waits: exponential, capped, with jitter.
+//! Retries: how often, and after which delay.
 
 use std::time::Duration;
 
 use rand::Rng;
 
-/// A route's answer to failure.
+/// A route's `retry` settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     /// At least 1.
@@ -12,7 +12,7 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
 }
 
-/// Validated on construction, so that `delay` cannot fail.
+/// Exponential backoff with an upper bound and jitter. Validated on construction: `delay` cannot fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
     initial: Duration,
@@ -26,7 +26,7 @@ impl Backoff {
     /// `initial` at least 1 ms and at most `max`.
     ///
     /// # Errors
-    /// The name of the offending setting and the text to show.
+    /// The name of the invalid setting, and the error text.
     pub fn new(initial: Duration, factor: f64, max: Duration, jitter: f64) -> Result<Self, (&'static str, String)> {
         if initial < Duration::from_millis(1) {
             return Err(("initial", "must be at least 1ms".into()));

@@ -1,4 +1,4 @@
-//! Values that must not be shown: `Debug` and `Display` of what is defined here are safe to log.
+//! Values that must not be shown: `Debug` and `Display` of these types are safe to log.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use url::Url;
 pub struct Secret(String);
 
 impl Secret {
-    /// The value itself: for its one use, never for a log, an error or a metric.
+    /// The value: never for a log, an error or a metric.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -40,7 +40,7 @@ impl From<&str> for Secret {
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// The URL with all that it carries: for connecting only.
+    /// The whole URL: for connecting only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,12 +49,11 @@ impl SecretUrl {
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(mut url) = Url::parse(&self.0) else { return f.write_str("***") };
-        // No host: what is a path here may have been meant as user and password. So may what is behind a slash in a
-        // password that should have been written `%2F`.
+        // Without a host, user and password may be in the path. With an unescaped `/` in the password, the rest of it is.
         if url.cannot_be_a_base() || url.path().contains('@') {
             return write!(f, "{}:***", url.scheme());
         }
-        // These refuse a URL without a host, which has neither user nor password.
+        // Both setters fail without a host; such a URL has neither user nor password.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         // `unix:///path?pass=...`, `https://host/hook?key=...`

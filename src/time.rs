@@ -1,4 +1,4 @@
-//! Points in time as Redis tells them, and the forms in which callers write them.
+//! Points in time on Redis' clock, and the forms in which callers write them.
 
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ impl UnixMillis {
         self.0
     }
 
-    /// RFC 3339 in UTC with milliseconds, as answers show it.
+    /// RFC 3339 in UTC with milliseconds, as replies show it.
     pub fn to_rfc3339(self) -> String {
         let millis = i64::try_from(self.0).expect("below 2^53");
         match jiff::Timestamp::from_millisecond(millis) {
@@ -34,17 +34,17 @@ impl UnixMillis {
     }
 }
 
-/// As answers show it.
+/// The form in replies.
 impl Serialize for UnixMillis {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.to_rfc3339())
     }
 }
 
-/// When a message is due, as its producer said it.
+/// When a message is due, in the producer's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// So many milliseconds after Redis accepts it, at most `MAX_DELAY_MILLIS`.
+    /// Milliseconds after Redis accepts it, at most `MAX_DELAY_MILLIS`.
     After(u64),
     At(UnixMillis),
 }
@@ -55,7 +55,7 @@ impl Due {
     /// A delay: whole milliseconds (`"1500"`) or humantime (`"5m"`, `"1h 30m"`).
     ///
     /// # Errors
-    /// The text to show when it is neither, or more than `MAX_DELAY_MILLIS`.
+    /// When it is neither, or more than `MAX_DELAY_MILLIS`.
     pub fn parse_delay(text: &str) -> Result<Self, String> {
         let millis = match text.parse::<u64>() {
             Ok(millis) => u128::from(millis),
@@ -72,7 +72,7 @@ impl Due {
     /// A due time: whole milliseconds since the epoch, or RFC 3339 with an offset.
     ///
     /// # Errors
-    /// The text to show when it is neither, before 1970, or 2^53 ms or more.
+    /// When it is neither, before 1970, or 2^53 ms or more.
     pub fn parse_deliver_at(text: &str) -> Result<Self, String> {
         parse_instant(text).map(Due::At)
     }
@@ -81,7 +81,7 @@ impl Due {
 /// Whole milliseconds since the epoch, or RFC 3339 with an offset.
 ///
 /// # Errors
-/// The text to show when it is neither, before 1970, or 2^53 ms or more.
+/// When it is neither, before 1970, or 2^53 ms or more.
 pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
     let millis = if let Ok(millis) = text.parse::<u64>() {
         Some(millis)
@@ -89,16 +89,16 @@ pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
         let at: jiff::Timestamp = text.parse().map_err(|_| {
             format!("`{text}` is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`")
         })?;
-        // Up: never before the time that was said.
+        // Rounded up: never early.
         u64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()
     };
     millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
 }
 
-/// Redis' clock as one reply told it, carried on by the monotonic clock of this machine.
+/// Redis' clock of one reply, extrapolated by this machine's monotonic clock.
 ///
-/// `taken` is when the command was sent, so a time read from here is at most one round trip ahead of
-/// Redis: lateness is over-, never underestimated.
+/// `taken` is when the command was sent. So the extrapolated clock is at most one round trip ahead of Redis, and lateness
+/// is never underestimated.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerClock {
     /// Microseconds since the Unix epoch.

@@ -1,4 +1,4 @@
-//! TLS towards others, with the system's roots or one's own; and of the API. rustls with ring.
+//! TLS of clients, with the system's root certificates or configured ones, and of the API. rustls with ring.
 
 use std::{
     path::{Path, PathBuf},
@@ -36,7 +36,7 @@ impl TlsFiles {
 /// What `files` say; without a `ca_file` the system's roots are trusted.
 ///
 /// # Errors
-/// The file that cannot be used, and why.
+/// The unusable file and the reason.
 pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let roots = match &files.ca_file {
         Some(file) => own_roots(file)?,
@@ -52,11 +52,11 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
     }
 }
 
-/// Of a server of HTTP/1.1 that asks its clients for no certificate. Both files are PEM; the chain begins with the
-/// server's own certificate.
+/// The settings of an HTTP/1.1 server without client certificates. Both files are PEM; the chain begins with the server's
+/// own certificate.
 ///
 /// # Errors
-/// The file that cannot be used, and why.
+/// The unusable file and the reason.
 pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, String> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -68,7 +68,7 @@ pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, 
     Ok(config)
 }
 
-/// Trusts nobody: for a client that has to be given some TLS settings, yet never uses them.
+/// Settings that trust no certificate, for a client that requires TLS settings but never uses them.
 pub fn unused() -> ClientConfig {
     trusting(RootCertStore::empty()).with_no_client_auth()
 }
@@ -88,7 +88,7 @@ fn own_roots(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// May be empty: then no certificate verifies, and each connection tells so.
+/// May be empty: then every connection fails with an error about its certificate.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -106,6 +106,22 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Adds `more` to `bytes`, those of the bodies that wait or are in flight. Without any there is no such key.
+local function grow(steps, bytes, more)
+  if more == 0 then return end
+  local was = redis.call('GET', bytes)
+  local is = math.max(0, (tonumber(was) or 0) + more)
+  local undo = { was and { 'SET', bytes, was } or { 'DEL', bytes } }
+  steps[#steps + 1] = { is > 0 and { 'SET', bytes, whole(is) } or { 'DEL', bytes }, undo }
+end
+
+-- The bytes of the bodies of `ids`, together.
+local function sizes(messages, ids)
+  local sum = 0
+  for _, id in ipairs(ids) do sum = sum + redis.call('HSTRLEN', messages, id) end
+  return sum
+end
+
 -- Remembers how ids that were live ended, for `keep` ms, at most `max` of them: the score is the time in ms, of a
 -- cancelled one half a millisecond more. Lets go of what was kept long enough or is too much, MAX_LET_GO at once at most:
 -- twice as many as may come in, so that a set that is too large shrinks. What is not remembered loses its record.
@@ -168,13 +184,28 @@ local function ending(score, keep, now)
 end
 
 -- The error reply for the script to return, unless the partition is open as `layout` says, with which `route` begins:
--- "<version> <partitions> <number> ". What is written into another one nobody reads.
+-- "<version> <partitions> <number> ". What is written into another one nobody reads. Then what `route` holds.
 local function closed(route, layout)
   local settings = redis.call('GET', route)
   if not settings or string.sub(settings, 1, #layout) ~= layout then
     local text = 'PUNCTUAL unregistered the partition is open as `%s`, not `%s`'
     return redis.error_reply(string.format(text, settings or '', layout))
   end
+  return nil, settings
+end
+
+-- What a partition still takes by the limits in its `settings`: `messages` and `bytes` of bodies, which count while they
+-- wait or are in flight, and the longest `delay` in ms. Without a limit it is math.huge.
+local function quota(settings, pending, unack, bytes)
+  local left = { messages = math.huge, bytes = math.huge, delay = math.huge }
+  local most, largest, longest = string.match(settings, '^%d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
+  if not most then return left end
+  if most ~= '0' then
+    left.messages = tonumber(most) - redis.call('ZCARD', pending) - redis.call('ZCARD', unack)
+  end
+  if largest ~= '0' then left.bytes = tonumber(largest) - (tonumber(redis.call('GET', bytes)) or 0) end
+  if longest ~= '0' then left.delay = tonumber(longest) end
+  return left
 end
 
 -- The score of a set's head, or nil.

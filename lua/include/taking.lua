@@ -2,11 +2,11 @@
 -- programs' keys.
 
 -- What stands first in KEYS and ARGV of each of them.
-local OWN_KEYS = 8
+local OWN_KEYS = 9
 local OWN_ARGUMENTS = 5
 local queue = {
   pending = KEYS[1], unack = KEYS[2], messages = KEYS[3], dead = KEYS[4], errors = KEYS[5], paused = KEYS[6],
-  remembered = KEYS[8],
+  remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
 -- now (ms), room (due messages that may wait in pending), payload (the largest, bytes), bytes (of all bodies)
@@ -16,15 +16,16 @@ local limits = {
 -- Largest content in bytes that is read or kept at all.
 local MAX_CONTENT = 16 * 1024 * 1024
 
-local refusal = closed(KEYS[7], ARGV[2])
+local refusal, settings = closed(KEYS[7], ARGV[2])
 if refusal then return refusal end
+local left = quota(settings, queue.pending, queue.unack, queue.bytes)
 
 -- entries  { id, metadata as JSON, due (ms; nil: it is no longer there, or not due) }
 -- weigh    function(i): bytes that reading the i-th takes; or 0 and why it is not read, and what is kept in its place
 -- read     function(i): the payload of the i-th, and what is wrong with it, if anything is. Called for the taken only
 -- returns  a verdict for each, the steps that write the taken into the queue, their places, whether to wake
---          verdict: taken | invalid (a dead letter) | gone | conflict (its id is live) | left (no room, or enough
---          bytes; the first one is taken whatever its size)
+--          verdict: taken | invalid (a dead letter) | gone | conflict (its id is live) | left (no room, a limit of the
+--          route, or enough bytes; the first one is taken whatever its size)
 local function take(entries, weigh, read)
   local earliest = head(queue.pending)
   local ids, live = {}, {}
@@ -41,11 +42,11 @@ local function take(entries, weigh, read)
 
   local verdicts, taken, good, bad = {}, {}, {}, {}
   local bodies, scores, graves, texts = {}, {}, {}, {}
-  local bytes, full, wake_up = 0, false, false
+  local bytes, added, full, wake_up = 0, 0, false, false
 
   -- The payload of the i-th and what is wrong with it, or nothing once there is no room for it.
   local function content(i)
-    if full or #taken >= room then return end
+    if full or #taken >= room or left.messages < 1 then return end
     local size, problem, instead = weigh(i)
     if problem then return instead or '', problem end
     if bytes > 0 and bytes + size > limits.bytes then
@@ -56,6 +57,15 @@ local function take(entries, weigh, read)
     payload, problem = read(i)
     if not problem and #payload > limits.payload then
       problem = 'the payload takes ' .. #payload .. ' bytes, at most ' .. limits.payload
+    end
+    if not problem then
+      -- As its body is written below.
+      local stored = 21 + #entries[i].metadata + #payload
+      if stored > left.bytes then
+        full = true
+        return
+      end
+      left.messages, left.bytes, added = left.messages - 1, left.bytes - stored, added + stored
     end
     bytes = bytes + size
     return payload, problem
@@ -95,6 +105,7 @@ local function take(entries, weigh, read)
   for n, i in ipairs(taken) do all[n] = ids[i] end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
   revive(steps, queue.remembered, all)
+  grow(steps, queue.bytes, added)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
   add(steps, 'ZADD', queue.dead, graves, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })

@@ -6,14 +6,19 @@
 
 use std::sync::Arc;
 
-use super::{Api, origin, problem::Problem};
-use crate::config::{AuthConfig, Right, TokenDigest};
+use super::{
+    Api, origin,
+    problem::Problem,
+    rate::{Rate, TooFast},
+};
+use crate::config::{AuthConfig, Right, TokenConfig, TokenDigest};
 use axum::{
     extract::{RawPathParams, Request, State},
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use tokio::time::Instant;
 
 /// What a call asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +32,27 @@ pub enum Access {
 }
 
 /// What a caller may do; a request extension.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Grant {
     rights: Vec<Right>,
     /// `None`: all.
     routes: Option<Vec<String>>,
+    /// `None`: as much as it likes.
+    rate: Option<Rate>,
 }
 
 impl Grant {
     fn all() -> Self {
-        Self { rights: vec![Right::Schedule, Right::Read, Right::Admin], routes: None }
+        Self { rights: vec![Right::Schedule, Right::Read, Right::Admin], routes: None, rate: None }
+    }
+
+    /// Counts messages that are to be scheduled.
+    ///
+    /// # Errors
+    /// 429 when the token has scheduled too many for now.
+    pub fn admit(&self, messages: usize) -> Result<(), Problem> {
+        let Some(rate) = &self.rate else { return Ok(()) };
+        rate.admit(messages, Instant::now()).map_err(|TooFast { per_second, wait }| Problem::too_fast(per_second, wait))
     }
 
     pub fn covers_all(&self) -> bool {
@@ -62,11 +78,12 @@ impl Guard {
             tracing::warn!("the API asks for no token: every program on this host may do everything");
         }
         let tokens = config.map(|auth| {
-            let grant = |rights: &[Right], routes: &[String]| Grant {
-                rights: rights.to_vec(),
-                routes: (!routes.iter().any(|name| name == "*")).then(|| routes.to_vec()),
+            let grant = |TokenConfig { rights, routes, messages_per_second, .. }: &TokenConfig| Grant {
+                rights: rights.clone(),
+                routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
+                rate: messages_per_second.map(Rate::new),
             };
-            auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(&entry.rights, &entry.routes)))).collect()
+            auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(entry)))).collect()
         });
         Self { tokens, open_metrics: config.is_some_and(|auth| auth.open_metrics), everything: Arc::new(Grant::all()) }
     }
@@ -146,13 +163,13 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use crate::config::TokenConfig;
 
     fn guard() -> Guard {
         let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
             digest: TokenDigest::of(token),
             rights: rights.to_vec(),
             routes: routes.iter().map(ToString::to_string).collect(),
+            messages_per_second: None,
         };
         let tokens = vec![token("s3cret", &[Right::Read], &["*"]), token("other", &[Right::Admin], &["a", "b"])];
         Guard::new(Some(&AuthConfig { tokens, open_metrics: false }))

@@ -79,6 +79,7 @@ pub async fn reschedule(
         Rescheduled::Dead => {
             Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
         }
+        Rescheduled::Over(limit) => Err(Problem::over(limit)),
         Rescheduled::NotFound => Err(Problem::unknown_message(id.as_str())),
     }
 }

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::{Path, Request, State},
     http::HeaderMap,
     response::Response,
 };
 
 use super::{
-    Api, body,
+    Api,
+    auth::Grant,
+    body,
     message_body::{self, Batch, Rules},
     problem::Problem,
     scheduled,
@@ -25,6 +28,7 @@ pub const VIA: &str = "api";
 
 pub async fn messages(
     State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -33,10 +37,12 @@ pub async fn messages(
     let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
     match message_body::parse(&body.bytes, &rules)? {
         Batch::One(message) => {
+            grant.admit(1)?;
             let scheduled = api.queue.schedule(&route, VIA, vec![*message]).await?;
             Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
         }
         Batch::Many(messages) => {
+            grant.admit(messages.len())?;
             let scheduled = api.queue.schedule(&route, VIA, messages).await?;
             Ok(scheduled::many(&route, &scheduled))
         }

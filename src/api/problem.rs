@@ -9,7 +9,7 @@ use axum::{
 };
 use serde::Serialize;
 
-use crate::{queue::QueueError, store::StoreError};
+use crate::{message::Limit, queue::QueueError, store::StoreError};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
@@ -24,6 +24,8 @@ pub struct Problem {
     kind: &'static str,
     detail: String,
     errors: Vec<FieldError>,
+    /// Seconds, for a `Retry-After`.
+    retry_after: Option<u64>,
 }
 
 /// One invalid field of a request body.
@@ -45,7 +47,8 @@ impl FieldError {
 
 impl Problem {
     pub fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, kind, detail: shortened(detail.into()), errors: Vec::new() }
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Self { status, kind, detail: shortened(detail.into()), errors: Vec::new(), retry_after }
     }
 
     /// A part of the request that is not in its JSON body: 400.
@@ -87,6 +90,20 @@ impl Problem {
     /// Whether it was done is unknown: the caller repeats with the same id.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+    }
+
+    /// A limit of the route: 429. Nothing was written. There may be room soon, but a long delay does not become shorter.
+    pub fn over(limit: Limit) -> Self {
+        let base = Self::new(StatusCode::TOO_MANY_REQUESTS, limit.problem(), limit.explain());
+        Self { retry_after: (limit != Limit::Delay).then_some(1), ..base }
+    }
+
+    /// The token has sent enough messages for now: 429. `seconds`, at least 1, until it may send as many.
+    pub fn too_fast(rate: u32, seconds: u64) -> Self {
+        let text =
+            format!("the token may send {rate} messages a second: nothing was scheduled, try again in {seconds} s");
+        let base = Self::new(StatusCode::TOO_MANY_REQUESTS, "limit-rate", text);
+        Self { retry_after: Some(seconds), ..base }
     }
 }
 
@@ -135,8 +152,8 @@ impl IntoResponse for Problem {
         };
         let json = serde_json::to_vec(&document).expect("strings and integers always serialize");
         let mut response = (self.status, [(header::CONTENT_TYPE, CONTENT_TYPE)], json).into_response();
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
+    Extension,
     extract::{Path, Query, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::Response,
@@ -10,7 +11,9 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    Api, body,
+    Api,
+    auth::Grant,
+    body,
     post::{VIA, idempotency_key},
     problem::Problem,
     scheduled,
@@ -40,6 +43,7 @@ pub struct RawQuery {
 
 pub async fn raw(
     State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path(route): Path<String>,
     Query(query): Query<RawQuery>,
     request: Request,
@@ -59,6 +63,7 @@ pub async fn raw(
         on_conflict: query.on_conflict.unwrap_or_default(),
         record: None,
     };
+    grant.admit(1)?;
     let scheduled = api.queue.schedule(&route, VIA, vec![message]).await?;
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
 }

@@ -38,6 +38,7 @@ impl<'a> Answer<'a> {
             ScheduleStatus::InFlight => ("in_flight", None),
             ScheduleStatus::Known => ("known", None),
             ScheduleStatus::Ended(ending) => (ending.as_str(), None),
+            ScheduleStatus::Over(limit) => (limit.status(), None),
         };
         let time = Some(scheduled.due.to_rfc3339());
         let (deliver_at, ended_at) =
@@ -51,7 +52,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// 201 for a new message, 200 for a kept, replaced or remembered one, 409 for one in flight that should be replaced.
+/// 201 for a new message, 200 for a kept, replaced or remembered one, 409 for one in flight that should be replaced, 429
+/// at a limit of the route.
 pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     let status = match scheduled.status {
         ScheduleStatus::Scheduled => StatusCode::CREATED,
@@ -61,15 +63,22 @@ pub fn one(route: &str, scheduled: &Scheduled) -> Response {
         | ScheduleStatus::Known
         | ScheduleStatus::Ended(_) => StatusCode::OK,
         ScheduleStatus::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
+        ScheduleStatus::Over(limit) => return Problem::over(limit).into_response(),
     };
     (status, Json(Answer::scheduled(route, scheduled))).into_response()
 }
 
-/// 200 with one answer per message: here an `in_flight` one is among the others, which were scheduled.
+/// 200 with one answer per message: here one that is `in_flight` or over a limit is among the others, which were
+/// scheduled. 429 when all are over a limit.
 pub fn many(route: &str, scheduled: &[Scheduled]) -> Response {
     #[derive(Serialize)]
     struct Results<'a> {
         results: Vec<Answer<'a>>,
+    }
+    let over =
+        scheduled.iter().map(|one| if let ScheduleStatus::Over(limit) = one.status { Some(limit) } else { None });
+    if let Some(Some(limit)) = over.reduce(Option::and) {
+        return Problem::over(limit).into_response();
     }
     Json(Results { results: scheduled.iter().map(|one| Answer::scheduled(route, one)).collect() }).into_response()
 }

@@ -36,7 +36,7 @@ impl Backend {
             password: config.password.clone(),
             tls: config.tls.clone(),
         };
-        Ok(Self { client: client(&server)?, timeout: config.timeout, mastership: Arc::default() })
+        Ok(Self { client: client(&server)?, timeout: config.timeout.0, mastership: Arc::default() })
     }
 
     pub fn client(&self) -> Client {

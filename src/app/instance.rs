@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 
-use super::{backend::Backend, reachability::Checkup, sinks::Destination, sources::Inlet};
+use super::{backend::Backend, janitor::Janitor, reachability::Checkup, sinks::Destination, sources::Inlet};
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
@@ -33,6 +33,8 @@ pub struct Instance {
     pub wakes: WakeListener,
     pub destinations: BTreeMap<String, Destination>,
     pub inlets: Vec<Inlet>,
+    /// Of the routes that do not keep all dead letters.
+    pub janitors: Vec<Janitor>,
     checkups: Vec<(String, Checkup)>,
 }
 
@@ -49,14 +51,17 @@ impl Instance {
         let prefix = &config.redis.key_prefix;
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
+        let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
+        let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.bell().clone())).collect();
         let store = |connection| {
             let settings = names.iter().map(|(name, route)| RouteSettings {
                 name: name.clone(),
                 partitions: route.partitions,
                 max_payload: config.server.max_payload,
                 remember: route.remember,
+                limits: route.limits,
             });
-            RedisStore::new(connection, prefix, settings)
+            RedisStore::new(connection, prefix, settings).ringing_at_deaths(burials.clone())
         };
 
         let mut wakes = backend.wakes();
@@ -101,9 +106,9 @@ impl Instance {
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
             metrics::begin_queue(route, &vias);
         }
-        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
         let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
-        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets, checkups }
+        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets, janitors, checkups }
     }
 
     /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called

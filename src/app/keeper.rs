@@ -107,6 +107,7 @@ mod tests {
     use super::*;
     use crate::{
         app::embedded::Embedded,
+        message::RouteLimits,
         store::redis::{RedisStore, RouteSettings, SafetyError, connection::Connection},
     };
 
@@ -119,7 +120,8 @@ mod tests {
         let embedded = Embedded::start(directory.path()).await.unwrap();
         let client = redis::Client::open(embedded.url()).unwrap();
         let connection = Arc::new(Connection::new(client.clone(), SOON));
-        let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None };
+        let (name, limits) = ("r".into(), RouteLimits::default());
+        let settings = RouteSettings { name, partitions: 1, max_payload: 100, remember: None, limits };
         let store = Arc::new(RedisStore::new(connection, "p", [settings]));
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));

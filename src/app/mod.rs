@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod embedded;
 pub mod instance;
+mod janitor;
 mod keeper;
 mod listening;
 pub mod logging;

@@ -20,7 +20,7 @@ use super::{
     backend::Backend,
     embedded::{self, Embedded, Home},
     instance::Instance,
-    keeper,
+    janitor, keeper,
     listening::{listen, listen_for_probes},
     open_files, sinks, sources,
 };
@@ -66,7 +66,10 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
-        RedisUrl::Embedded => Some(Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?),
+        RedisUrl::Embedded => {
+            let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
+            Some(home.with_max_memory(config.redis.max_memory.0))
+        }
         RedisUrl::Url(_) => None,
     };
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
@@ -100,13 +103,14 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let generations = instance.store.connection().generations();
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
+    let janitors = janitor::run(instance.janitors, instance.store.clone(), stopped.clone());
     let sources = sources::run(instance.inlets, queue.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
             () = asked(stopped.clone()) => return,
         }
-        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources) };
+        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors) };
         tokio::select! {
             // Without routes there is nothing to do.
             _ = work => asked(stopped).await,

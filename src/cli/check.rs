@@ -129,7 +129,7 @@ async fn ask_redis(config: &Config) -> Result<(), String> {
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
     let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
-    store.check_safety(config.redis.allow_eviction).await.map_err(|error| error.to_string())?;
+    store.check_safety(config.redis.allow_eviction.0).await.map_err(|error| error.to_string())?;
     store.check_writable().await.map_err(|error| error.to_string())
 }
 

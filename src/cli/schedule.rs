@@ -60,6 +60,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
         ScheduleStatus::Known => "known",
         ScheduleStatus::Ended(ending) => ending.as_str(),
+        ScheduleStatus::Over(limit) => return Err(Failure::Failed(format!("`{}`: {}", answer.id, limit.explain()))),
         ScheduleStatus::InFlight => {
             return Err(Failure::Failed(format!("`{}` is in flight and cannot be replaced", answer.id)));
         }

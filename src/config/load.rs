@@ -8,10 +8,10 @@ use figment::{
 };
 
 use super::{
-    Config, ConfigErrors, check,
+    Config, ConfigErrors,
+    check::{self, Root},
     expand::expand,
     problem::{Origin, Origins, Path, Problems},
-    raw::RawConfig,
     read::read,
     registry::Registry,
     source::{self, Layer},
@@ -58,8 +58,8 @@ pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErro
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
     expand_all(&mut values, &sources.env, &mut problems);
     let built_in = defaults();
-    let raw: Option<RawConfig> = read(&mut values, &Path::default(), &built_in, &mut problems);
-    let config = raw.and_then(|raw| check::config(raw, registry, &built_in, &mut problems));
+    let root: Option<Root> = read(&mut values, &Path::default(), &built_in, &mut problems);
+    let config = root.map(|root| check::config(root, registry, &built_in, &mut problems));
     problems.finish(config)
 }
 

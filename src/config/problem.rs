@@ -1,6 +1,6 @@
 //! What is wrong with a configuration: all of it at once, each with its path and where it was written.
 
-use std::{collections::BTreeMap, fmt, ops::RangeInclusive, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
 
 /// Keys and list indices from the root, shown as `routes.order-timeout.lease`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,21 +126,6 @@ impl Problems {
             self.add(path, "is missing");
         }
         value
-    }
-
-    /// A value that must be there and within `range`.
-    pub fn within<T: PartialOrd + fmt::Display>(
-        &mut self,
-        path: &Path,
-        value: Option<T>,
-        range: RangeInclusive<T>,
-    ) -> Option<T> {
-        let value = self.require(path, value)?;
-        if range.contains(&value) {
-            return Some(value);
-        }
-        self.add(path, format!("`{value}` is not within {} .. {}", range.start(), range.end()));
-        None
     }
 
     /// Reports `result`'s error.

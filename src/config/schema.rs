@@ -3,7 +3,7 @@
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::{raw::RawConfig, registry::Registry, source::NEVER_EMPTY};
+use super::{check::Root, registry::Registry, source::NEVER_EMPTY};
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
 pub fn schema(registry: &Registry) -> Value {
@@ -12,7 +12,7 @@ pub fn schema(registry: &Registry) -> Value {
         ("sink_defaults", "sinks", registry.sinks.schemas(&mut generator)),
         ("source_defaults", "sources", registry.sources.schemas(&mut generator)),
     ];
-    let mut root = generator.into_root_schema_for::<RawConfig>().to_value();
+    let mut root = generator.into_root_schema_for::<Root>().to_value();
     relax(&mut root);
     for (defaults, entries, types) in sections {
         let types: Vec<_> = types.into_iter().map(|(name, schema)| (name, relaxed(schema))).collect();

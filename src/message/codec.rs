@@ -9,8 +9,8 @@
 //! | n | metadata, JSON |
 //! | rest | payload |
 //!
-//! The script that schedules writes the first 17 bytes, because only Redis' clock knows them; `tail` makes
-//! the rest. A body of the single byte 0 stands for one that was lost.
+//! The schedule script writes the first 17 bytes, on Redis' clock; `tail` makes the rest. A body of the single byte 0
+//! marks a lost one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -24,7 +24,7 @@ pub const VERSION: u8 = 1;
 /// Bytes before the metadata: version, due, acceptance, length.
 const PREFIX_BYTES: usize = 1 + 8 + 8 + 4;
 
-/// Everything behind the times.
+/// The body after the two times.
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
     let json = serde_json::to_vec(metadata).expect("strings and integers always serialize");
     let mut tail = BytesMut::with_capacity(4 + json.len() + payload.len());
@@ -46,7 +46,7 @@ pub enum DecodeError {
 }
 
 /// # Errors
-/// When the body is a lost one's marker, of another version, or not what `tail` and the scripts write.
+/// When the body is the marker of a lost one, has another version, or is malformed.
 pub fn decode(body: &Bytes) -> Result<StoredMessage, DecodeError> {
     match body.first() {
         Some(&VERSION) => {}

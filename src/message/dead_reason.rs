@@ -9,13 +9,13 @@ pub enum DeadReason {
     Attempts,
     /// Claimed after its `expires_at`.
     Expired,
-    /// Its lease expired in every claim, the last ones with nothing else in flight.
+    /// Its lease expired in five claims; in the last three it was claimed alone.
     Crash,
     /// Its body was missing in Redis.
     Orphan,
     /// Its body cannot be read.
     Undecodable,
-    /// A source could not understand it.
+    /// A source could not decode it.
     Invalid,
 }
 

@@ -1,18 +1,18 @@
-//! Ids for what has none that punctual could use.
+//! Ids for messages that come without a usable one.
 
 use sha2::{Digest, Sha256};
 
 use super::MessageId;
 
-/// Bytes of the digest that make an id: 128 bits, so that no two ever meet by chance.
+/// Bytes of the digest in an id: 128 bits exclude chance collisions.
 const DIGEST_BYTES: usize = 16;
 
-/// The same id for the same parts, whatever they hold: `~` and hexadecimal digits.
+/// The id of `parts`: `~` and hexadecimal digits. Equal parts give equal ids.
 pub fn digest(parts: &[&[u8]]) -> MessageId {
     use std::fmt::Write;
     let mut hasher = Sha256::new();
     for part in parts {
-        // With its length, so that moving a border changes the digest.
+        // The length of each part: ["ab", "c"] and ["a", "bc"] must differ.
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
     }

@@ -1,4 +1,4 @@
-//! What may be remembered of messages that are no longer live.
+//! Completed messages that a route remembers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::time::UnixMillis;
 
-/// How a message ended, short of being purged.
+/// How a message was completed. Purged messages are not remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
@@ -28,18 +28,18 @@ impl Ending {
     }
 }
 
-/// A message that was live.
+/// A remembered message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub ending: Ending,
     pub at: UnixMillis,
 }
 
-/// Which ended messages a route remembers.
+/// Which completed messages a route remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remember {
-    /// How long; zero: none.
+    /// Retention; zero remembers none.
     pub period: Duration,
-    /// How many at most, the latest; each partition has its share.
+    /// Largest number, divided among the partitions; the oldest are evicted.
     pub max: u32,
 }

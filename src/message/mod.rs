@@ -1,4 +1,4 @@
-//! A message and its parts: the id that stays the same over attempts, the payload, and what goes with it.
+//! A message and its parts: the id, which stays the same over attempts, the payload and the metadata.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -9,6 +9,7 @@ pub use self::{
     dead_reason::DeadReason,
     digest::digest,
     ended::{Ended, Ending, Remember},
+    limits::{DeadLimits, Limit, RouteLimits},
     origin::{Origin, TypedHeader, TypedValue},
     properties::Properties,
     record::{Cancellation, LogRecord},
@@ -19,18 +20,19 @@ pub mod codec;
 mod dead_reason;
 mod digest;
 mod ended;
+mod limits;
 mod origin;
 mod properties;
 mod record;
 
-/// Most partitions of a route: each is a task, and a look at Redis per `max_sleep`.
+/// Most partitions of a route: each costs a task and one poll of Redis per `max_sleep`.
 pub const MAX_PARTITIONS: u16 = 256;
 
 /// Longest id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 
-/// Most that headers, key, content type, properties and limits of one message take as JSON, in bytes: small beside
-/// the 4 MiB of a script call, large beside what brokers and HTTP servers accept as headers.
+/// Largest metadata (headers, key, content type, properties, limits) of one message as JSON, in bytes: small beside the
+/// 4 MiB of a script call, large beside the header limits of brokers and HTTP servers.
 pub const MAX_METADATA_BYTES: usize = 64 * 1024;
 
 /// 1 to 128 of `A-Za-z0-9._:~-`: the idempotency key of its consumer.
@@ -39,7 +41,7 @@ pub struct MessageId(Arc<str>);
 
 impl MessageId {
     /// # Errors
-    /// The text to show when `text` is empty, too long or has another character.
+    /// When `text` is empty, too long or has another character.
     pub fn parse(text: &str) -> Result<Self, String> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:~-".contains(&b);
         if (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
@@ -53,7 +55,7 @@ impl MessageId {
         &self.0
     }
 
-    /// Where the id lives: CRC32 (IEEE) of the id, modulo the route's number of partitions.
+    /// The partition of the id: CRC32 (IEEE) of the id modulo `partitions`.
     pub fn partition(&self, partitions: u16) -> u16 {
         let number = crc32fast::hash(self.0.as_bytes()) % u32::from(partitions);
         u16::try_from(number).expect("below the number of partitions")
@@ -72,7 +74,7 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// What travels with a payload. Its JSON text is stored as it is (`codec`), also by `lua/produce.lua`.
+/// What is sent with a payload. Stored as JSON (`codec`), also by `lua/produce.lua`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
@@ -86,22 +88,22 @@ pub struct Metadata {
     pub properties: Option<Box<Properties>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Box<Origin>>,
-    /// In place of the route's `retry.max_attempts`; at least 1.
+    /// Overrides the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Epoch ms: a claim after it makes the message dead.
+    /// Milliseconds since the epoch. A claim after this time makes the message dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
 }
 
 impl Metadata {
-    /// The id that consumers know, for a message that is stored as `id`.
+    /// The id that consumers see, for a message that is stored as `id`.
     pub fn shown_id<'a>(&'a self, id: &'a MessageId) -> &'a str {
         self.origin.as_ref().and_then(|origin| origin.id.as_deref()).unwrap_or(id.as_str())
     }
 
-    /// The value of a header, also of one that only chooses the destination. Of two that differ in case only, the
-    /// one that is spelled like `name`.
+    /// The value of a header, also of one that sinks do not send. An exact match of the name wins over one in another
+    /// case.
     pub fn selector(&self, name: &str) -> Option<&str> {
         let selectors = self.origin.as_ref().map(|origin| &origin.selectors);
         [Some(&self.headers), selectors].into_iter().flatten().find_map(|headers| {
@@ -111,7 +113,7 @@ impl Metadata {
     }
 
     /// # Errors
-    /// The name of the offending field and the text to show.
+    /// The name of the invalid field, and the error text.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
         let mut names = BTreeMap::new();
         for (name, value) in &self.headers {
@@ -141,7 +143,7 @@ impl Metadata {
     }
 }
 
-/// Header names that the transport or punctual itself sets.
+/// Header names that the transport or punctual sets.
 const RESERVED_HEADERS: [&str; 13] = [
     "authorization",
     "connection",
@@ -158,11 +160,11 @@ const RESERVED_HEADERS: [&str; 13] = [
     "upgrade",
 ];
 
-/// Header name prefixes that belong to punctual and to Standard Webhooks.
+/// Prefixes of header names that punctual and Standard Webhooks use.
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "webhook-"];
 
 /// # Errors
-/// The text to show when `name` is no header name, or one that the transport or punctual itself sets.
+/// When `name` is no header name, or is reserved.
 pub fn check_header_name(name: &str) -> Result<(), String> {
     // RFC 9110, section 5.6.2: token.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
@@ -175,19 +177,19 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A header name as receivers compare it: in lower case and, as CGI and WSGI make the same of both, with `-` for `_`.
+/// A header name as receivers compare it: in lower case, with `-` for `_`, which CGI and WSGI do not distinguish.
 pub fn folded_header(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
 
-/// Whether the transport or punctual itself sets the header `name`, in any spelling.
+/// Whether the transport or punctual sets the header `name`, in any spelling.
 pub fn is_reserved_header(name: &str) -> bool {
     let folded = folded_header(name);
     RESERVED_HEADERS.contains(&folded.as_str()) || RESERVED_PREFIXES.iter().any(|prefix| folded.starts_with(prefix))
 }
 
 /// # Errors
-/// The text to show when `value` has a control character other than a tab.
+/// When `value` has a control character other than a tab.
 pub fn check_text(value: &str) -> Result<(), String> {
     match value.chars().find(|c| c.is_ascii_control() && *c != '\t') {
         Some(c) => Err(format!("control character {} is not allowed", c.escape_unicode())),
@@ -195,7 +197,7 @@ pub fn check_text(value: &str) -> Result<(), String> {
     }
 }
 
-/// What scheduling an id that is already live does.
+/// The effect of scheduling an id that is live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnConflict {
@@ -212,7 +214,7 @@ pub struct NewMessage {
     pub payload: Bytes,
     pub metadata: Metadata,
     pub on_conflict: OnConflict,
-    /// Of a source's: what it was read from.
+    /// The record it was read from, if it comes from a source that reads a log.
     pub record: Option<LogRecord>,
 }
 
@@ -221,7 +223,7 @@ pub struct NewMessage {
 pub struct StoredMessage {
     /// The original due time; a retry does not change it.
     pub due: UnixMillis,
-    /// When Redis took it (or took its new due time).
+    /// When Redis accepted it or its new due time.
     pub accepted: UnixMillis,
     pub metadata: Metadata,
     pub payload: Bytes,

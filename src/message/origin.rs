@@ -1,4 +1,4 @@
-//! Where a message of a source comes from, as far as no other field can tell it.
+//! What a source knows about a message beyond the fields of every message.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use super::Properties;
 
-/// Set by sources only, so that what they took leaves as it came.
+/// Set by sources only. A sink of the same system restores these properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Origin {
-    /// The id there, where it is not one of ours: `id` is its digest then, and sinks tell this one.
+    /// The original id, if it is no valid `MessageId`. The message's id is then its digest; sinks send this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The key there, base64, where it is no text.
+    /// The original key in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// Headers that are no text, or whose names HTTP does not know or punctual reserves; in order. A sink of the
-    /// same kind sends them as they were.
+    /// Headers with values other than text, or with names that HTTP does not allow or punctual reserves, in order. A
+    /// sink of the same system sends them unchanged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<TypedHeader>,
-    /// Headers that `{header:NAME}` finds and no sink sends: they have done their work.
+    /// Headers that `{header:NAME}` finds and no sink sends, such as the delay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub selectors: BTreeMap<String, String>,
-    /// AMQP's property, which need not be unique, so that no sink but RabbitMQ's tells it.
+    /// The AMQP property. It need not be unique: only the RabbitMQ sink sends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// To which the message was published, unless that is AMQP's default exchange: it tells where a dead letter comes from.
+    /// The exchange that the message was published to, except AMQP's default exchange. Shown with dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
-    /// AMQP's property.
+    /// The AMQP property.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
-    /// AMQP's property, seconds since the epoch.
+    /// The AMQP property, seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
-    /// AMQP's property, with control characters: else it is the message's.
+    /// The AMQP property, if it has control characters; else it is the message's `content_type`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Those of AMQP's properties that have control characters.
+    /// The other AMQP properties that have control characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub properties: Option<Properties>,
 }
 
-/// A header with the type that it had.
+/// A header with its original type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypedHeader {
     pub name: String,
@@ -52,7 +52,7 @@ pub struct TypedHeader {
     pub value: TypedValue,
 }
 
-/// `bytes` (base64) from Kafka; from AMQP the names of its field types.
+/// Kafka: `bytes` (base64). AMQP: the names of its field types.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypedValue {
     pub r#type: String,
@@ -60,12 +60,12 @@ pub struct TypedValue {
 }
 
 impl Origin {
-    /// The key there, where it is text but no text of ours: with control characters.
+    /// The original key, if it is UTF-8 with control characters.
     pub fn odd_key(&self) -> Option<String> {
         String::from_utf8(STANDARD.decode(self.key_base64.as_deref()?).ok()?).ok()
     }
 
-    /// `None` when there is nothing to tell.
+    /// `None` when all fields are empty.
     pub fn or_none(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }

@@ -1,4 +1,4 @@
-//! Properties of AMQP 0-9-1 that have no place among headers. They travel with a message to a RabbitMQ sink.
+//! Properties of AMQP 0-9-1 that are no headers. A RabbitMQ sink sends them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,11 @@ use super::check_text;
 /// Longest value in bytes: AMQP's short string.
 const MAX_PROPERTY_BYTES: usize = 255;
 
-/// Beside `content_type`, which every sink understands. Names as in the AMQP 0-9-1 class `basic`, section 1.8.
+/// The properties beside `content_type`, which every sink sends. Names as in AMQP 0-9-1, class `basic`, section 1.8.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Properties {
-    /// The only one that HTTP knows too.
+    /// Sent by HTTP sinks too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_encoding: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,7 +20,7 @@ pub struct Properties {
     pub reply_to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#type: Option<String>,
-    /// 0 to 255; a queue heeds it up to its own `x-max-priority`.
+    /// 0 to 255; a queue respects it up to its own `x-max-priority`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// `None` when nothing is set: what is stored then is the same as without properties.
+    /// `None` when nothing is set: the stored form is then that without properties.
     pub fn or_none(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }

@@ -1,22 +1,22 @@
-//! What a message was read from, where that can be read again.
+//! The log record that a message was read from.
 
 use std::{fmt, sync::Arc};
 
 use super::MessageId;
 
-/// A record of a log for which an id is scheduled or cancelled. The store keeps of each id the one that was applied last,
-/// for as long as it knows the id, and so recognizes those that are read again.
+/// A record of a log (a Kafka partition) that schedules or cancels an id. The store keeps the last applied record of
+/// each live or remembered id. It recognizes records that are read again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Names the log; not empty.
+    /// The name of the log; not empty.
     pub place: Arc<str>,
     pub offset: u64,
-    /// Milliseconds since the epoch, 0 where it has none: tells a log that was made anew from one that is read again.
+    /// Milliseconds since the epoch; 0 without one. It distinguishes a recreated log from one that is read again.
     pub timestamp: u64,
 }
 
 impl LogRecord {
-    /// Takes the place of `earlier`, which is not applied: from now on both are known.
+    /// Replaces `earlier`, which is not applied: both count as applied.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         if self.place != earlier.place {
@@ -26,20 +26,20 @@ impl LogRecord {
     }
 }
 
-/// As it is stored.
+/// The stored form.
 impl fmt::Display for LogRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.offset, self.timestamp, self.place)
     }
 }
 
-/// An id that is no longer wanted.
+/// The cancellation of an id.
 #[derive(Clone, Debug)]
 pub struct Cancellation {
     pub id: MessageId,
-    /// Of a source's: what it was read from.
+    /// The record it was read from, if it comes from a source that reads a log.
     pub record: Option<LogRecord>,
-    /// What it cancels was never scheduled, and must not be when it is read again: to be remembered all the same.
+    /// The id was never scheduled. It is remembered all the same, so that a second read does not schedule it.
     pub unseen: bool,
 }
 

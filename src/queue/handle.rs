@@ -133,7 +133,7 @@ impl Queue {
     pub async fn cancel(&self, route: &str, cancellation: &Cancellation) -> Result<Cancelled, QueueError> {
         let cancelled = self.store.cancel(self.partition(route, &cancellation.id)?, cancellation).await?;
         match cancelled {
-            Cancelled::Cancelled => metrics::cancelled(route),
+            Cancelled::Cancelled => metrics::cancelled(route, 1),
             Cancelled::Purged => metrics::purged(route, 1),
             Cancelled::InFlight | Cancelled::NotFound | Cancelled::Known => {}
         }
@@ -270,7 +270,7 @@ impl Route {
         u16::try_from(self.partitions.len()).expect("configured as u16")
     }
 
-    fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
+    pub(super) fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
         ids.iter().filter(|id| id.partition(self.count()) == partition.number).cloned().collect()
     }
 }
@@ -302,6 +302,7 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
         due: sum(|part| part.due),
         unack: sum(|part| part.unack),
         dead: sum(|part| part.dead),
+        bytes: sum(|part| part.bytes),
         next_due,
         oldest_overdue_seconds: Duration::from_millis(overdue).as_secs_f64(),
     }

@@ -9,6 +9,7 @@ mod external;
 mod growth;
 mod handle;
 mod merge;
+mod pending;
 mod registry;
 
 pub use handle::{Queue, check_due};
@@ -22,6 +23,14 @@ use crate::{
     store::{Snapshot, StoreError},
     time::UnixMillis,
 };
+
+/// The result of a bulk purge of pending messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Purged {
+    pub count: u64,
+    /// Whether selected messages remain.
+    pub more: bool,
+}
 
 /// A part of a listing.
 #[derive(Clone, Debug)]
@@ -43,6 +52,8 @@ pub struct RouteStats {
     pub due: u64,
     pub unack: u64,
     pub dead: u64,
+    /// Stored bodies of pending and in-flight messages, in bytes.
+    pub bytes: u64,
     pub next_due: Option<UnixMillis>,
     pub oldest_overdue_seconds: f64,
 }

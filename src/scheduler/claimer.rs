@@ -284,7 +284,7 @@ impl Claimer {
         }
         let messages = claim.messages.into_iter().map(|claimed| {
             let held = Held {
-                lease: Lease { id: claimed.id.clone(), token: claim.token },
+                lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
                 seat: admission.seat(),

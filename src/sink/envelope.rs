@@ -1,4 +1,4 @@
-//! What a list element holds: the payload alone, or the payload with all that is known about it.
+//! The format of list elements: the payload alone, or the payload with its metadata.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Delivery;
 use crate::message::Properties;
 
-/// What a list element holds.
+/// The format of list elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ListFormat {

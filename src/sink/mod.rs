@@ -1,7 +1,7 @@
-//! Destinations. A sink takes a batch and reports an outcome for each message as soon as the destination
-//! confirmed, refused or failed it; it knows neither the store nor the scheduler.
+//! What a sink is. A sink takes a batch and reports an outcome for each message as soon as the destination confirmed,
+//! refused or failed it. It uses neither the store nor the scheduler.
 //!
-//! A new sink is one folder in `connector`, one line in its registry, and one page of the documentation.
+//! The sinks are in `connector`; docs/writing-a-connector.md shows how to add one.
 
 pub mod envelope;
 mod outcome;
@@ -38,14 +38,14 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The id that consumers know.
+    /// The id that consumers see.
     pub fn shown_id(&self) -> &str {
         self.metadata.shown_id(&self.id)
     }
 }
 
 /// The smallest part of a destination that fails alone: a Kafka partition, a RabbitMQ exchange and routing key, an HTTP
-/// endpoint, a Redis server. The text is shown to people: no secrets.
+/// endpoint, a Redis server. The text is shown to operators: no secrets.
 pub type Domain = Arc<str>;
 
 /// The outcome of one message of a batch.
@@ -53,19 +53,19 @@ pub type Domain = Arc<str>;
 pub struct Reported {
     /// The message's place in the batch.
     pub index: usize,
-    /// Where it went, where the sink has more than one failure domain and the message got as far as one.
+    /// The failure domain, if the sink has more than one and the message reached one.
     pub domain: Option<Domain>,
     pub outcome: Outcome,
 }
 
-/// Takes the outcomes of one batch, in any order, one for each index of the batch.
+/// Receives the outcomes of one batch, in any order, one for each index of the batch.
 #[derive(Clone, Debug)]
 pub struct Report {
     outcomes: mpsc::UnboundedSender<Reported>,
 }
 
 impl Report {
-    /// The receiver ends when every clone of the report is gone. It holds at most one outcome per message.
+    /// The receiver ends when every clone of the report is dropped. It holds at most one outcome per message.
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Reported>) {
         let (outcomes, receiver) = mpsc::unbounded_channel();
         (Self { outcomes }, receiver)
@@ -78,7 +78,7 @@ impl Report {
 
     /// The same, with the failure domain where the sink has more than one.
     pub fn outcome_in(&self, index: usize, domain: Option<Domain>, outcome: Outcome) {
-        // The receiver is gone once the time of the batch is over.
+        // The receiver is closed after the batch's timeout.
         let _ = self.outcomes.send(Reported { index, domain, outcome });
     }
 }
@@ -89,8 +89,8 @@ pub trait Sink: Send + Sync + 'static {
     /// reported by then counts as timed out after sending.
     fn timeout(&self) -> Duration;
 
-    /// The failure domain that the message would go to, as far as it is known beforehand; `None` where the whole sink is
-    /// one. The same text as in its reports. Asked only while a domain of the sink is down.
+    /// The failure domain of the message, if it is known before sending; `None` where the whole sink is one. The same text
+    /// as in its reports. Called only while a domain of the sink is down.
     fn domain(&self, _delivery: &Delivery) -> Option<Domain> {
         None
     }
@@ -98,12 +98,12 @@ pub trait Sink: Send + Sync + 'static {
     /// Delivers `batch` concurrently and returns once every outcome is reported.
     async fn send(&self, batch: Vec<Delivery>, report: Report);
 
-    /// Whether the destination can be reached and used, without delivering anything.
+    /// Checks that the destination is reachable and usable, without a delivery.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// The problem, as a text for operators.
     async fn check(&self) -> Result<(), String>;
 
-    /// Lets go of connections. Called once, after the last `send`.
+    /// Closes the connections. Called once, after the last `send`.
     async fn close(&self) {}
 }

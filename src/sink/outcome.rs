@@ -1,22 +1,22 @@
-//! What an attempt came to, as its sink classifies it.
+//! The outcome of an attempt, as its sink classifies it.
 
 use std::time::Duration;
 
-/// The result of one attempt, as its sink saw it. Texts name the cause without the payload and without secrets.
+/// The result of one attempt. Error texts name the cause, without payload and secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The destination has taken responsibility.
+    /// The destination confirmed the message.
     Confirmed,
-    /// This message failed there; another may pass.
+    /// This message failed; others may pass.
     Failed { error: String, retry_after: Option<Duration> },
-    /// The destination turns everyone away for now, or did not answer in time after it was sent to.
+    /// The destination refuses all messages for now, or its reply did not come in time.
     Throttled { error: String, retry_after: Option<Duration> },
-    /// The destination refused this message for good.
+    /// The destination refused this message permanently.
     Rejected { error: String },
-    /// This message cannot be sent at all; the destination was not asked.
+    /// This message cannot be sent; nothing was sent.
     Unsendable { error: String },
-    /// No answer for this message: the destination was not reached, the connection was lost, no confirm came in time. The
-    /// scheduler decides from what else got through whether message, domain or sink is the cause.
+    /// No answer for this message: the destination is unreachable, the connection was lost, or no confirm came in time. The
+    /// scheduler decides from other outcomes whether message, domain or sink is the cause.
     Unavailable { error: String },
 }
 

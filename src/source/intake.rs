@@ -16,7 +16,7 @@ use super::{
     status::{Side, Status},
 };
 use crate::{
-    message::{Cancellation, MessageId, NewMessage, OnConflict, StoredMessage, digest},
+    message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
     store::{Cancelled, Found, ScheduleStatus, StoreError},
@@ -27,6 +27,8 @@ use crate::{
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Until a message that is in flight is looked at again, to be replaced or cancelled: at first, and at last.
 const IN_FLIGHT_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// Until a route that is at one of its limits is asked again: at first, and at last.
+const FULL_PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// After so long such a wait is told: the message's sink is slow or away.
 const IN_FLIGHT_SILENCE: Duration = Duration::from_secs(1);
 /// Most that are scheduled in one call.
@@ -148,9 +150,7 @@ impl Intake {
         let Entry::Schedule(message) = entry else { return entry };
         match self.check(&message) {
             Ok(()) => Entry::Schedule(message),
-            // Under the id, what it should have replaced or what comes next would hide it.
-            Err(error) if message.on_conflict == OnConflict::Replace => Entry::Invalid(under_digest(message), error),
-            Err(error) => Entry::Invalid(message, error),
+            Err(error) => Entry::Invalid(kept_apart(message), error),
         }
     }
 
@@ -183,9 +183,13 @@ impl Intake {
 
     async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
         let (begun, _asking) = (Instant::now(), Asking(&self.status, Side::Flight));
+        let _limited = Asking(&self.status, Side::Limits);
+        let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
+            // While the route is full one message is enough to ask with.
+            let rest = if full_since.is_some() { messages.split_off(1) } else { Vec::new() };
             let answers = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
-            let (mut again, mut taken, mut known, mut in_flight) = (Vec::new(), 0, 0, None);
+            let (mut again, mut taken, mut known, mut in_flight, mut full) = (Vec::new(), 0, 0, None, None);
             for (message, answer) in messages.into_iter().zip(answers) {
                 match answer.status {
                     ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived => taken += 1,
@@ -198,6 +202,11 @@ impl Intake {
                         in_flight = Some(message.id.clone());
                         again.push(message);
                     }
+                    ScheduleStatus::Over(Limit::Delay) => too_long.push(message),
+                    ScheduleStatus::Over(limit) => {
+                        full = Some(limit);
+                        again.push(message);
+                    }
                 }
             }
             self.metrics.taken.increment(taken);
@@ -205,10 +214,20 @@ impl Intake {
             if let Some(id) = in_flight {
                 self.wait_for(&id, "its replacement", begun).await?;
             }
+            if let Some(limit) = full {
+                let since = *full_since.get_or_insert_with(Instant::now);
+                self.wrong(Side::Limits, limit.explain());
+                let [first, last] = FULL_PAUSES;
+                self.pause((since.elapsed() / 4).clamp(first, last)).await?;
+            } else if full_since.take().is_some() {
+                self.well(Side::Limits);
+            }
+            again.extend(rest);
             messages = again;
         }
         self.well(Side::Flight);
-        Ok(())
+        let too_long = too_long.into_iter().map(|message| (kept_apart(message), Limit::Delay.explain().to_owned()));
+        self.bury(too_long.collect()).await
     }
 
     async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
@@ -317,6 +336,11 @@ fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
     stored.payload == message.payload
         && stored.metadata == message.metadata
         && absolute(message.due).is_none_or(|due| stored.due == due)
+}
+
+/// What cannot be scheduled: under the id, what it should have replaced or what comes next would hide it.
+fn kept_apart(message: NewMessage) -> NewMessage {
+    if message.on_conflict == OnConflict::Replace { under_digest(message) } else { message }
 }
 
 /// The same content gets the same id.

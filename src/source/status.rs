@@ -37,6 +37,8 @@ pub enum Side {
     Redis,
     /// A sink that has a message which is to be replaced or cancelled.
     Flight,
+    /// The limits of the route.
+    Limits,
 }
 
 /// The changing part, written by the source and read by the API. One side's recovery does not hide the other's trouble.
@@ -48,7 +50,7 @@ struct Health {
     /// One side was well at least once.
     begun: bool,
     /// What is wrong, by side.
-    wrong: [Option<String>; 3],
+    wrong: [Option<String>; 4],
     last_error: Option<String>,
 }
 

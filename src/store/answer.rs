@@ -1,7 +1,7 @@
 //! What the store answers about single messages.
 
 use crate::{
-    message::{Ended, Ending, MessageId, State, StoredMessage},
+    message::{Ended, Ending, Limit, MessageId, State, StoredMessage},
     time::UnixMillis,
 };
 
@@ -21,6 +21,8 @@ pub enum ScheduleStatus {
     /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced. Not for what was read
     /// from a record: one that is not known is another message.
     Ended(Ending),
+    /// The route is at this limit: nothing changed.
+    Over(Limit),
 }
 
 /// The answer for one scheduled message.
@@ -61,6 +63,8 @@ pub enum Rescheduled {
     InFlight,
     Dead,
     NotFound,
+    /// The route is at this limit: nothing changed.
+    Over(Limit),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

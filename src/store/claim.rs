@@ -18,6 +18,8 @@ pub struct Token(pub u64);
 pub struct Lease {
     pub id: MessageId,
     pub token: Token,
+    /// Size of the stored body, as it was claimed.
+    pub bytes: usize,
 }
 
 /// Which suspects (messages with two or more crashes) a claim takes.

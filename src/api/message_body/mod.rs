@@ -13,11 +13,14 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+pub use self::selection::{PurgeRequest, parse_ids, parse_purge};
 use super::problem::{FieldError, Problem};
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict, Properties},
     time::{Due, UnixMillis, parse_instant},
 };
+
+mod selection;
 
 /// Most messages of one request: as many as the store takes in one step.
 pub const MAX_MESSAGES: usize = 1000;
@@ -87,35 +90,6 @@ pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
         errors.push(FieldError::new("", "one of `delay` and `deliver_at` is needed"));
     }
     if errors.is_empty() { Ok(due) } else { Err(Problem::invalid(errors)) }
-}
-
-/// The ids of a redrive or purge; `None` for all: no body, or no `ids` in it.
-///
-/// # Errors
-/// As `parse`.
-pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Selection<'a> {
-        // Present but null is no way to say "all": it is how a lost variable looks.
-        #[serde(borrow, default, deserialize_with = "present")]
-        ids: Option<&'a RawValue>,
-    }
-    if body.is_empty() {
-        return Ok(None);
-    }
-    let selection: Selection = object(json(body)?, "").map_err(|error| Problem::invalid(vec![error]))?;
-    let Some(ids) = selection.ids else { return Ok(None) };
-    let Items(items) = read(ids, "/ids").map_err(|error| Problem::invalid(vec![error]))?;
-    let mut errors = Vec::new();
-    let mut parsed = Vec::with_capacity(items.len());
-    for (index, item) in items.into_iter().enumerate() {
-        match id(item, &format!("/ids/{index}")) {
-            Ok(id) => parsed.push(id),
-            Err(error) => errors.push(error),
-        }
-    }
-    if errors.is_empty() { Ok(Some(parsed)) } else { Err(Problem::invalid(errors)) }
 }
 
 #[derive(Deserialize)]

@@ -184,6 +184,8 @@ pub struct Home {
     /// Absolute.
     path: PathBuf,
     socket: PathBuf,
+    /// Of the server, bytes; 0: no bound.
+    max_memory: u64,
     _lock: File,
 }
 
@@ -213,10 +215,16 @@ impl Home {
         let socket = socket_path(&path)?;
         let lock = lock_file(&path.join("punctual.lock"))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path, socket, _lock: lock }),
+            Ok(()) => Ok(Self { path, socket, max_memory: 0, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(EmbeddedError::InUse(path)),
             Err(TryLockError::Error(source)) => Err(EmbeddedError::Io { path, source }),
         }
+    }
+
+    /// Bounds the memory of the server, in bytes: new messages are refused when it is used up.
+    #[must_use]
+    pub fn with_max_memory(self, max_memory: u64) -> Self {
+        Self { max_memory, ..self }
     }
 
     /// Of the server that will listen here: `unix://` and the path of the socket.

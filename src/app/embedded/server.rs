@@ -67,6 +67,9 @@ impl Server {
             let mut gone = when_gone(home)?;
             match (until_it_answers(home, &mut gone).await, child) {
                 (Ok(pid), child) => {
+                    if child.is_none() {
+                        set_max_memory(home).await;
+                    }
                     info!(pid, directory = %home.path.display(), taken_over = child.is_none(), "embedded Redis runs");
                     return Ok(Self { pid, child, gone });
                 }
@@ -111,6 +114,17 @@ impl Server {
     }
 }
 
+/// Of a server that was started with another bound.
+async fn set_max_memory(home: &Home) {
+    let set = timeout(ANSWER_TIMEOUT, async {
+        let mut connection = connect(home).await?;
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(home.max_memory).exec_async(&mut connection).await
+    });
+    if !matches!(set.await, Ok(Ok(()))) {
+        warn!("the embedded redis-server keeps the `redis.max_memory` that it was started with");
+    }
+}
+
 /// Asks the server to write out its data and end. It answers only when it refuses.
 pub async fn shut_down(home: &Home) {
     let asked = timeout(STOP_TIMEOUT, async {
@@ -145,7 +159,8 @@ fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
         .arg("--dir")
         .arg(&home.path)
         .args(["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""])
-        .args(["--maxmemory-policy", "noeviction", "--daemonize", "no"])
+        .args(["--maxmemory-policy", "noeviction", "--daemonize", "no", "--maxmemory"])
+        .arg(home.max_memory.to_string())
         .current_dir(&home.path)
         // The environment holds secrets that are none of its business.
         .env_clear()

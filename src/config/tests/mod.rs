@@ -71,13 +71,13 @@ fn without_files_the_defaults_hold_and_redis_is_embedded() {
     assert!(config.redis.password.is_none());
     assert_eq!(config.redis.key_prefix, "punctual");
     assert_eq!(config.redis.data_dir, PathBuf::from("./punctual-data"));
-    assert_eq!(config.redis.timeout, Duration::from_secs(5));
-    assert!(!config.redis.allow_eviction);
+    assert_eq!(config.redis.timeout.0, Duration::from_secs(5));
+    assert!(!config.redis.allow_eviction.0);
     assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
     assert!(config.server.auth.is_none());
     assert_eq!(config.server.max_payload, 1 << 20);
     assert_eq!(config.server.request_timeout, Duration::from_secs(5));
-    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, tracing::Level::INFO));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, LogLevel::Info));
     assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
     assert_eq!(config.max_sleep, Duration::from_secs(30));
     assert!(config.sinks.is_empty() && config.routes.is_empty() && config.sources.is_empty());
@@ -239,9 +239,9 @@ fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     );
     let config = setup.load().unwrap();
     assert_eq!((config.max_sleep, config.shutdown_timeout), (SECOND, 2 * SECOND));
-    assert_eq!((config.log.level, config.log.format), (tracing::Level::DEBUG, LogFormat::Json));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert_eq!(config.redis.url, RedisUrl::Url("redis://one".into()));
-    assert_eq!(config.redis.timeout, 7 * SECOND);
+    assert_eq!(config.redis.timeout.0, 7 * SECOND);
     assert_eq!(config.server.auth.unwrap().tokens.len(), 1);
 
     setup.sources.env.insert("PUNCTUAL__REDIS__URL".into(), "redis://two".into());
@@ -283,7 +283,7 @@ routes: { r: { sink: s, retry: { jitter: '0.5' } } }
     let config = Setup::new(&[&yaml], &env).load().unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.redis.password.as_ref().unwrap().expose(), "0123");
     assert_eq!(config.redis.username.as_deref(), Some("8080"));
-    assert!(config.redis.allow_eviction);
+    assert!(config.redis.allow_eviction.0);
     assert_eq!(config.server.max_payload, 1000);
     assert_eq!(config.server.auth.as_ref().unwrap().tokens.len(), 2);
     assert_eq!((config.routes["r"].partitions, config.routes["r"].retry.max_attempts), (8, 123));

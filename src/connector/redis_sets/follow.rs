@@ -30,8 +30,8 @@ impl RedisSets {
     /// Moves what is due, until punctual stops.
     pub(super) async fn follow(&self, intake: &Intake) -> Result<(), Stopped> {
         let mut told = Told { is_told: false, asked: None };
-        // Whether a change asked for this look; how many looks in a row found what was gone.
-        let (mut prompted, mut gone) = (false, 0);
+        // Whether a change asked for this look; how many looks in a row found what was gone, or what could not be taken.
+        let (mut prompted, mut gone, mut stuck) = (false, 0, 0);
         loop {
             // Subscribe, look, sleep: the bell remembers what rings from here on.
             told.ask(self).await;
@@ -56,7 +56,7 @@ impl RedisSets {
             }
             prompted = false;
             match self.take(intake, due).await? {
-                Outcome::Moved => gone = 0,
+                Outcome::Moved => (gone, stuck) = (0, 0),
                 // By somebody who is faster, or less than a millisecond early.
                 Outcome::Gone => {
                     gone += 1;
@@ -65,6 +65,9 @@ impl RedisSets {
                 Outcome::Stuck(ids) => {
                     gone = 0;
                     self.wait_for_room(intake, &ids).await?;
+                    // Another instance may have registered the route with lower limits than ours.
+                    sleep(if stuck > 0 { gone_pause(GONE_IN_A_ROW + stuck) } else { Duration::ZERO }).await;
+                    stuck += 1;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Where a message goes on an AMQP broker: an exchange and a routing key, each fixed or chosen per message.
+//! The address on an AMQP broker: an exchange and a routing key, each constant or a template.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use super::{
 };
 use crate::message::Metadata;
 
-/// Between the two names where `allow` sees both. No exchange that varies may have one itself: then a pattern that
-/// names an exchange lets through that one only.
+/// Separates the two names where `allow` is compared with both. A templated exchange must not contain it: so a pattern
+/// that names an exchange matches that exchange only.
 const SEPARATOR: char = '/';
 
 /// An exchange and a routing key.
@@ -22,7 +22,7 @@ pub struct Address {
 
 impl Address {
     /// # Errors
-    /// The text to show, about the exchange.
+    /// The error about the exchange.
     pub fn new(exchange: Template, routing_key: Option<Template>) -> Result<Self, String> {
         if exchange.as_constant().is_none() && exchange.sample().contains(SEPARATOR) {
             return Err(format!("must not have a `{SEPARATOR}` beside a placeholder: `allow` splits there"));
@@ -30,7 +30,7 @@ impl Address {
         Ok(Self { exchange, routing_key })
     }
 
-    /// `None` when it depends on the message.
+    /// `None` for a template.
     pub fn constant_exchange(&self) -> Option<&str> {
         self.exchange.as_constant()
     }
@@ -41,8 +41,8 @@ impl Address {
         is_constant(&self.exchange) && self.routing_key.as_ref().is_some_and(is_constant)
     }
 
-    /// What `allow` is compared with: `EXCHANGE/ROUTING_KEY` where the exchange varies, else the routing key. `None`
-    /// when the sink chooses neither by the message; that a message's `key` is its routing key needs no `allow`.
+    /// The pattern of the texts that `allow` is compared with: `EXCHANGE/ROUTING_KEY` for a templated exchange, else the
+    /// routing key. `None` when neither is a template; a message's `key` as routing key needs no `allow`.
     pub fn shape(&self) -> Option<Pattern> {
         let routing_key = self.routing_key.as_ref();
         if self.exchange.as_constant().is_some() {
@@ -55,7 +55,7 @@ impl Address {
     /// The exchange and the routing key of one message.
     ///
     /// # Errors
-    /// What the message lacks, which of its values cannot stand there, or what is not allowed.
+    /// The missing or invalid value, or the name that `allow` does not match.
     pub fn render_allowed<'a: 'b, 'b>(
         &'a self,
         allow: &Allow,
@@ -79,7 +79,7 @@ impl Address {
     }
 }
 
-/// A routing key that a source took, and that is no `key` because of its control characters.
+/// The routing key of a consumed message, if control characters prevent it from being the `key`.
 fn odd_key(metadata: &Metadata) -> Option<Cow<'_, str>> {
     metadata.origin.as_ref()?.odd_key().map(Cow::Owned)
 }

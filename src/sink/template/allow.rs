@@ -1,21 +1,21 @@
-//! What a destination may become: glob patterns, of which one must match the whole name. `*` is any text without
+//! The names that a templated destination may have: glob patterns, one of which must match the whole name. `*` is any text without
 //! a `/`, `**` any text, `?` one character other than `/`; everything else, braces included, is itself.
 
 use std::fmt::{self, Write};
 
-/// Patterns of one sink: each message is compared with them one after the other.
+/// Most patterns of one sink: each message is compared with them one after the other.
 const MAX_PATTERNS: usize = 1000;
 
-/// Characters of a name that an error shows.
+/// Most characters of a name in an error.
 const MAX_SHOWN: usize = 120;
 
-/// The patterns of one sink. Without any, nothing is allowed.
+/// The patterns of one sink. No pattern allows nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Allow(Vec<Pattern>);
 
 impl Allow {
     /// # Errors
-    /// The text to show for a pattern that cannot be used, or too many.
+    /// For an invalid pattern, or too many.
     pub fn new(patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, String> {
         let patterns = patterns.into_iter().map(|text| Pattern::parse(text.as_ref()));
         patterns.collect::<Result<Vec<_>, _>>()?.try_into()
@@ -30,7 +30,7 @@ impl Allow {
     }
 
     /// # Errors
-    /// The text to show when `name`, which is a `what`, is not allowed.
+    /// When no pattern matches `name`; `what` is its kind.
     pub fn check(&self, what: &str, name: &str) -> Result<(), String> {
         if self.allows(name) {
             return Ok(());
@@ -38,7 +38,7 @@ impl Allow {
         Err(Self::refusal(what, name, ""))
     }
 
-    /// The text to show; `more` follows the name.
+    /// The error; `more` follows the name.
     pub(super) fn refusal(what: &str, name: &str, more: &str) -> String {
         format!("the {what} `{}`{more} is not allowed: no pattern of `allow` matches", shown(name))
     }
@@ -71,12 +71,12 @@ pub enum Token {
 }
 
 impl Token {
-    /// Whether it takes text of any length.
+    /// Whether it matches text of any length.
     fn is_wild(self) -> bool {
         matches!(self, Token::Segment | Token::Any)
     }
 
-    /// Whether `c` may be (a part of) what it takes.
+    /// Whether `c` can be in its match.
     fn takes(self, c: char) -> bool {
         match self {
             Token::One(own) => own == c,
@@ -85,7 +85,7 @@ impl Token {
         }
     }
 
-    /// Whether there is a character that both take.
+    /// Whether both match a common character.
     fn meets(self, other: Token) -> bool {
         match (self, other) {
             (Token::One(c), other) | (other, Token::One(c)) => other.takes(c),
@@ -113,7 +113,7 @@ impl fmt::Display for Pattern {
 
 impl Pattern {
     /// # Errors
-    /// The text to show for a pattern that is empty.
+    /// For an empty pattern.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("is empty".into());
@@ -131,7 +131,7 @@ impl Pattern {
         Ok(Self(tokens))
     }
 
-    /// What matches this, then `separator`, then `other`.
+    /// This pattern, then `separator`, then `other`.
     pub(super) fn followed_by(mut self, separator: char, other: Self) -> Self {
         self.0.push(Token::One(separator));
         self.0.extend(other.0);
@@ -140,8 +140,8 @@ impl Pattern {
 
     /// Whether it matches the whole of `text`.
     ///
-    /// A wildcard takes as little as it can, and what stands behind it is tried there first. Only the last
-    /// wildcard of each kind is ever made to take more: what an earlier one could gain by it, the later gains too.
+    /// A wildcard first matches as little as possible. On a mismatch, only the last wildcard of each kind is widened:
+    /// widening an earlier one reaches no text that the later one does not reach.
     pub fn matches(&self, text: &str) -> bool {
         let (mut place, mut rest) = (0, text);
         let (mut segment, mut any) = (None, None);
@@ -179,7 +179,7 @@ impl Pattern {
         }
     }
 
-    /// Whether there is a text that both match.
+    /// Whether both match a common text.
     pub fn meets(&self, other: &Pattern) -> bool {
         let (a, b) = (&self.0, &other.0);
         // Of what stands behind the place in `a`, by the place in `b`.
@@ -189,7 +189,7 @@ impl Pattern {
             for j in (0..=b.len()).rev() {
                 row[j] = match (a.get(i), b.get(j)) {
                     (None, None) => true,
-                    // It takes nothing more, or what the other has next.
+                    // It ends here, or matches the other's next token.
                     (Some(x), y) if x.is_wild() => below[j] || y.is_some_and(|y| x.meets(*y) && row[j + 1]),
                     (x, Some(y)) if y.is_wild() => row[j + 1] || x.is_some_and(|x| x.meets(*y) && below[j]),
                     (Some(x), Some(y)) => x.meets(*y) && below[j + 1],
@@ -202,7 +202,7 @@ impl Pattern {
     }
 }
 
-/// A wildcard that takes one character more: the place behind it, and the text that is left for it.
+/// The wildcard widened by one character: the index of the next token, and the remaining text.
 fn widen(wildcard: Option<(usize, &str)>, token: Token) -> Option<(usize, &str)> {
     let (behind, rest) = wildcard?;
     let c = rest.chars().next().filter(|c| token.takes(*c))?;

@@ -1,10 +1,9 @@
-//! Destinations that are chosen per message: a setting such as `jobs:{key}` says how, `Allow` says what may come
-//! of it.
+//! Destinations per message: a setting such as `jobs:{key}` is the template, `Allow` limits its results.
 //!
-//! `parts` splits a text at its placeholders and fills them in, `place` knows what each kind of name may hold,
-//! `url` does the same for the path and query of a URL, `address` joins the two names of an AMQP broker. A text without placeholders is a constant: it costs
-//! nothing per message, and needs no `allow`. Whatever goes wrong with a message's values is about that message
-//! alone: its sink rejects it.
+//! `parts` splits a text at its placeholders and fills them in, `place` has the valid characters of each kind of name,
+//! `url` does the same for path and query of a URL, `address` joins exchange and routing key. A text without placeholders
+//! is a constant: it costs nothing per message, and needs no `allow`. An invalid value concerns its message alone: the
+//! sink rejects it.
 
 mod address;
 mod allow;
@@ -26,7 +25,7 @@ use self::{
 };
 use crate::message::Metadata;
 
-/// The name of a destination, perhaps with placeholders: `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}`
+/// The name of a destination, a constant or with placeholders: `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}`
 /// stand for braces.
 #[derive(Clone, Debug)]
 pub struct Template {
@@ -42,11 +41,11 @@ enum Text {
 
 impl Template {
     /// # Errors
-    /// The text to show: an unknown placeholder, or what no message can make a valid name of.
+    /// For an unknown placeholder, or a template without any valid result.
     pub fn parse(text: &str, place: Place) -> Result<Self, String> {
         let parts = parts::parse(text)?;
         if parts.iter().any(|part| matches!(part, Part::Value(_))) {
-            // With the most harmless value: whatever is wrong now comes from the setting.
+            // A valid sample value: a remaining error comes from the setting itself.
             place.check(&parts::sample(&parts))?;
             return Ok(Self { place, text: Text::Parts(parts) });
         }
@@ -64,7 +63,7 @@ impl Template {
         Ok(Self { place, ..self })
     }
 
-    /// `None` when it depends on the message.
+    /// `None` for a template.
     pub fn as_constant(&self) -> Option<&str> {
         match &self.text {
             Text::Constant(text) => Some(text),
@@ -72,10 +71,10 @@ impl Template {
         }
     }
 
-    /// The name for one message, whether or not it is allowed.
+    /// The name for one message, without the check of `allow`.
     ///
     /// # Errors
-    /// What the message lacks, or which of its values cannot stand in such a name.
+    /// The missing or invalid value.
     pub fn render(&self, route: &str, metadata: &Metadata) -> Result<Cow<'_, str>, String> {
         let parts = match &self.text {
             Text::Constant(text) => return Ok(Cow::Borrowed(text)),
@@ -92,7 +91,7 @@ impl Template {
     /// The name for one message. A constant is always allowed.
     ///
     /// # Errors
-    /// As `render`; and what is not allowed.
+    /// As `render`; and a name that `allow` does not match.
     pub fn render_allowed(&self, allow: &Allow, route: &str, metadata: &Metadata) -> Result<Cow<'_, str>, String> {
         let name = self.render(route, metadata)?;
         if self.as_constant().is_none() {
@@ -101,12 +100,12 @@ impl Template {
         Ok(name)
     }
 
-    /// What its names look like; `None` for a constant.
+    /// The pattern of its results; `None` for a constant.
     pub fn shape(&self) -> Option<Pattern> {
         self.as_constant().is_none().then(|| self.pattern(Token::Any))
     }
 
-    /// Its names, when every value is some `value`.
+    /// The pattern of its results, when every value matches `value`.
     fn pattern(&self, value: Token) -> Pattern {
         match &self.text {
             Text::Constant(text) => text.chars().map(Token::One).collect(),
@@ -114,7 +113,7 @@ impl Template {
         }
     }
 
-    /// The name with the most harmless values.
+    /// The name with sample values.
     fn sample(&self) -> String {
         match &self.text {
             Text::Constant(text) => text.clone(),

@@ -1,11 +1,11 @@
-//! A text with placeholders, split at them, and filled in again.
+//! Splits a text at its placeholders, and fills them in.
 
 use std::fmt;
 
 use super::allow::{Pattern, Token};
 use crate::message::{Metadata, check_header_name};
 
-/// What may stand in braces, and how a brace is written.
+/// The placeholders, and the escape of a brace, for errors.
 pub const KNOWN: &str =
     "known: {key}, {route}, {header:NAME}; a brace that is meant as such is doubled, `{{jobs}}` for `{jobs}`";
 
@@ -19,7 +19,7 @@ pub enum Part {
 pub enum Placeholder {
     Key,
     Route,
-    /// By name, in any case.
+    /// The name, compared in any case.
     Header(String),
 }
 
@@ -28,7 +28,7 @@ impl Placeholder {
         match inner.split_once(':') {
             None if inner == "key" => Ok(Self::Key),
             None if inner == "route" => Ok(Self::Route),
-            // A message cannot have the reserved ones.
+            // No message has a reserved header.
             Some(("header", name)) => check_header_name(name).map(|()| Self::Header(name.to_owned())),
             _ => Err(format!("`{{{}}}` is no placeholder; {KNOWN}", inner.escape_debug())),
         }
@@ -48,7 +48,7 @@ impl fmt::Display for Placeholder {
 /// Literals and placeholders in turn; neighbouring literals are one.
 ///
 /// # Errors
-/// The text to show, with what is allowed.
+/// The error, with the valid placeholders.
 pub fn parse(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut literal = String::new();
@@ -88,7 +88,7 @@ pub fn sample(parts: &[Part]) -> String {
     parts.iter().map(text).collect()
 }
 
-/// The pattern of all texts that `parts` can become, when every value is some `value`.
+/// The pattern of all texts of `parts`, when every value matches `value`.
 pub fn shape(parts: &[Part], value: Token) -> Pattern {
     let tokens = parts.iter().flat_map(|part| match part {
         Part::Literal(text) => text.chars().map(Token::One).collect(),
@@ -97,7 +97,7 @@ pub fn shape(parts: &[Part], value: Token) -> Pattern {
     tokens.collect()
 }
 
-/// Where the values of one message come from.
+/// The values of one message.
 #[derive(Clone, Copy)]
 pub struct Values<'a> {
     pub route: &'a str,
@@ -108,8 +108,8 @@ impl<'a> Values<'a> {
     /// `put` appends a value as it may stand in the text, or refuses it.
     ///
     /// # Errors
-    /// What the message lacks, or which value is refused. No value is empty or has control characters: the one
-    /// would name another level than was meant, the other means trouble wherever it is logged or decoded.
+    /// The missing or refused value. Empty values and control characters are refused: the first names another level than
+    /// intended, the second breaks logs and parsers.
     pub fn fill(
         self,
         parts: &[Part],

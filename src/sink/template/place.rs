@@ -1,4 +1,4 @@
-//! What each kind of destination may be called.
+//! The valid names of each kind of destination.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ const MAX_TOPIC: usize = 249;
 /// Longest exchange name and routing key, in bytes: AMQP 0-9-1 has a byte for their length.
 const MAX_SHORT_STRING_BYTES: usize = 255;
 
-/// Longest key of a list, in bytes. Redis would take more, but a key goes with every command.
+/// Longest key of a list, in bytes. Redis allows more, but every command carries the key.
 const MAX_LIST_KEY_BYTES: usize = 1024;
 
-/// What a name is for.
+/// The kind of a name.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// Of Kafka.
+    /// A Kafka topic.
     Topic,
-    /// Of an AMQP broker; empty is the default exchange.
+    /// An AMQP exchange; empty is the default exchange.
     Exchange,
     RoutingKey,
-    /// Of a Redis list; never one of the keys that begin with punctual's own prefix. An empty prefix: it is not known yet.
+    /// A Redis list; never a key with punctual's own prefix. An empty prefix: it is not known yet.
     ListKey {
         key_prefix: Arc<str>,
     },
 }
 
 impl Place {
-    /// As the setting is called.
+    /// The name of the setting.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Topic => "topic",
@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// # Errors
-    /// What is wrong with `text`, to be read after the name of the setting.
+    /// The error, to be read after the name of the setting.
     pub fn check(&self, text: &str) -> Result<(), String> {
         match self {
             Self::Topic => {

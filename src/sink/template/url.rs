@@ -1,5 +1,4 @@
-//! A URL whose path and query may have placeholders. Where it leads to (scheme, user, host, port) never depends
-//! on a message.
+//! A URL whose path and query may have placeholders. Scheme, user, host and port never depend on a message.
 //!
 //! Values are percent-encoded down to the unreserved characters, so that none of them can add a parameter, nor a segment
 //! for a server that splits a path before it decodes it. Many decode first: so `/` and `\` are refused in a path unless
@@ -19,14 +18,14 @@ use crate::message::Metadata;
 /// All but what RFC 3986, section 2.3 calls unreserved.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Longest path with query, in bytes: what RFC 9110, section 4.1 wants everyone to support.
+/// Longest path with query, in bytes: the minimum that RFC 9110, section 4.1 asks servers to support.
 const MAX_BYTES: usize = 8000;
 
-/// Shows no part of itself: it may hold secrets.
+/// `Debug` shows no part of it: it may hold secrets.
 #[derive(Clone)]
 pub struct UrlTemplate {
     base: Url,
-    /// `None`: `base` is the address of every message.
+    /// `None`: `base` is the URL of every message.
     target: Option<Target>,
     /// Whether values in the path may have `/` and `\`.
     slashes: bool,
@@ -42,12 +41,12 @@ impl UrlTemplate {
     /// A fragment is dropped: it is never sent.
     ///
     /// # Errors
-    /// The text to show, without any of `text`: it may hold secrets.
+    /// The error, without any part of `text`, which may hold secrets.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = |error: url::ParseError| format!("is not a URL such as https://example.org/due: {error}");
         let parts = parts::parse(text).map_err(|_| format!("has a brace that is no placeholder; {KNOWN}"))?;
         let values = parts.iter().filter(|part| matches!(part, Part::Value(_))).count();
-        // Each placeholder goes through the parser as a word that stays as it is wherever it stands.
+        // The parser leaves this word unchanged in every part of a URL; it stands for the placeholders.
         let word = unused_word(text);
         let marked: String = parts
             .iter()
@@ -74,7 +73,7 @@ impl UrlTemplate {
         Ok(Self { base, target: Some(Target { path, query }), slashes: false })
     }
 
-    /// Scheme, user, host and port are those of every message.
+    /// The scheme, user, host and port of every message.
     pub fn base(&self) -> &Url {
         &self.base
     }
@@ -83,7 +82,7 @@ impl UrlTemplate {
         self.target.is_none()
     }
 
-    /// Lets values in the path have `/` and `\`, percent-encoded.
+    /// Allows `/` and `\` in values of the path, percent-encoded.
     #[must_use]
     pub fn with_slashes(self) -> Self {
         Self { slashes: true, ..self }
@@ -91,17 +90,17 @@ impl UrlTemplate {
 
     #[must_use]
     pub fn without_user(mut self) -> Self {
-        // These refuse a URL without a host, which has neither user nor password.
+        // Both setters fail without a host; such a URL has neither user nor password.
         let _ = self.base.set_username("");
         let _ = self.base.set_password(None);
         self
     }
 
-    /// The address for one message. `allow` is compared with its path as it is sent, percent-encoded; and with
+    /// The URL for one message. `allow` is compared with its path as it is sent, percent-encoded, and with
     /// `path?query` where placeholders stand in the query. A constant is always allowed.
     ///
     /// # Errors
-    /// What the message lacks, which of its values cannot stand there, or what is not allowed.
+    /// The missing or invalid value, or the name that `allow` does not match.
     pub fn render_allowed(&self, allow: &Allow, route: &str, metadata: &Metadata) -> Result<Url, String> {
         let mut url = self.base.clone();
         let Some(target) = &self.target else { return Ok(url) };
@@ -147,7 +146,7 @@ impl UrlTemplate {
         Ok(url)
     }
 
-    /// What `allow` will be compared with; `None` for a constant.
+    /// The pattern of the texts that `allow` is compared with; `None` for a constant.
     pub fn shape(&self) -> Option<Pattern> {
         let target = self.target.as_ref()?;
         let mut parts = target.path.clone();
@@ -170,7 +169,7 @@ fn encode(value: &str, text: &mut String) {
     text.extend(utf8_percent_encode(value, ENCODED));
 }
 
-/// A word that does not occur in `text`, in any case, and that a URL leaves alone.
+/// A word that does not occur in `text`, in any case, and that URL parsers leave unchanged.
 fn unused_word(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut word = String::from("value");

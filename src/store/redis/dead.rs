@@ -1,10 +1,12 @@
 //! Dead messages: sent on their way again, or deleted.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, engine::shortened, reply::Reply, script, unless_closed};
 use crate::{
-    message::{DeadReason, MessageId, NewMessage, codec},
+    message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
     metrics,
     store::{Partition, StoreError},
 };
@@ -30,7 +32,9 @@ impl RedisStore {
             let tail = codec::tail(&message.metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
         }
-        call.run(&self.connection).await.map_err(unless_closed)
+        let taken = call.run(&self.connection).await.map_err(unless_closed)?;
+        self.buried(partition);
+        Ok(taken)
     }
 
     /// The named ones of `partition`, or all that died before the call; how many.
@@ -39,7 +43,7 @@ impl RedisStore {
         let (mut total, mut before, mut rest) = (0, String::new(), ids);
         loop {
             let mut call = script::REDRIVE
-                .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead])
+                .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
                 .arg(&keys.wake)
                 .arg(&before)
                 .arg(MAX_BATCH)
@@ -99,4 +103,38 @@ impl RedisStore {
             }
         }
     }
+
+    /// Deletes dead letters that `limits` do not keep, the oldest first, `MAX_BATCH` at most.
+    pub async fn evict(&self, partition: &Partition, limits: DeadLimits) -> Result<Evicted, StoreError> {
+        let keys = self.keys(partition)?;
+        let share = u64::from(self.route(&partition.route)?.settings.partitions);
+        let max_age = limits.max_age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+        let reply: Vec<Value> = script::EVICT
+            .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
+            .arg(max_age)
+            .arg(limits.max_count.map_or(0, |count| (count / share).max(1)))
+            .arg(MAX_BATCH)
+            .run(&self.connection)
+            .await?;
+        let mut reply = Reply::from(reply);
+        Ok(Evicted {
+            aged: reply.integer()?,
+            beyond: reply.integer()?,
+            more: reply.flag()?,
+            next: reply.optional()?.map(Duration::from_millis),
+        })
+    }
+}
+
+/// What an eviction of dead letters did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// Deleted because they died too long ago.
+    pub aged: u64,
+    /// Deleted because they were too many.
+    pub beyond: u64,
+    /// Whether more are to be deleted.
+    pub more: bool,
+    /// Until the oldest that is kept is too old.
+    pub next: Option<Duration>,
 }

@@ -49,6 +49,7 @@ impl Store for RedisStore {
                 &keys.remembered,
                 &keys.records,
                 &keys.claims,
+                &keys.bytes,
             ])
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
@@ -81,19 +82,26 @@ impl Store for RedisStore {
                 suspect: reply.flag()?,
             });
         }
+        if claim.orphans > 0 {
+            self.buried(partition);
+        }
         Ok(claim)
     }
 
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Vec<Value> = script::RECOVER
-            .keys(&[&keys.pending, &keys.unack, &keys.attempts, &keys.errors, &keys.dead])
+            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
             .arg(&keys.wake)
             .arg(MAX_BATCH)
             .run(&self.connection)
             .await?;
         let mut reply = Reply::from(reply);
-        Ok(Recovered { expired: reply.count()?, dead: reply.count()?, more: reply.flag()? })
+        let recovered = Recovered { expired: reply.count()?, dead: reply.count()?, more: reply.flag()? };
+        if recovered.dead > 0 {
+            self.buried(partition);
+        }
+        Ok(recovered)
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
@@ -112,12 +120,13 @@ impl Store for RedisStore {
                 &keys.dead,
                 &keys.remembered,
                 &keys.records,
+                &keys.bytes,
             ])
             .arg(&keys.wake)
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());
         for Settlement { lease, end } in settlements {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0);
+            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes);
             call = match end {
                 End::Ack => call.arg("ack"),
                 End::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
@@ -131,6 +140,9 @@ impl Store for RedisStore {
             };
         }
         let verdicts: Vec<bool> = call.run(&self.connection).await?;
+        if settlements.iter().any(|one| matches!(one.end, End::Bury { .. })) {
+            self.buried(partition);
+        }
         Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
     }
 
@@ -138,13 +150,20 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let lists: BTreeSet<&str> = transfers.iter().map(|transfer| &*transfer.list).collect();
         let places: BTreeMap<&str, usize> = lists.iter().enumerate().map(|(n, list)| (*list, n + 1)).collect();
-        let mut all =
-            vec![keys.unack.as_str(), &keys.messages, &keys.attempts, &keys.errors, &keys.remembered, &keys.records];
+        let mut all = vec![
+            keys.unack.as_str(),
+            &keys.messages,
+            &keys.attempts,
+            &keys.errors,
+            &keys.remembered,
+            &keys.records,
+            &keys.bytes,
+        ];
         all.extend(&lists);
         let Route { settings, .. } = self.route(&partition.route)?;
         let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
         for Transfer { lease, list, value } in transfers {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(places[&**list]).arg(&value[..]);
+            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes).arg(places[&**list]).arg(&value[..]);
         }
         let mut reply = Reply::from(call.run::<Vec<Value>>(&self.connection).await?);
         transfers.iter().map(|_| reply.transferred()).collect()

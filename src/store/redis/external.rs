@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::{RedisStore, keys::DelayQueueKeys, reply::Reply, script, unless_closed};
 use crate::{
-    message::{MessageId, Metadata},
+    message::{MAX_METADATA_BYTES, MessageId, Metadata},
     store::{Partition, StoreError},
     time::UnixMillis,
 };
@@ -21,6 +21,8 @@ const MAX_HASHES_BYTES: usize = 128 * 1024;
 /// Due messages that may wait in a partition's pending before no more are taken: as many as a route has in flight
 /// unless told otherwise. While the sink is down, the others stay where their producers can cancel them.
 const ROOM: usize = 1000;
+/// What a message takes at most beside its payload, in bytes.
+const MAX_OVERHEAD: usize = MAX_METADATA_BYTES + 64;
 
 /// Where they wait.
 #[derive(Clone, Debug)]
@@ -64,7 +66,7 @@ pub enum Verdict {
     Gone,
     /// Its id is live in our queue; nothing changed.
     Conflict,
-    /// The route is paused, or has enough due messages; nothing changed.
+    /// The route is paused, at one of its limits, or has enough due messages; nothing changed.
     Left,
 }
 
@@ -121,6 +123,7 @@ impl RedisStore {
             &own.paused,
             &own.route,
             &own.remembered,
+            &own.bytes,
         ];
         let members = batch.iter().map(|entry| &entry.member[..]);
         let call = match place {
@@ -166,14 +169,23 @@ impl RedisStore {
                 _ => Verdict::Left,
             });
         }
+        if verdicts.contains(&Verdict::Invalid) {
+            self.buried(partition);
+        }
         Ok(verdicts)
     }
 
     pub async fn room(&self, partition: &Partition) -> Result<Room, StoreError> {
         let stats = self.stats(partition).await?;
+        let settings = &self.route(&partition.route)?.settings;
+        let [messages, bytes, _] = settings.shares();
+        let held = stats.pending + stats.unack;
+        // Each was left for want of this: with less it would be again.
+        let largest = (settings.max_payload + MAX_OVERHEAD) as u64;
+        let is_full = messages > 0 && held * 10 > messages * 9 || bytes > 0 && stats.bytes + largest > bytes;
         Ok(if stats.paused {
             Room::Paused
-        } else if stats.due > ROOM as u64 / 2 {
+        } else if is_full || stats.due > ROOM as u64 / 2 {
             Room::Full
         } else {
             Room::Free

@@ -69,9 +69,12 @@ pub struct PartitionKeys {
     /// Hash: instance -> `<number> <token>` of its last claim that took messages; `latest` -> `<instance> <time, us>` of
     /// the last of all.
     pub claims: String,
+    /// String: bytes of the bodies of those in pending and unack; absent while there are none.
+    pub bytes: String,
     /// Exists while the route is paused.
     pub paused: String,
-    /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, for `lua/produce.lua`.
+    /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, and
+    /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.
     pub route: String,
     /// Channel: the head became earlier.
     pub wake: String,
@@ -90,6 +93,7 @@ impl PartitionKeys {
             remembered: key("remembered"),
             records: key("records"),
             claims: key("claims"),
+            bytes: key("bytes"),
             paused: key("paused"),
             route: key("route"),
             wake: key("wake"),

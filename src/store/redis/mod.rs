@@ -12,6 +12,7 @@ mod engine;
 mod external;
 mod growth;
 mod keys;
+mod pending;
 mod read;
 mod reply;
 mod route;
@@ -20,6 +21,7 @@ mod schedule;
 mod script;
 mod wake;
 
+pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{Foreign, ForeignDue, ForeignEntry, Room, Verdict};
 pub use keys::DelayQueueKeys;
@@ -32,7 +34,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keys::PartitionKeys;
 
-use crate::store::{Partition, StoreError, redis::connection::Connection};
+use crate::store::{Bell, Partition, StoreError, redis::connection::Connection};
 
 /// Version of the keys and of what they hold, as `P:routes` tells it.
 pub const DATA_VERSION: u32 = 1;
@@ -60,6 +62,8 @@ pub struct RedisStore {
     listings: Arc<Connection>,
     prefix: String,
     routes: BTreeMap<Arc<str>, Route>,
+    /// Notified when a message of the route becomes dead.
+    burials: BTreeMap<Arc<str>, Arc<Bell>>,
 }
 
 struct Route {
@@ -77,13 +81,26 @@ impl RedisStore {
                 (settings.name.clone(), Route { settings, keys })
             })
             .collect();
-        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes }
+        let burials = BTreeMap::new();
+        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes, burials }
     }
 
     /// The same, with a connection of their own for `get` and `list`.
     #[must_use]
     pub fn listing_over(self, listings: Arc<Connection>) -> Self {
         Self { listings, ..self }
+    }
+
+    /// The same, with bells that ring when this store makes messages of their routes dead.
+    #[must_use]
+    pub fn ringing_at_deaths(self, burials: BTreeMap<Arc<str>, Arc<Bell>>) -> Self {
+        Self { burials, ..self }
+    }
+
+    fn buried(&self, partition: &Partition) {
+        if let Some(bell) = self.burials.get(&partition.route) {
+            bell.ring();
+        }
     }
 
     /// The routes that this serves, by name.

@@ -21,6 +21,8 @@ pub struct PartitionStats {
     pub unack: u64,
     pub dead: u64,
     pub next_due: Option<UnixMillis>,
+    /// Of the bodies in pending and unack.
+    pub bytes: u64,
 }
 
 /// A message with its place in a listing.
@@ -106,8 +108,10 @@ impl RedisStore {
     /// Of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
         let keys = PartitionKeys::new(&self.prefix, &partition.route, partition.number);
-        let reply: Vec<Value> =
-            script::STATS.keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused]).run(&self.connection).await?;
+        let reply: Vec<Value> = script::STATS
+            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes])
+            .run(&self.connection)
+            .await?;
         let mut reply = Reply::from(reply);
         Ok(PartitionStats {
             now: reply.integer()?,
@@ -117,6 +121,7 @@ impl RedisStore {
             unack: reply.integer()?,
             dead: reply.integer()?,
             next_due: reply.optional()?.and_then(UnixMillis::new),
+            bytes: reply.integer()?,
         })
     }
 }

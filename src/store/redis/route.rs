@@ -10,7 +10,7 @@ use super::{
     script,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember},
+    message::{MAX_PARTITIONS, Remember, RouteLimits},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -55,6 +55,7 @@ pub struct RouteSettings {
     /// Bytes, at most 3 MiB.
     pub max_payload: usize,
     pub remember: Option<Remember>,
+    pub limits: RouteLimits,
 }
 
 /// Its JSON in `P:routes`.
@@ -65,6 +66,8 @@ struct StoredRoute {
     max_payload: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remember: Option<StoredRemember>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limits: Option<StoredLimits>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,26 +77,75 @@ struct StoredRemember {
     max: u32,
 }
 
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredLimits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    /// Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<u64>,
+}
+
+impl StoredLimits {
+    fn new(limits: RouteLimits) -> Option<Self> {
+        let RouteLimits { messages, bytes, delay } = limits;
+        (limits != RouteLimits::default()).then(|| Self { messages, bytes, delay: delay.map(whole_millis) })
+    }
+}
+
+impl From<StoredLimits> for RouteLimits {
+    fn from(StoredLimits { messages, bytes, delay }: StoredLimits) -> Self {
+        Self { messages, bytes, delay: delay.map(Duration::from_millis) }
+    }
+}
+
+/// At most the longest delay that may be asked for.
+fn whole_millis(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
+}
+
 impl RouteSettings {
     fn to_json(&self) -> String {
         let Self { name: _, partitions, max_payload, .. } = *self;
         let remember = self.remember.filter(|_| self.keep_millis() > 0);
         let remember = remember.map(|one| StoredRemember { r#for: self.keep_millis(), max: one.max });
-        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, remember };
+        let limits = StoredLimits::new(self.limits);
+        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, remember, limits };
         serde_json::to_string(&stored).expect("numbers always serialize")
     }
 
     /// `None`: another release's, or somebody else's.
     fn from_json(name: &str, json: &str) -> Option<Self> {
-        let StoredRoute { version, partitions, max_payload, remember } = serde_json::from_str(json).ok()?;
+        let StoredRoute { version, partitions, max_payload, remember, limits } = serde_json::from_str(json).ok()?;
         let ours = version == DATA_VERSION && (1..=MAX_PARTITIONS).contains(&partitions);
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
-        ours.then(|| Self { name: name.into(), partitions, max_payload, remember })
+        let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
+        ours.then(|| Self { name: name.into(), partitions, max_payload, remember, limits })
     }
 
     /// How long an ended message is remembered, in milliseconds; 0: not at all.
     pub(super) fn keep_millis(&self) -> u64 {
-        self.remember.map_or(0, |remember| u64::try_from(remember.period.as_millis()).unwrap_or(MAX_DELAY_MILLIS))
+        self.remember.map_or(0, |remember| whole_millis(remember.period))
+    }
+
+    /// What a partition holds at most: messages, and bytes of bodies; then the longest delay in ms. 0: no limit.
+    pub(super) fn shares(&self) -> [u64; 3] {
+        let RouteLimits { messages, bytes, delay } = self.limits;
+        let share = |limit: Option<u64>| limit.map_or(0, |limit| (limit / u64::from(self.partitions)).max(1));
+        [share(messages), share(bytes), delay.map_or(0, |delay| whole_millis(delay).max(1))]
+    }
+
+    /// What a partition's `route` holds behind version, partitions and number.
+    fn to_text(&self) -> String {
+        let text = format!("{} {}", self.max_payload, self.keep_millis());
+        if self.limits == RouteLimits::default() {
+            return text;
+        }
+        let [messages, bytes, delay] = self.shares();
+        format!("{text} {messages} {bytes} {delay}")
     }
 
     /// How many of them a partition remembers.
@@ -151,7 +203,7 @@ impl RedisStore {
             .arg(DATA_VERSION)
             .arg(settings.partitions)
             .arg(settings.to_json())
-            .arg(format!("{} {}", settings.max_payload, settings.keep_millis()))
+            .arg(settings.to_text())
             .run(&self.connection)
             .await?;
         Ok(match reply.as_str() {
@@ -173,7 +225,7 @@ impl RedisStore {
         let mut all = vec![routes_key.as_str()];
         for keys in &partitions {
             all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
-            all.extend([keys.remembered.as_str(), &keys.records, &keys.claims]);
+            all.extend([keys.remembered.as_str(), &keys.records, &keys.claims, &keys.bytes]);
         }
         script::REPARTITION
             .keys(&all)

@@ -8,7 +8,7 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{Cancellation, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
+    message::{Cancellation, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, State, codec},
     store::{Cancelled, Partition, Rescheduled, ScheduleStatus, Scheduled, StoreError},
     time::Due,
 };
@@ -52,6 +52,7 @@ impl RedisStore {
                 &keys.route,
                 &keys.remembered,
                 &keys.records,
+                &keys.bytes,
             ])
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
@@ -81,7 +82,7 @@ impl RedisStore {
     pub async fn reschedule(&self, partition: &Partition, id: &MessageId, due: Due) -> Result<Rescheduled, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Vec<Value> = script::RESCHEDULE
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead])
+            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead, &keys.route])
             .arg(&keys.wake)
             .arg(id.as_str())
             .arg(due_argument(due))
@@ -92,6 +93,7 @@ impl RedisStore {
             "done" => Rescheduled::Done(reply.millis()?),
             "in_flight" => Rescheduled::InFlight,
             "dead" => Rescheduled::Dead,
+            "limit_delay" => Rescheduled::Over(Limit::Delay),
             _ => Rescheduled::NotFound,
         })
     }
@@ -110,6 +112,7 @@ impl RedisStore {
                 &keys.dead,
                 &keys.remembered,
                 &keys.records,
+                &keys.bytes,
             ])
             .arg(id.as_str())
             .arg(settings.keep_millis())
@@ -139,7 +142,11 @@ fn status(text: &str) -> Result<ScheduleStatus, StoreError> {
         "pending" => ScheduleStatus::Exists(State::Pending),
         "unack" => ScheduleStatus::Exists(State::Unack),
         "dead" => ScheduleStatus::Exists(State::Dead),
-        other => ScheduleStatus::Ended(Ending::parse(other).ok_or_else(|| unexpected("a status that is known", None))?),
+        other => {
+            let over = Limit::ALL.into_iter().find(|limit| limit.status() == other).map(ScheduleStatus::Over);
+            let ended = || Ending::parse(other).map(ScheduleStatus::Ended);
+            over.or_else(ended).ok_or_else(|| unexpected("a status that is known", None))?
+        }
     })
 }
 
@@ -162,6 +169,7 @@ mod tests {
     fn a_status_that_is_not_known_is_no_success() {
         assert_eq!(status("pending"), Ok(ScheduleStatus::Exists(State::Pending)));
         assert_eq!(status("delivered"), Ok(ScheduleStatus::Ended(Ending::Delivered)));
+        assert_eq!(status("limit_bytes"), Ok(ScheduleStatus::Over(Limit::Bytes)));
         for unknown in ["", "Scheduled", "postponed"] {
             let error = status(unknown).expect_err("not known");
             assert!(matches!(error, StoreError::Unavailable { kind: "reply", .. }), "{error}");

@@ -1,8 +1,10 @@
 //! The HTTP API as its callers see it: a real router on a real port over a real Redis.
 
 mod hostile;
+mod limits;
 mod messages;
 mod operations;
+mod purge_pending;
 mod remember;
 mod schedule;
 mod tokens;

@@ -9,7 +9,7 @@ async fn a_route_tells_its_numbers() {
     let server = ApiServer::start().await;
     let empty = json!({
         "route": "a", "sink": "out", "paused": false, "pending": 0, "due": 0, "unack": 0, "dead": 0,
-        "next_due": null, "oldest_overdue_seconds": 0.0,
+        "bytes": 0, "next_due": null, "oldest_overdue_seconds": 0.0,
     });
     assert_eq!(server.call("GET", "/v1/routes/a", "").await.json, empty);
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
-    message::{MessageId, Metadata, NewMessage, OnConflict},
+    message::{MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
     store::{
         Partition,
         redis::{RedisStore, RouteSettings, connection::Connection},
@@ -40,6 +40,7 @@ async fn guarded(open_metrics: bool) -> ApiServer {
         digest: TokenDigest::of(token),
         rights: rights.to_vec(),
         routes: routes.iter().map(ToString::to_string).collect(),
+        messages_per_second: None,
     };
     let tokens = vec![
         token("t-schedule", &[Right::Schedule], &["*"]),
@@ -116,7 +117,13 @@ async fn a_token_for_other_routes_is_refused_by_every_call_of_a_route() {
 async fn a_route_that_is_not_configured_is_listed_for_a_token_of_all_routes_only() {
     let server = guarded(false).await;
     let connection = Connection::new(redis::Client::open(server.redis.url()).unwrap(), REQUEST_TIMEOUT);
-    let settings = RouteSettings { name: "old".into(), partitions: 1, max_payload: 100, remember: None };
+    let settings = RouteSettings {
+        name: "old".into(),
+        partitions: 1,
+        max_payload: 100,
+        remember: None,
+        limits: RouteLimits::default(),
+    };
     let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
     store.register(false).await.expect("registered");
     store.schedule(&partition("old"), &[message()]).await.expect("scheduled");

@@ -18,6 +18,7 @@ mod examples;
 mod flow;
 mod idle;
 mod lifecycle;
+mod limits;
 mod listening;
 mod outage;
 mod poison;

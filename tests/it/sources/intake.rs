@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use punctual::{
-    message::{Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    message::{
+        Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits, State,
+    },
     queue::Queue,
     source::{Entry, Intake, SourceState, Status},
     store::{
@@ -44,8 +46,12 @@ struct Bench {
 
 impl Bench {
     async fn start(remember: Option<Remember>) -> Self {
+        Self::start_limited(remember, RouteLimits::default()).await
+    }
+
+    async fn start_limited(remember: Option<Remember>, limits: RouteLimits) -> Self {
         let redis = RedisServer::start().await;
-        let store = store(&redis.url(), remember);
+        let store = store(&redis.url(), remember, limits);
         store.register(false).await.expect("nothing is registered yet");
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (status, (stop, stopping)) = (Arc::new(Status::default()), watch::channel(false));
@@ -62,7 +68,11 @@ impl Bench {
     async fn claim(&self) -> Vec<Lease> {
         let request = ClaimRequest { max_bytes: 1 << 20, ..claim_request(100, Duration::from_hours(1)) };
         let claim = self.store.claim(&partition(), request).await.expect("a claim");
-        claim.messages.into_iter().map(|message| Lease { id: message.id, token: claim.token }).collect()
+        claim
+            .messages
+            .into_iter()
+            .map(|message| Lease { id: message.id, token: claim.token, bytes: message.body.len() })
+            .collect()
     }
 
     /// Ids of everything that is due; then it is gone.
@@ -108,10 +118,10 @@ impl Bench {
     }
 }
 
-fn store(url: &str, remember: Option<Remember>) -> Arc<RedisStore> {
+fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<RedisStore> {
     let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
-    let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember };
+    let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember, limits };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))
 }
 
@@ -301,6 +311,26 @@ async fn a_schedule_that_is_too_large_is_a_dead_letter_that_nothing_of_its_key_h
 }
 
 #[tokio::test]
+async fn a_delay_beyond_the_limit_makes_a_dead_letter_once_and_the_others_of_its_batch_are_taken() {
+    let limits = RouteLimits { delay: Some(Duration::from_mins(59)), ..RouteLimits::default() };
+    let bench = Bench::start_limited(Some(REMEMBER), limits).await;
+    let kept = |text: &str, due| Entry::Schedule(message(id(text), due, OnConflict::Keep));
+    let soon = Due::After(1_800_000);
+    // The second time it is read again.
+    for _ in 0..2 {
+        bench
+            .take([kept("long", HOUR), schedule("key", 1, HOUR), schedule("key-2", 2, soon), kept("short", soon)])
+            .await;
+        let stats = bench.queue.stats(ROUTE).await.expect("numbers");
+        assert_eq!((stats.pending, stats.dead), (2, 2));
+    }
+    assert_eq!((bench.state("key").await, bench.state("long").await), (None, Some(State::Dead)));
+    let Some(Found::Live(dead)) = bench.queue.get(ROUTE, &id("long")).await.expect("an answer") else { panic!() };
+    let error = dead.last_error.expect("a reason");
+    assert!(error.starts_with("invalid: ") && error.contains("`limits.delay`"), "{error}");
+}
+
+#[tokio::test]
 async fn without_a_memory_only_what_waits_is_known() {
     let bench = Bench::start(None).await;
     bench.take([schedule("key", 1, HOUR)]).await;
@@ -337,7 +367,7 @@ async fn what_has_the_id_of_a_message_that_ends_meanwhile_is_scheduled_under_it(
     let leases = bench.claim().await;
     // The answer to its schedule, and then its look at what is live, take a while.
     let proxy = Proxy::start(bench.redis.port());
-    let slow = Arc::new(Queue::new(store(&proxy.redis_url(), None), &BTreeMap::new(), false));
+    let slow = Arc::new(Queue::new(store(&proxy.redis_url(), None, RouteLimits::default()), &BTreeMap::new(), false));
     slow.stats(ROUTE).await.expect("it is connected");
     proxy.set(Mode::Delay(Duration::from_millis(300))).await;
     let monitor = redis::Client::open(bench.redis.url()).expect("a URL").get_async_monitor().await.expect("a monitor");

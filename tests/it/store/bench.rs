@@ -7,10 +7,10 @@ use punctual::{
     message::{MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Found, Partition, Snapshot,
+        Found, Partition, Snapshot, StoreError,
         redis::{
             RedisStore, RouteSettings,
-            connection::{Connection, RedisEndpoint, client},
+            connection::{Connection, RedisEndpoint, classify, client},
         },
     },
     time::{Due, UnixMillis},
@@ -20,7 +20,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Duration;
 
 use super::{
-    operation::{ROUTES, ids, memory, remember},
+    operation::{ROUTES, ids, limits, memory, remember},
     rows::{PREFIX, Rows, key},
 };
 use crate::support::RedisServer;
@@ -78,7 +78,13 @@ impl Bench {
 
     /// Schedules as a foreign program does; status and due.
     pub async fn produce(&mut self, partition: &Partition, message: &NewMessage) -> String {
-        format!("{:?}", self.try_produce(partition, message).await.expect("produced"))
+        match self.try_produce(partition, message).await {
+            Ok(produced) => format!("{produced:?}"),
+            Err(error) => match classify(&error) {
+                StoreError::Refused { slug, .. } if slug.starts_with("limit-") => slug,
+                other => panic!("not produced: {other}"),
+            },
+        }
     }
 
     pub async fn try_produce(
@@ -175,6 +181,7 @@ pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload
         partitions,
         max_payload,
         remember: remember(name),
+        limits: limits(name),
     };
     RedisStore::new(Arc::new(Connection::new(client, TIMEOUT)), PREFIX, routes.map(settings))
 }

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    message::{DeadReason, Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State},
+    message::{
+        DeadReason, Ending, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits, State,
+    },
     queue::Queue,
     store::{
         Claim, ClaimRequest, End, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement, Store,
@@ -35,6 +37,7 @@ async fn every_script_takes_a_thousand_ids() {
         partitions: 1,
         max_payload: MAX_PAYLOAD,
         remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
+        limits: RouteLimits::default(),
     };
     bench.store = Arc::new(RedisStore::new(bench.store.connection().clone(), PREFIX, [settings]));
     let forget = async |bench: &mut Bench| {
@@ -50,7 +53,11 @@ async fn every_script_takes_a_thousand_ids() {
         claim
     };
     let leases = |claim: &Claim| -> Vec<Lease> {
-        claim.messages.iter().map(|one| Lease { id: one.id.clone(), token: claim.token }).collect()
+        claim
+            .messages
+            .iter()
+            .map(|one| Lease { id: one.id.clone(), token: claim.token, bytes: one.body.len() })
+            .collect()
     };
     let all_done = |settled: Vec<Settled>| {
         assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Done));
@@ -145,7 +152,7 @@ async fn a_thousand_leases_may_end_and_a_thousand_suspects_or_lost_bodies_be_due
     }
     let put_off = claim(&store).await;
     assert_eq!((put_off.messages.len(), put_off.suspects), (0, 1000));
-    let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1) });
+    let stale = ids.iter().map(|id| Lease { id: id.clone(), token: Token(1), bytes: 0 });
     let settled = store.settle(&partition, &all(stale, &End::Ack)).await.unwrap();
     assert!(settled.len() == MAX_BATCH && settled.iter().all(|one| *one == Settled::Stale));
     for id in &ids {
@@ -176,7 +183,13 @@ async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at
         .await
         .expect("filled");
     let store = |remember| {
-        let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: MAX_PAYLOAD, remember };
+        let settings = RouteSettings {
+            name: ROUTE.into(),
+            partitions: 1,
+            max_payload: MAX_PAYLOAD,
+            remember,
+            limits: RouteLimits::default(),
+        };
         RedisStore::new(bench.store.connection().clone(), PREFIX, [settings])
     };
     let stores = [store(Some(Remember { period: Duration::from_hours(1), max: 1000 })), store(None)];
@@ -191,8 +204,11 @@ async fn a_memory_that_became_too_large_shrinks_while_as_much_comes_in_as_may_at
         let batch: Vec<_> = batch(MAX_BATCH, 1, OnConflict::Keep).into_iter().map(anew).collect();
         store.schedule(&partition(), &batch).await.expect("scheduled");
         let claim = claim(store).await;
-        let leases: Vec<Lease> =
-            claim.messages.iter().map(|one| Lease { id: one.id.clone(), token: claim.token }).collect();
+        let leases: Vec<Lease> = claim
+            .messages
+            .iter()
+            .map(|one| Lease { id: one.id.clone(), token: claim.token, bytes: one.body.len() })
+            .collect();
         store.settle(&partition(), &all(leases, &End::Ack)).await.expect("acknowledged");
         let rows = bench.rows(&partition()).await;
         rows.check_invariants();
@@ -313,7 +329,10 @@ async fn an_error_is_kept_up_to_500_bytes_and_no_character_is_cut() {
     let last_error = async || bench.live(ROUTE, message.id.as_str()).await.expect("it is there").last_error;
     // 3 bytes each: 500 lies within one.
     let error = "€".repeat(400);
-    let lease = async || Lease { id: message.id.clone(), token: claim(&bench.store).await.token };
+    let lease = async || {
+        let claim = claim(&bench.store).await;
+        Lease { id: message.id.clone(), token: claim.token, bytes: claim.messages[0].body.len() }
+    };
     let retried = End::Retry { delay: Duration::ZERO, error: error.clone() };
     bench.store.settle(&partition(), &all([lease().await], &retried)).await.expect("repeated later");
     assert_eq!(last_error().await, Some("€".repeat(166)));

@@ -83,17 +83,24 @@ pub fn expect(
             format!("{transferred:?}")
         }
         Call::Plain(operation) => match operation {
-            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now, memory.keep)),
+            Operation::Schedule(batch) => format!("{:?}", model.schedule(batch, now, memory)),
             Operation::Inter(batch) => format!("{:?}", model.inter(batch, now)),
             Operation::Produce(message) => {
-                let (status, due) = model.schedule(std::slice::from_ref(message), now, memory.keep)[0];
-                format!("{:?}", (produced(status), due))
+                let (status, due) = model.schedule(std::slice::from_ref(message), now, memory)[0];
+                match status {
+                    ScheduleStatus::Over(limit) => limit.problem().to_owned(),
+                    _ => format!("{:?}", (produced(status), due)),
+                }
             }
             Operation::Recover => format!("{:?}", model.recover(micros, now)),
             Operation::Cancel(cancellation) => format!("{:?}", model.cancel(cancellation, now, memory)),
-            Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now)),
+            Operation::Reschedule(id, due) => format!("{:?}", model.reschedule(id.as_str(), *due, now, memory)),
             Operation::Redrive(ids) => model.redrive(ids.as_deref(), now).to_string(),
             Operation::Purge(ids) => model.purge(ids.as_deref()).to_string(),
+            Operation::PurgePending(ids, limit, dry) => {
+                format!("{:?}", model.purge_pending(ids.as_deref(), *limit, *dry, now, memory))
+            }
+            Operation::Evict(most) => format!("{:?}", model.evict(*most)),
             Operation::Pause | Operation::Resume => {
                 model.paused = matches!(operation, Operation::Pause);
                 "()".to_owned()
@@ -112,5 +119,6 @@ fn produced(status: ScheduleStatus) -> &'static str {
         ScheduleStatus::InFlight => "in_flight",
         ScheduleStatus::Known => panic!("it cannot name a record"),
         ScheduleStatus::Ended(ending) => ending.as_str(),
+        ScheduleStatus::Over(limit) => panic!("an error: {limit:?}"),
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use punctual::{
-    message::{MessageId, NewMessage, OnConflict},
+    message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{Claim, ClaimRequest, Claimed, End, Lease, Partition, Settlement, Store, Token, Transfer},
     time::UnixMillis,
 };
@@ -20,7 +20,7 @@ use super::{
     bench::Bench,
     call::{Call, LISTS, Lists, Reply, TAKEN, expect},
     grant::{Granted, Taken},
-    operation::{Ending, FAR, Memory, Number, Operation, Pick, Step, memory, partitions},
+    operation::{Ending, FAR, Memory, Number, Operation, Pick, ROUTES, Step, memory, partitions},
     rows::{PREFIX, Rows},
 };
 
@@ -127,7 +127,7 @@ impl<'a> Case<'a> {
         assert_eq!((claim.paused, claim.orphans), (model.paused, 0));
         let leases = self.leases.entry(partition.clone()).or_default();
         for message in &claim.messages {
-            let lease = Lease { id: message.id.clone(), token: claim.token };
+            let lease = Lease { id: message.id.clone(), token: claim.token, bytes: message.body.len() };
             if leases.iter().all(|other| other.lease != lease) {
                 leases.push(Given { lease, not_before: message.not_before });
             } else {
@@ -216,7 +216,7 @@ impl Case<'_> {
     fn pick(&self, partition: &Partition, pick: Pick) -> Given {
         let given = self.leases.get(partition).map_or(&[][..], Vec::as_slice);
         let Some(last) = given.len().checked_sub(1) else {
-            let lease = Lease { id: MessageId::parse("id-unknown").expect("an id"), token: Token(1) };
+            let lease = Lease { id: MessageId::parse("id-unknown").expect("an id"), token: Token(1), bytes: 9 };
             return Given { lease, not_before: UnixMillis::default() };
         };
         let mut one = given[last.saturating_sub(pick.back)].clone();
@@ -268,6 +268,13 @@ impl Case<'_> {
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
                 Operation::Redrive(ids) => shown(store.redrive(partition, ids.as_deref()).await),
                 Operation::Purge(ids) => shown(store.purge(partition, ids.as_deref()).await),
+                Operation::PurgePending(ids, limit, dry) => {
+                    shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry).await)
+                }
+                Operation::Evict(most) => {
+                    let limits = DeadLimits { max_age: None, max_count: Some(*most * count_of(&partition.route)) };
+                    shown(store.evict(partition, limits).await)
+                }
                 Operation::Pause => shown(store.pause(partition).await),
                 Operation::Resume => shown(store.resume(partition).await),
                 _ => String::new(),
@@ -290,6 +297,11 @@ impl Case<'_> {
         }
         lists
     }
+}
+
+/// Its partitions.
+fn count_of(route: &str) -> u64 {
+    ROUTES.iter().find(|(name, _)| *name == route).expect("one of ours").1.into()
 }
 
 fn end(ending: Ending, not_before: UnixMillis) -> End {
@@ -322,7 +334,7 @@ impl Operation {
                 let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
                 claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
             }
-            Operation::Reschedule(..) => false,
+            Operation::Reschedule(..) | Operation::PurgePending(_, _, false) => false,
             _ => true,
         }
     }

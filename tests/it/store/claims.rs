@@ -209,7 +209,7 @@ async fn what_is_no_message_is_claimed_again_like_one() {
 
 fn leases(claim: &Claim) -> Vec<Lease> {
     let token: Token = claim.token;
-    claim.messages.iter().map(|one| Lease { id: one.id.clone(), token }).collect()
+    claim.messages.iter().map(|one| Lease { id: one.id.clone(), token, bytes: one.body.len() }).collect()
 }
 
 async fn until_answered(store: &RedisStore, request: ClaimRequest) -> Claim {

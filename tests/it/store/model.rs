@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use punctual::{
     message::{
-        Cancellation, DeadReason, Ending, LogRecord, MessageId, NewMessage, OnConflict, State, StoredMessage, codec,
+        Cancellation, DeadReason, Ending, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State,
+        StoredMessage, codec,
     },
-    store::{Cancelled, End, Lease, Recovered, Rescheduled, ScheduleStatus, Settled, Settlement},
+    store::{Cancelled, End, Lease, Recovered, Rescheduled, ScheduleStatus, Settled, Settlement, redis::Evicted},
     time::{Due, UnixMillis},
 };
 
@@ -51,8 +52,8 @@ impl Rows {
         codec::decode(&self.bodies[id]).map_or(0, |message| message.due.get())
     }
 
-    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, keep: u64) -> Vec<(ScheduleStatus, u64)> {
-        batch.iter().map(|message| self.schedule_one(message, now, keep)).collect()
+    pub fn schedule(&mut self, batch: &[NewMessage], now: u64, memory: Memory) -> Vec<(ScheduleStatus, u64)> {
+        batch.iter().map(|message| self.schedule_one(message, now, memory)).collect()
     }
 
     /// How an id that is not live ended, as far as that is remembered.
@@ -95,13 +96,13 @@ impl Rows {
         }
     }
 
-    fn schedule_one(&mut self, message: &NewMessage, now: u64, keep: u64) -> (ScheduleStatus, u64) {
+    fn schedule_one(&mut self, message: &NewMessage, now: u64, memory: Memory) -> (ScheduleStatus, u64) {
         let id = message.id.as_str();
         let record = message.record.as_ref().map(|record| self.newer(id, record));
         if record == Some(None) {
             return (ScheduleStatus::Known, 0);
         }
-        if let Some((ending, at)) = self.ended(id, now, keep)
+        if let Some((ending, at)) = self.ended(id, now, memory.keep)
             && record.is_none()
         {
             return (ScheduleStatus::Ended(ending), at);
@@ -117,11 +118,6 @@ impl Rows {
             (Some(State::Dead), OnConflict::Replace) => ScheduleStatus::Revived,
             (Some(State::Pending), OnConflict::Replace) => ScheduleStatus::Replaced,
         };
-        self.forget(id);
-        self.remembered.remove(id);
-        if let Some(record) = record.flatten() {
-            self.records.insert(id.to_owned(), record);
-        }
         let due = at(message.due, now);
         let body = StoredMessage {
             due: millis(due),
@@ -129,9 +125,75 @@ impl Rows {
             metadata: message.metadata.clone(),
             payload: message.payload.clone(),
         };
-        self.bodies.insert(id.to_owned(), codec::encode(&body));
+        let body = codec::encode(&body);
+        if let Some(limit) = self.limit_of(id, body.len() as u64, due.saturating_sub(now), memory.limits) {
+            return (ScheduleStatus::Over(limit), due);
+        }
+        self.forget(id);
+        self.remembered.remove(id);
+        if let Some(record) = record.flatten() {
+            self.records.insert(id.to_owned(), record);
+        }
+        self.bodies.insert(id.to_owned(), body);
         self.pending.insert(id.to_owned(), due);
+        self.bytes = self.held_bytes();
         (status, due)
+    }
+
+    /// The limit that a body for `id` would exceed.
+    fn limit_of(&self, id: &str, size: u64, delay: u64, limits: RouteLimits) -> Option<Limit> {
+        let RouteLimits { messages, bytes, delay: longest } = limits;
+        let is_pending = self.pending.contains_key(id);
+        let old = if is_pending { self.bodies[id].len() as u64 } else { 0 };
+        if longest.is_some_and(|longest| u128::from(delay) > longest.as_millis()) {
+            Some(Limit::Delay)
+        } else if !is_pending && messages.is_some_and(|most| (self.pending.len() + self.unack.len()) as u64 >= most) {
+            Some(Limit::Messages)
+        } else if size > old && bytes.is_some_and(|most| self.held_bytes() - old + size > most) {
+            Some(Limit::Bytes)
+        } else {
+            None
+        }
+    }
+
+    pub fn purge_pending(
+        &mut self,
+        ids: Option<&[MessageId]>,
+        limit: u64,
+        dry: bool,
+        now: u64,
+        memory: Memory,
+    ) -> (u64, u64) {
+        let wanted: Vec<String> = match ids {
+            None => self.ordered(State::Pending).into_iter().map(|(_, id)| id).collect(),
+            Some(ids) => {
+                let mut named: Vec<String> = Vec::new();
+                for id in ids.iter().map(ToString::to_string) {
+                    if self.pending.contains_key(&id) && !named.contains(&id) {
+                        named.push(id);
+                    }
+                }
+                named
+            }
+        };
+        let (taken, rest) = wanted.split_at(wanted.len().min(usize::try_from(limit).expect("small")));
+        if !dry {
+            for id in taken {
+                self.forget(id);
+            }
+            self.remember(&taken.iter().map(String::as_str).collect::<Vec<_>>(), true, now, memory);
+        }
+        (taken.len() as u64, rest.len() as u64)
+    }
+
+    pub fn evict(&mut self, most: u64) -> Evicted {
+        let ordered = self.ordered(State::Dead);
+        let beyond = (ordered.len() as u64).saturating_sub(most);
+        for (_, id) in ordered.iter().take(usize::try_from(beyond).expect("small")) {
+            self.forget(id);
+            self.records.remove(id);
+        }
+        Evicted { aged: 0, beyond, more: false, next: None }
     }
 
     pub fn inter(&mut self, batch: &[NewMessage], now: u64) -> Vec<bool> {
@@ -170,6 +232,7 @@ impl Rows {
                 self.dead.insert(id, now);
             }
         }
+        self.bytes = self.held_bytes();
         recovered
     }
 
@@ -209,6 +272,7 @@ impl Rows {
             End::Release { at } => drop(self.pending.insert(id, at.get())),
             End::Defer { pause } => drop(self.pending.insert(id, now + millis(*pause))),
         }
+        self.bytes = self.held_bytes();
         settled
     }
 
@@ -240,14 +304,18 @@ impl Rows {
         cancelled
     }
 
-    pub fn reschedule(&mut self, id: &str, due: Due, now: u64) -> Rescheduled {
+    pub fn reschedule(&mut self, id: &str, due: Due, now: u64, memory: Memory) -> Rescheduled {
+        let due = at(due, now);
         match self.state(id) {
             None => return Rescheduled::NotFound,
             Some(State::Unack) => return Rescheduled::InFlight,
             Some(State::Dead) => return Rescheduled::Dead,
             Some(State::Pending) => {}
         }
-        let due = at(due, now);
+        let longest = memory.limits.delay;
+        if longest.is_some_and(|longest| u128::from(due.saturating_sub(now)) > longest.as_millis()) {
+            return Rescheduled::Over(Limit::Delay);
+        }
         self.set_times(id, due, now);
         self.pending.insert(id.to_owned(), due);
         Rescheduled::Done(millis(due))
@@ -262,6 +330,7 @@ impl Rows {
             self.set_times(id, now, now);
             self.pending.insert(id.clone(), now);
         }
+        self.bytes = self.held_bytes();
         ids.len() as u64
     }
 
@@ -299,6 +368,7 @@ impl Rows {
             set.remove(id);
         }
         self.bodies.remove(id);
+        self.bytes = self.held_bytes();
         self.attempts.remove(id);
         self.errors.remove(id);
     }

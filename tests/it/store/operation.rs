@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
-    message::{Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember},
+    message::{
+        Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
+    },
     store::{ClaimRequest, Partition, Suspects},
     time::{Due, UnixMillis},
 };
@@ -17,6 +19,8 @@ pub struct Memory {
     /// Milliseconds.
     pub keep: u64,
     pub max: usize,
+    /// Of the partition.
+    pub limits: RouteLimits,
 }
 
 /// One route remembers long but few, one for a moment, one nothing.
@@ -25,6 +29,15 @@ pub fn remember(route: &str) -> Option<Remember> {
         "one" => Some(Remember { period: Duration::from_hours(1), max: 3 }),
         "three" => Some(Remember { period: Duration::from_millis(5), max: 5 }),
         _ => None,
+    }
+}
+
+/// One route takes few messages and bytes, one no long delays, one anything.
+pub fn limits(route: &str) -> RouteLimits {
+    match route {
+        "one" => RouteLimits::default(),
+        "three" => RouteLimits { messages: Some(13), bytes: Some(3 * 110), delay: None },
+        _ => RouteLimits { delay: Some(Duration::from_millis(FAR + 1)), ..RouteLimits::default() },
     }
 }
 
@@ -60,6 +73,10 @@ pub enum Operation {
     Reschedule(MessageId, Due),
     Redrive(Option<Vec<MessageId>>),
     Purge(Option<Vec<MessageId>>),
+    /// Most, and whether only to count.
+    PurgePending(Option<Vec<MessageId>>, u64, bool),
+    /// To so many dead ones.
+    Evict(u64),
     Pause,
     Resume,
     /// Everything that only looks; pages of so many.
@@ -106,9 +123,18 @@ pub fn partitions() -> Vec<Partition> {
 }
 
 pub fn memory(partition: &Partition) -> Memory {
-    let Some(Remember { period, max }) = remember(&partition.route) else { return Memory { keep: 0, max: 0 } };
     let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
-    Memory { keep: u64::try_from(period.as_millis()).expect("short"), max: max.div_ceil(u32::from(count)) as usize }
+    let RouteLimits { messages, bytes, delay } = limits(&partition.route);
+    let share = |limit: Option<u64>| limit.map(|limit| limit / u64::from(count));
+    let limits = RouteLimits { messages: share(messages), bytes: share(bytes), delay };
+    let Some(Remember { period, max }) = remember(&partition.route) else {
+        return Memory { keep: 0, max: 0, limits };
+    };
+    Memory {
+        keep: u64::try_from(period.as_millis()).expect("short"),
+        max: max.div_ceil(u32::from(count)) as usize,
+        limits,
+    }
 }
 
 /// Ids that live in `partition`.
@@ -152,6 +178,9 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
         1 => some_ids().prop_map(Operation::Redrive),
         1 => some_ids().prop_map(Operation::Purge),
+        1 => (some_ids(), 1..5_u64, any::<bool>())
+            .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
+        1 => (3..9_u64).prop_map(Operation::Evict),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
         2 => (1..5_usize).prop_map(Operation::Look),

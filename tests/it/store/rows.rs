@@ -27,12 +27,15 @@ pub struct Rows {
     /// The instance that last took messages, and when, in microseconds.
     pub latest: Option<(u64, u64)>,
     pub paused: bool,
+    /// Of the bodies of those in pending and unack, as they are counted.
+    pub bytes: u64,
 }
 
 type Set = Vec<(String, f64)>;
 type Hash<V> = BTreeMap<String, V>;
 /// In the order in which `read` asks.
-type Reply = (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool);
+type Reply =
+    (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool, Option<u64>);
 
 pub fn key(route: &str, number: u16, name: &str) -> String {
     format!("{{{PREFIX}:{route}:{number}}}:{name}")
@@ -48,7 +51,8 @@ impl Rows {
             pipe.hgetall(key(route, number, hash));
         }
         pipe.exists(key(route, number, "paused"));
-        let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused): Reply =
+        pipe.get(key(route, number, "bytes"));
+        let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused, bytes): Reply =
             pipe.query_async(connection).await.expect("our keys hold our types");
         let latest = claims.remove("latest").map(|text| {
             let (instance, at) = text.split_once(' ').expect("an instance and a time");
@@ -66,6 +70,7 @@ impl Rows {
             claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
             latest,
             paused,
+            bytes: bytes.unwrap_or(0),
         }
     }
 
@@ -102,7 +107,16 @@ impl Rows {
         if self.paused {
             pipe.set(key(route, number, "paused"), 1).ignore();
         }
+        if self.held_bytes() > 0 {
+            pipe.set(key(route, number, "bytes"), self.held_bytes()).ignore();
+        }
         let () = pipe.query_async(connection).await.expect("the partition is empty");
+    }
+
+    /// What `bytes` ought to be.
+    pub fn held_bytes(&self) -> u64 {
+        let held = self.pending.keys().chain(self.unack.keys());
+        held.filter_map(|id| self.bodies.get(id)).map(|body| body.len() as u64).sum()
     }
 
     /// The invariants that hold after every script, whatever it was.
@@ -117,6 +131,7 @@ impl Rows {
             ids
         };
         assert!(live.windows(2).all(|pair| pair[0] != pair[1]), "an id in two sets: {self:?}");
+        assert_eq!(self.bytes, self.held_bytes(), "bytes of what waits or is in flight: {self:?}");
         assert_eq!(live, self.bodies.keys().collect::<Vec<_>>(), "a body exists iff its id is live: {self:?}");
         for id in self.attempts.keys().chain(self.errors.keys()) {
             assert!(live.contains(&id), "something is kept about `{id}`, which is not live: {self:?}");

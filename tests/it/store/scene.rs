@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use punctual::{
     message::{
-        Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State,
+        Cancellation, DeadLimits, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State,
         StoredMessage, codec,
     },
     store::{
@@ -44,7 +44,7 @@ pub const NEW: u64 = u64::MAX;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 44] = [
+pub const SCENES: [(&str, &str); 48] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -60,6 +60,7 @@ pub const SCENES: [(&str, &str); 44] = [
     ("claim too late", "claim"),
     ("defer", "settle"),
     ("due", "due"),
+    ("evict", "evict"),
     ("get", "get"),
     ("bury new", "bury"),
     ("list", "list"),
@@ -71,6 +72,9 @@ pub const SCENES: [(&str, &str); 44] = [
     ("produce in place of a dead one", "produce"),
     ("purge all", "purge"),
     ("purge some", "purge"),
+    ("purge all pending", "purge_pending"),
+    ("purge some pending", "purge_pending"),
+    ("purge nothing", "purge_pending"),
     ("recover", "recover"),
     ("redrive all", "redrive"),
     ("redrive some", "redrive"),
@@ -168,10 +172,17 @@ impl Bench {
                 }
                 None => (0, String::new()),
             };
-            let text = format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}{memory}}}"#);
+            // Each partition's share.
+            let (limits, shares) = match route {
+                "three" => (r#","limits":{"messages":13,"bytes":330}"#, " 4 110 0"),
+                "off" => (r#","limits":{"delay":3600001}"#, " 0 0 3600001"),
+                _ => ("", ""),
+            };
+            let text =
+                format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}{memory}{limits}}}"#);
             pipe.hset(&routes, route, text);
             for number in 0..partitions {
-                pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}"));
+                pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}{shares}"));
             }
         }
         if scene != "transfer to a new list" {
@@ -205,7 +216,7 @@ impl Bench {
             "settle stale" => {
                 let stale =
                     ["held-failed", "held-crashed", "held", "nobody", "suspect", "expired-often", "dead-crashed"];
-                let leases = stale.map(|text| Lease { id: id(text), token: Token(1) });
+                let leases = stale.map(|text| Lease { id: id(text), token: Token(1), bytes: 0 });
                 store.settle(&partition, &all(leases, &ends()[1])).await?;
             }
             "transfer" | "transfer to a new list" => {
@@ -248,6 +259,16 @@ impl Bench {
             "resume" => store.resume(&partition).await?,
             "purge all" => drop(store.purge(&partition, None).await?),
             "purge some" => drop(store.purge(&partition, Some(&some_dead())).await?),
+            "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
+            "purge some pending" => {
+                let named = ["failed", "nobody", "held", "dead", "failed", "later", "due", "orphan"].map(id);
+                store.purge_pending(&partition, Some(&named), 3, false).await?;
+            }
+            "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
+            "evict" => {
+                let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
+                store.evict(&partition, limits).await?;
+            }
             "redrive all" => drop(store.redrive(&partition, None).await?),
             "redrive some" => drop(store.redrive(&partition, Some(&some_dead())).await?),
             "reschedule" => drop(store.reschedule(&partition, &id("failed"), Due::After(0)).await?),
@@ -310,7 +331,9 @@ impl Bench {
 
 /// Current ones with a history and without, a stale one, an unknown one, and one named again.
 fn leases() -> Vec<Lease> {
-    let lease = |text: &str, token| Lease { id: id(text), token: Token(token) };
+    let rows = rows();
+    let size = |text: &str| rows.bodies.get(text).map_or(0, Bytes::len);
+    let lease = |text: &str, token| Lease { id: id(text), token: Token(token), bytes: size(text) };
     let held = HELD_UNTIL - 1;
     vec![
         lease("held", held),

@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
     api::{self, Api, BreakerState, Limits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
     config::{AuthConfig, Listen, ServerConfig},
-    message::{DeadReason, Remember},
+    message::{DeadReason, Remember, RouteLimits},
     queue::Queue,
     source::{SourceState, SourceStatus},
     store::{
@@ -33,11 +33,18 @@ pub struct Setup {
     /// With their number of partitions.
     pub routes: Vec<(&'static str, u16)>,
     pub remember: Option<Remember>,
+    pub limits: RouteLimits,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { auth: None, redis_arguments: Vec::new(), routes: vec![("a", 1), ("b", 2)], remember: None }
+        Self {
+            auth: None,
+            redis_arguments: Vec::new(),
+            routes: vec![("a", 1), ("b", 2)],
+            remember: None,
+            limits: RouteLimits::default(),
+        }
     }
 }
 
@@ -86,6 +93,7 @@ impl ApiServer {
             partitions: *partitions,
             max_payload: MAX_PAYLOAD,
             remember: setup.remember,
+            limits: setup.limits,
         };
         let store = RedisStore::new(connection(), "punctual", setup.routes.iter().map(settings));
         let store = Arc::new(store.listing_over(connection()));
@@ -158,7 +166,8 @@ impl ApiServer {
         let request = ClaimRequest { max_bytes: 1 << 20, ..claim_request(1000, Duration::from_mins(1)) };
         let claim = self.store.claim(&partition(route), request).await.unwrap();
         let token = claim.token;
-        claim.messages.into_iter().map(|claimed| (Lease { id: claimed.id.clone(), token }, claimed)).collect()
+        let lease = |one: &Claimed| Lease { id: one.id.clone(), token, bytes: one.body.len() };
+        claim.messages.into_iter().map(|claimed| (lease(&claimed), claimed)).collect()
     }
 
     /// Schedules a message and makes it dead.

@@ -73,6 +73,15 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:10: server.max_connections_per_address: `0` is not within 1 .. 4096",
     ),
     ("server: {auth: nobody}", "1.yaml:1:10: server.auth: must be `none` or a mapping with `tokens`"),
+    (
+        "server: {auth: {tokens: [{token: a, rights: [schedule], limits: {messages_per_second: 0}}]}}",
+        "1.yaml:1:66: server.auth.tokens.0.limits.messages_per_second: `0` is not within 1 .. 1000000",
+    ),
+    (
+        "server: {auth: {tokens: [{token: a, rights: [read], limits: {messages_per_second: 5}}]}}",
+        "1.yaml:1:62: server.auth.tokens.0.limits.messages_per_second: needs the right `schedule`",
+    ),
+    ("redis: {max_memory: 1MiB}", "1.yaml:1:9: redis.max_memory: `1MiB` is not within 16MiB .. "),
     ("server: {auth: {tokens: [{token: a}]}}", "1.yaml:1:26: server.auth.tokens.0.rights: is missing"),
     ("server: {auth: {tokens: [{rights: [read]}]}}", "1.yaml:1:26: server.auth.tokens.0.token: is missing"),
     ("server: {auth: {tokens: [a, 5]}}", "1.yaml:1:29: server.auth.tokens.1: must be a text or a mapping with `token`"),

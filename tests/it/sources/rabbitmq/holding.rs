@@ -7,6 +7,7 @@ use punctual::{
     api,
     config::{GrowingDelay, Period, Real, Whole},
     connector::rabbitmq::{DelayFrom, IdFrom, RabbitMqSourceSettings, source::RabbitMqSource},
+    message::{Limit, RouteLimits},
     queue::Queue,
     source::{Intake, Source, SourceState, Status},
     store::redis::{
@@ -31,27 +32,24 @@ const MESSAGES: usize = 50;
 /// In place of minutes.
 const HOLD_LIMIT: Duration = Duration::from_secs(1);
 
-async fn queue(redis: &RedisServer) -> Arc<Queue> {
+async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
     let url = redis.url().as_str().into();
     let server = RedisEndpoint { url, username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
-    let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None };
+    let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None, limits };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
     store.register(false).await.expect("nothing is registered yet");
     Arc::new(Queue::new(store, &BTreeMap::new(), false))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes_it() {
-    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
-    declare_in(server, "held", "quorum").await;
-    let config = RabbitMqSourceSettings {
+fn settings(server: &RabbitMq, queue: &str) -> RabbitMqSourceSettings {
+    RabbitMqSourceSettings {
         route: "r".into(),
         url: server.config("").url,
         username: None,
         password: None,
         tls: TlsFiles::default(),
-        queue: "held-in".into(),
+        queue: queue.into(),
         prefetch: Whole(1000),
         id_from: IdFrom::Ulid,
         delay_from: DelayFrom::Headers,
@@ -61,9 +59,17 @@ async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes
             max: Period(PATIENCE),
             jitter: Real(0.0),
         },
-    };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redis_refuses_for_too_long_goes_back_and_is_taken_once_redis_takes_it() {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare_in(server, "held", "quorum").await;
+    let config = settings(server, "held-in");
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
-    let (queue, status, (stop, stopping)) = (queue(&redis).await, Arc::<Status>::default(), watch::channel(false));
+    let (queue, status, (stop, stopping)) =
+        (queue(&redis, RouteLimits::default()).await, Arc::<Status>::default(), watch::channel(false));
     let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
     let running = tokio::spawn(async move { source.run(intake, stopping).await });
     let deadline = Instant::now() + PATIENCE;
@@ -112,4 +118,36 @@ async fn what_was_taken_from_a_queue_that_is_deleted_then_is_scheduled_once_redi
     })
     .await;
     assert!(punctual.log().contains("the queue was deleted"), "{}", punctual.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_route_does_not_take_waits_and_all_of_it_comes_in_as_the_route_is_emptied() {
+    const MOST: u64 = 10;
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    declare(server, "limited").await;
+    let config = settings(server, "limited-in");
+    let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL");
+    let limits = RouteLimits { messages: Some(MOST), ..RouteLimits::default() };
+    let (queue, status, (stop, stopping)) =
+        (queue(&redis, limits).await, Arc::<Status>::default(), watch::channel(false));
+    let intake = Intake::new(queue.clone(), "in", "r".into(), status.clone(), stopping.clone());
+    let running = tokio::spawn(async move { source.run(intake, stopping).await });
+    publish(server, "limited", delayed(MESSAGES, 3_600_000)).await;
+    let deadline = Instant::now() + PATIENCE;
+    let (mut purged, mut waited) = (0, false);
+    while purged < MESSAGES as u64 {
+        assert!(Instant::now() < deadline, "{purged}: {:?}", status.get());
+        let pending = queue.stats("r").await.expect("numbers").pending;
+        assert!(pending <= MOST, "{pending}");
+        waited |= status.get() == (SourceState::Failing, Some(Limit::Messages.explain().to_owned()));
+        if pending == MOST {
+            purged += queue.purge_pending("r", None, MOST, false).await.expect("purged").count;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!((purged, waited), (MESSAGES as u64, true));
+    until_depth(server, "limited-in", 0).await;
+    stop.send_replace(true);
+    timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
+    assert_eq!(server.depth("limited-in").await, Some(0), "all were acknowledged");
 }

@@ -1,0 +1,69 @@
+//! What a route holds at most.
+
+use std::time::Duration;
+
+/// What a route accepts. Messages that wait or are in flight count, dead letters do not. Each partition has an equal
+/// share, rounded down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteLimits {
+    /// At least the number of partitions.
+    pub messages: Option<u64>,
+    /// Of stored bodies: payload, headers and the like, and up to 40 bytes. A partition's share holds the largest message.
+    pub bytes: Option<u64>,
+    /// Longest time from acceptance to the due time; at least a millisecond.
+    pub delay: Option<Duration>,
+}
+
+/// The limit that a message was refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Messages,
+    Bytes,
+    Delay,
+}
+
+impl Limit {
+    pub const ALL: [Self; 3] = [Self::Messages, Self::Bytes, Self::Delay];
+
+    /// Among the statuses of a batch.
+    pub fn status(self) -> &'static str {
+        match self {
+            Self::Messages => "limit_messages",
+            Self::Bytes => "limit_bytes",
+            Self::Delay => "limit_delay",
+        }
+    }
+
+    /// The kind of a problem, and the slug of an error of `lua/produce.lua`.
+    pub fn problem(self) -> &'static str {
+        match self {
+            Self::Messages => "limit-messages",
+            Self::Bytes => "limit-bytes",
+            Self::Delay => "limit-delay",
+        }
+    }
+
+    /// For a person.
+    pub fn explain(self) -> &'static str {
+        match self {
+            Self::Messages => "the route holds as many messages as its `limits.messages` allows",
+            Self::Bytes => "the route would hold more bytes than its `limits.bytes` allows",
+            Self::Delay => "the delay is longer than the `limits.delay` of the route",
+        }
+    }
+}
+
+/// Which dead letters of a route are kept. The oldest are deleted first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadLimits {
+    /// Since the death; at least a minute.
+    pub max_age: Option<Duration>,
+    /// At least the number of partitions, each of which has an equal share, rounded down.
+    pub max_count: Option<u64>,
+}
+
+impl DeadLimits {
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}

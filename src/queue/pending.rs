@@ -1,0 +1,63 @@
+//! Pending messages, cancelled in bulk.
+
+use super::{Purged, Queue, QueueError};
+use crate::{
+    message::MessageId,
+    metrics,
+    store::{Partition, redis::MAX_BATCH},
+};
+
+impl Queue {
+    /// Cancels pending messages: the named ones, or of each partition those that are due first; `limit` at most. What is
+    /// in flight stays. `dry_run`: only counts.
+    pub async fn purge_pending(
+        &self,
+        route: &str,
+        ids: Option<&[MessageId]>,
+        limit: u64,
+        dry_run: bool,
+    ) -> Result<Purged, QueueError> {
+        let found = self.route(route)?;
+        let mut purged = Purged { count: 0, more: false };
+        // One after the other: each script is bounded, and all together are.
+        for (partition, _) in &found.partitions {
+            let named = ids.map(|ids| found.own(partition, ids));
+            let parts: Vec<Option<&[MessageId]>> = match &named {
+                None => vec![None],
+                Some(ids) => ids.chunks(MAX_BATCH).map(Some).collect(),
+            };
+            for part in parts {
+                self.purge_part(partition, part, limit, dry_run, &mut purged).await?;
+            }
+        }
+        Ok(purged)
+    }
+
+    async fn purge_part(
+        &self,
+        partition: &Partition,
+        part: Option<&[MessageId]>,
+        limit: u64,
+        dry_run: bool,
+        purged: &mut Purged,
+    ) -> Result<(), QueueError> {
+        loop {
+            let left = limit - purged.count;
+            if left == 0 {
+                let (count, _) = self.store.purge_pending(partition, part, 1, true).await?;
+                purged.more |= count > 0;
+                return Ok(());
+            }
+            let (count, rest) = self.store.purge_pending(partition, part, left, dry_run).await?;
+            purged.count += count;
+            if !dry_run {
+                // Now: the rest may fail, or its caller give up.
+                metrics::cancelled(&partition.route, count);
+            }
+            if rest == 0 || dry_run || count == 0 {
+                purged.more |= rest > 0;
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Limits of routes, seen from outside the real program.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{client::Client, eventually};
+use crate::support::{
+    RedisServer,
+    punctual::Punctual,
+    receiver::{Behaviour, Receiver},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn due_members_of_a_sorted_set_stay_there_while_their_route_is_full() {
+    const MEMBERS: usize = 25;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "hook": { "type": "http", "url": receiver.url() } },
+        "routes": { "web": { "sink": "hook", "limits": { "messages": 10, "bytes": "2MiB" } } },
+        "sources": { "theirs": { "type": "sorted_set", "key": "delayed", "route": "web", "poll": "50ms" } },
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    for n in 0..10 {
+        client.schedule("web", &json!({ "id": format!("{n}"), "payload": "x", "delay": "1h" }).to_string()).await;
+    }
+    let mut raw = redis.connection().await;
+    let mut add = redis::cmd("ZADD");
+    add.arg("delayed");
+    for n in 0..MEMBERS {
+        add.arg(1000 + n).arg(format!("member-{n}"));
+    }
+    let () = add.query_async(&mut raw).await.unwrap();
+    // It polls several times meanwhile.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let waiting: usize = redis::cmd("ZCARD").arg("delayed").query_async(&mut raw).await.unwrap();
+    assert_eq!((waiting, receiver.count()), (MEMBERS, 0));
+
+    assert_eq!(client.call("DELETE", "/v1/routes/web/messages/0", "").await.status, 204);
+    let requests = receiver.wait_for(MEMBERS, PATIENCE).await;
+    assert_eq!(requests.len(), MEMBERS, "one at a time, and all of them");
+    eventually("what was delivered is settled", PATIENCE, async || {
+        (client.stats("web").await["pending"] == 9 && client.stats("web").await["unack"] == 0).then_some(())
+    })
+    .await;
+    let waiting: usize = redis::cmd("ZCARD").arg("delayed").query_async(&mut raw).await.unwrap();
+    assert_eq!(waiting, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_dead_letters_go_when_there_are_too_many_and_that_is_counted_and_logged() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    receiver.behave(Behaviour::Status(400));
+    let configuration = json!({
+        "redis": { "url": redis.url() },
+        "sinks": { "hook": { "type": "http", "url": receiver.url() } },
+        "routes": { "web": { "sink": "hook", "dead": { "max_count": 5, "max_age": "1h" } }, "all": { "sink": "hook" } },
+    });
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    for n in 0..9 {
+        client.schedule("web", &json!({ "id": format!("{n}"), "payload": "x" }).to_string()).await;
+        client.drained("web", PATIENCE).await;
+        client.schedule("all", &json!({ "id": format!("{n}"), "payload": "x" }).to_string()).await;
+    }
+    let dead = async || {
+        let listed = client.call("GET", "/v1/routes/web/messages?state=dead", "").await.json;
+        let ids = listed["messages"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    eventually("the newest five are left", PATIENCE, async || {
+        (dead().await == ["4", "5", "6", "7", "8"]).then_some(())
+    })
+    .await;
+    client.drained("all", PATIENCE).await;
+    assert_eq!(client.stats("all").await["dead"], 9, "without a limit all are kept");
+    let page = client.metrics().await;
+    let evicted = |reason| page.sum("punctual_dead_evicted_total", &["route=\"web\"", reason]);
+    assert_eq!((evicted("reason=\"count\""), evicted("reason=\"age\"")), (4, 0));
+    let log = punctual.log();
+    let lines = log.lines().filter(|line| line.contains("dead letters were deleted"));
+    assert_eq!(lines.count(), 1, "one at once, the next after a minute: {log}");
+
+    // Long dead: found when the program starts.
+    let mut raw = redis.connection().await;
+    let key = "{punctual:web:0}:dead";
+    let () = redis::cmd("ZADD").arg(key).arg(1000).arg("7").query_async(&mut raw).await.unwrap();
+    drop(punctual);
+    let punctual = Punctual::start(&configuration.to_string()).await;
+    let client = Client::of(&punctual);
+    eventually("the old one is gone", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(())).await;
+    assert_eq!(client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\"", "reason=\"age\""]), 1);
+    let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0}:messages").query_async(&mut raw).await.unwrap();
+    assert_eq!(bodies, 4);
+}
+
+#[tokio::test]
+async fn an_embedded_redis_that_is_full_refuses_and_takes_the_bound_of_the_next_start_when_it_outlived_one() {
+    let configuration = |memory: &str| {
+        format!(
+            "redis: {{ url: embedded, max_memory: {memory} }}\nserver: {{ max_payload: 1MiB }}\n\
+             sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\nroutes: {{ list: {{ sink: jobs }} }}\n"
+        )
+    };
+    let mut punctual = Punctual::start(&configuration("16MiB")).await;
+    let client = Client::of(&punctual);
+    let large = "x".repeat(1_000_000);
+    let mut refused = None;
+    for n in 0..40 {
+        let body = json!({ "id": format!("{n}"), "payload": large, "delay": "1h" }).to_string();
+        let answer = client.call("POST", "/v1/routes/list/messages", &body).await;
+        if answer.status != 201 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let refused = refused.expect("it is full");
+    assert_eq!(refused.problem(503), "unavailable");
+    assert!(refused.text.contains("oom"), "{}", refused.text);
+    assert_eq!(client.call("DELETE", "/v1/routes/list/messages/0", "").await.status, 204);
+
+    punctual.kill().await;
+    std::fs::write(punctual.path("punctual.yaml"), configuration("64MiB")).expect("written");
+    punctual.restart().await;
+    let body = json!({ "id": "more", "payload": large, "delay": "1h" }).to_string();
+    assert_eq!(client.call("POST", "/v1/routes/list/messages", &body).await.status, 201);
+    assert!(punctual.log().contains("taken_over=true"), "{}", punctual.log());
+}
