@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
@@ -15,7 +15,7 @@ use crate::{
         sinks::{self, Destination},
         sources::{self, Inlet},
     },
-    config::{Config, RedisUrl},
+    config::{Config, Origin, Problem, RedisUrl},
     sink::SinkSettings,
     store::redis::RedisStore,
 };
@@ -36,14 +36,26 @@ pub struct Arguments {
 }
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
-    let config = global.load()?;
-    let destinations = sinks::all(&config).map_err(Failure::Configuration)?;
-    sources::check_settings(&config).map_err(Failure::Configuration)?;
+    let config = match global.read() {
+        Ok(config) => config,
+        Err(errors) => return refuse(global, errors.0.iter().map(shown).collect(), errors.to_string()),
+    };
+    let made = sinks::all(&config).and_then(|made| sources::check_settings(&config).map(|()| made));
+    let destinations = match made {
+        Ok(destinations) => destinations,
+        Err(text) => return refuse(global, text.lines().map(|line| json!({ "text": line })).collect(), text.clone()),
+    };
+    if !global.json {
+        config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    }
+    let warnings: Vec<Value> = config.warnings.iter().map(shown).collect();
     if !arguments.connect {
         close_all(&destinations).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
         let text = if global.json {
-            json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources }).to_string()
+            let counts =
+                json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+            counts.to_string()
         } else {
             format!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources")
         };
@@ -53,9 +65,9 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     close_all(&destinations).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
-        let shown: BTreeMap<_, _> =
+        let answers: BTreeMap<_, _> =
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
-        output::line(json!({ "valid": true, "answers": shown, "advice": advice }))?;
+        output::line(json!({ "valid": true, "answers": answers, "advice": advice, "warnings": warnings }))?;
     } else {
         let good = |name: &str| {
             let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
@@ -70,6 +82,29 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         table::print(&["WHAT", "ANSWER"], &rows)?;
     }
     if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
+}
+
+/// Of an invalid configuration; with `--json`, also as JSON on standard output.
+fn refuse(global: &Global, problems: Vec<Value>, text: String) -> Result<(), Failure> {
+    if global.json {
+        output::line(json!({ "valid": false, "problems": problems }))?;
+    }
+    Err(Failure::Configuration(text))
+}
+
+fn shown(Problem { origin, path, text }: &Problem) -> Value {
+    let mut shown = json!({ "path": path.to_string(), "text": text });
+    match origin {
+        Some(Origin::File { file, line, column }) => {
+            shown["file"] = file.display().to_string().into();
+            shown["line"] = (*line).into();
+            shown["column"] = (*column).into();
+        }
+        Some(Origin::Variable(name)) => shown["variable"] = name.as_str().into(),
+        Some(Origin::CommandLine(option)) => shown["option"] = (*option).into(),
+        None => {}
+    }
+    shown
 }
 
 async fn ask_all(

@@ -93,6 +93,9 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     let around = Surroundings { sinks: &names.sinks, timeouts: &timeouts, max_payload, read_again: &reading_again };
     let routes = section("routes", root.routes, "route_defaults", root.route_defaults);
     let routes = routes::all(routes, &around, problems);
+    for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
+        problems.warn(&Path::of("sinks").key(name), "no route uses it");
+    }
     Config {
         redis: root.redis,
         server,
@@ -102,6 +105,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         sinks,
         routes,
         sources,
+        warnings: Vec::new(),
     }
 }
 

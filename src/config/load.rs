@@ -74,6 +74,8 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let mut layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
     let redis_url = Path::of("redis.url");
     if sources.files.is_empty() {
+        let text = "no configuration file: only defaults, environment and command line; name one with -c";
+        problems.warn_at(None, &Path::default(), text);
         layers.push(source::single(&redis_url, "embedded", None));
     }
     for layer in &layers {

@@ -39,6 +39,7 @@ mod problem;
 mod read;
 mod redis;
 mod registry;
+mod remedy;
 mod routes;
 mod schema;
 mod server;
@@ -61,6 +62,8 @@ pub struct Config {
     pub sinks: BTreeMap<String, Arc<dyn SinkSettings>>,
     pub routes: BTreeMap<String, RouteConfig>,
     pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,
+    /// What is valid, and yet perhaps not meant.
+    pub warnings: Vec<Problem>,
 }
 
 /// Logs, on standard error.

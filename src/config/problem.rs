@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
+use super::Config;
+
 /// Keys and list indices from the root, shown as `routes.order-timeout.lease`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(pub Vec<String>);
@@ -92,6 +94,7 @@ impl fmt::Display for ConfigErrors {
 pub struct Problems {
     pub origins: Origins,
     found: Vec<Problem>,
+    warnings: Vec<Problem>,
     /// What was taken out of the tree after its report: it is not missing.
     refused: Vec<Path>,
 }
@@ -106,6 +109,16 @@ impl Problems {
 
     pub fn add_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
         self.found.push(Problem { origin, path: path.clone(), text: text.into() });
+    }
+
+    /// Of what is valid, and yet perhaps not meant. The origin as in `add`.
+    pub fn warn(&mut self, path: &Path, text: impl Into<String>) {
+        let origin = self.origins.get(path).cloned();
+        self.warn_at(origin, path, text);
+    }
+
+    pub fn warn_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
+        self.warnings.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 
     /// Of a value that is taken out of the tree.
@@ -135,11 +148,12 @@ impl Problems {
 
     /// # Errors
     /// What was found, if anything.
-    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigErrors> {
+    pub fn finish(mut self, config: Option<Config>) -> Result<Config, ConfigErrors> {
         self.found.sort();
         self.found.dedup();
-        match value {
-            Some(value) if self.found.is_empty() => Ok(value),
+        self.warnings.sort();
+        match config {
+            Some(config) if self.found.is_empty() => Ok(Config { warnings: self.warnings, ..config }),
             _ => Err(ConfigErrors(self.found)),
         }
     }

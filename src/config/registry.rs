@@ -119,7 +119,8 @@ impl<S: ?Sized> Types<S> {
         for (name, mut value) in given {
             let at = at.key(&name);
             let Some(one) = self.known.iter().find(|one| one.name == name) else {
-                if !self.absent.iter().any(|(absent, _)| *absent == name) {
+                // The program's own defaults are for all types, those that are not registered too.
+                if !built_in.contains_key(&name) {
                     problems.add(&at, unknown(&name, self.names()));
                 }
                 continue;

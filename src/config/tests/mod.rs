@@ -16,10 +16,13 @@ use crate::{
         redis_list::RedisListSettings,
         redis_sets::{DelayQueueSettings, ScoreUnit, SortedSetSettings},
     },
+    message::Remember,
+    secret::SecretUrl,
     sink::envelope::ListFormat,
 };
 
 mod mistakes;
+mod remedies;
 mod secrets;
 
 /// Files in a directory of their own, and an environment.

@@ -8,7 +8,7 @@ pub mod source;
 use rdkafka::{
     ClientConfig,
     config::RDKafkaLogLevel,
-    error::{KafkaError, KafkaResult},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
 
 pub use self::{
@@ -47,6 +47,14 @@ pub fn connect(settings: &mut ClientConfig, cluster: Cluster<'_>) {
     settings.set("bootstrap.servers", cluster.addresses());
     // What is shown of it, tracing's own filter decides.
     settings.set_log_level(RDKafkaLogLevel::Debug);
+}
+
+/// With the command that creates the topic, where `code` says that there is none.
+pub fn with_remedy(error: String, code: RDKafkaErrorCode, brokers: &str, topic: &str) -> String {
+    if !matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) {
+        return error;
+    }
+    format!("{error}: create it with `kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}`")
 }
 
 /// # Errors

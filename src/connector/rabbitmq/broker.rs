@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     frames::Notes,
+    remedy::with_remedy,
     returns::Returns,
     settings::Server,
     transport::{Endpoint, Kit, Switch, Transport},
@@ -104,7 +105,7 @@ impl Broker {
     where
         F: Future<Output = lapin::Result<()>>,
     {
-        let connected = self.connect(limit).await?;
+        let connected = self.connect(limit).await.map_err(with_remedy)?;
         let looking = async {
             // Kept to the end: one that was dropped closes by itself, which the closing connection takes for a failure.
             let channel = connected.connection.create_channel().await?;
@@ -115,7 +116,7 @@ impl Broker {
         connected.switch.cut();
         match looked {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {}", self.address(), text(&error))),
+            Ok(Err(error)) => Err(with_remedy(format!("{}: {}", self.address(), text(&error)))),
             Err(_) => Err(format!("{}: no answer within {limit:?}", self.address())),
         }
     }

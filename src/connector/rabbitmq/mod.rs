@@ -5,6 +5,7 @@
 mod broker;
 mod frames;
 mod reconnect;
+mod remedy;
 mod returns;
 mod rights;
 mod settings;
@@ -17,6 +18,7 @@ pub use self::{
     broker::{Broker, Connected, text},
     frames::Notes,
     reconnect::ReconnectDelay,
+    remedy::with_remedy,
     returns::Returns,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings, Server},

@@ -345,6 +345,15 @@ const MISTAKES: &[(&str, &str)] = &[
     ("routes:\n  a:", "1.yaml:2:3: routes.a: must be a mapping, not empty"),
     ("routes: {a: {}}", "1.yaml:1:10: routes.a.sink: is missing"),
     ("routes: {a: {sink: b}}", "1.yaml:1:14: routes.a.sink: sink `b` is unknown: known: nothing"),
+    (
+        "sinks: {s: {type: redis_list, key: k}}\nroutes: {a: {sink: s, partitions: 8, limits: {messages: 7}}}",
+        "1.yaml:2:47: routes.a.limits.messages: `7` is not within 8 .. 1000000000",
+    ),
+    (
+        "sinks: {s: {type: redis_list, key: k}}\nroutes: {a: {sink: s, partitions: 2, limits: {bytes: 2MiB}}}",
+        "1.yaml:2:47: routes.a.limits.bytes: `2MiB` is too small for one message in each partition: server.max_payload \
+         and 128KiB, 2304KiB",
+    ),
     ("route_defaults:\n  lese: 1s", "1.yaml:2:3: route_defaults.lese: `lese` is unknown: did you mean `lease`?"),
 ];
 
@@ -389,7 +398,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
         [
             "1.yaml:2:3: redis.timeout: `5` is not a duration such as `30s`: time unit needed, for example 5sec or 5ms",
             "1.yaml:3:3: redis.url: is not a URL such as redis://127.0.0.1:6379/0: empty host",
-            "1.yaml:7:1: server: is a duplicate key",
+            "1.yaml:7:1: server: is a duplicate key: it is at line 4, column 1 too",
             "1.yaml:8:1: max_sleep: `10m` is not within 100ms .. 5m",
             "1.yaml:9:18: routes.c.lease: `5s` is too short for the timeout of its sink, 10s, and 500ms",
             "1.yaml:9:29: route_defaults.partitions: `many` is not a whole number",
@@ -412,7 +421,7 @@ fn a_file_that_cannot_be_parsed_hides_only_what_would_mislead() {
     let problems = setup.problems();
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(problems[0].starts_with("1.yaml:2:") || problems[0].starts_with("1.yaml:3:"), "{problems:#?}");
-    assert_eq!(problems[1], "2.yaml:2:1: a: is a duplicate key");
+    assert_eq!(problems[1], "2.yaml:2:1: a: is a duplicate key: it is at line 1, column 1 too");
     let missing = Sources { files: vec!["/none.yaml".into()], ..Sources::default() };
     assert!(
         load(&missing, &connector::registry())

@@ -41,7 +41,10 @@ use self::{
     producer::{Live, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{connector::kafka::KafkaSinkSettings, sink::Outcome};
+use crate::{
+    connector::kafka::{KafkaSinkSettings, with_remedy},
+    sink::Outcome,
+};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -193,7 +196,8 @@ impl Sink for KafkaSink {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);
         let limit = self.config.timeout.0.min(CHECK_TIMEOUT);
-        let asked = tokio::task::spawn_blocking(move || ask(&live, topic.as_deref(), limit));
+        let brokers = self.config.cluster().addresses();
+        let asked = tokio::task::spawn_blocking(move || ask(&live, topic.as_deref(), &brokers, limit));
         asked.await.unwrap_or_else(|panic| Err(panic.to_string()))
     }
 
@@ -206,7 +210,7 @@ impl Sink for KafkaSink {
 }
 
 /// Blocks for `limit` at most.
-fn ask(live: &Live, topic: Option<&str>, limit: Duration) -> Result<(), String> {
+fn ask(live: &Live, topic: Option<&str>, brokers: &str, limit: Duration) -> Result<(), String> {
     let error = match live.producer().client().fetch_metadata(topic, limit) {
         // Of all topics, some may well be in trouble.
         Ok(_) if topic.is_none() => return Ok(()),
@@ -217,7 +221,8 @@ fn ask(live: &Live, topic: Option<&str>, limit: Duration) -> Result<(), String> 
         Err(KafkaError::MetadataFetch(code)) => code,
         Err(other) => return Err(other.to_string()),
     };
-    Err(text(error, topic.unwrap_or("of the message"), live))
+    let topic = topic.unwrap_or("of the message");
+    Err(with_remedy(text(error, topic, live), error, brokers, topic))
 }
 
 /// Names the likely cause when the code itself says no more than that nobody answered.

@@ -19,6 +19,7 @@ use super::{
     context::Client,
     positions::Positions,
 };
+use crate::connector::kafka::with_remedy;
 
 pub struct Membership {
     topics: Vec<String>,
@@ -78,15 +79,17 @@ impl Membership {
     ///
     /// # Errors
     /// What is wrong, for a person.
-    pub fn ask(&self, client: &Client, limit: Duration) -> Result<(), String> {
+    pub fn ask(&self, client: &Client, brokers: &str, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         for topic in &self.topics {
             let error = match self.look(client, topic, deadline) {
                 Ok(None) => continue,
-                Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => code.to_string(),
-                Err(other) => other.to_string(),
+                Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => {
+                    with_remedy(format!("topic {topic}: {code}"), code, brokers, topic)
+                }
+                Err(other) => format!("topic {topic}: {other}"),
             };
-            return Err(format!("topic {topic}: {error}"));
+            return Err(error);
         }
         Ok(())
     }

@@ -147,9 +147,10 @@ impl Source for KafkaSource {
     /// Asks the brokers for the topics, without joining the group.
     async fn check(&self) -> Result<(), String> {
         let (settings, name, membership) = (properties::client(&self.config), self.name(), self.membership.clone());
+        let brokers = self.config.cluster().addresses();
         blocking(move || {
             let client: Client = made(settings.create_with_context(Context::new(name)))?;
-            membership.ask(&client, CHECK_TIMEOUT).map_err(|error| {
+            membership.ask(&client, &brokers, CHECK_TIMEOUT).map_err(|error| {
                 // Its likely cause is among the events that wait.
                 while client.poll(Duration::from_millis(10)).is_some() {}
                 client.context().reports.cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))

@@ -359,7 +359,7 @@ impl Poller {
             self.state.committed = Some(Instant::now());
             self.commit(CommitMode::Async);
         }
-        if self.state.group.lost && self.membership.ask(&self.client, TICK).is_ok() {
+        if self.state.group.lost && self.membership.ask(&self.client, "", TICK).is_ok() {
             self.state.group.lost = false;
             if self.state.group.joined {
                 self.intake.running();

@@ -29,8 +29,7 @@ use self::{
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 use crate::{
-    connector::rabbitmq::RabbitMqSinkSettings,
-    connector::rabbitmq::{Broker, text},
+    connector::rabbitmq::{Broker, RabbitMqSinkSettings, text, with_remedy},
     sink::{
         Outcome,
         template::{Address, Allow},
@@ -99,7 +98,7 @@ impl RabbitMqSink {
     }
 
     async fn look(&self, deadline: Instant) -> Result<(), String> {
-        let link = self.supervisor.link(deadline).await?;
+        let link = self.supervisor.link(deadline).await.map_err(with_remedy)?;
         if let Some(reason) = link.blocked() {
             return Err(publish::blocked(&reason));
         }
@@ -107,7 +106,7 @@ impl RabbitMqSink {
         link.forget(exchange);
         match timeout_at(deadline, link.see(exchange)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(text(&error)),
+            Ok(Err(error)) => Err(with_remedy(text(&error))),
             Err(_) => Err("the broker does not answer".into()),
         }
     }
