@@ -38,12 +38,15 @@ pub struct Arguments {
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     let config = match global.read() {
         Ok(config) => config,
-        Err(errors) => return refuse(global, errors.0.iter().map(shown).collect(), errors.to_string()),
+        Err(errors) => return refuse(global, &errors.0.iter().map(shown).collect::<Vec<_>>(), errors.to_string()),
     };
     let made = sinks::all(&config).and_then(|made| sources::check_settings(&config).map(|()| made));
     let destinations = match made {
         Ok(destinations) => destinations,
-        Err(text) => return refuse(global, text.lines().map(|line| json!({ "text": line })).collect(), text.clone()),
+        Err(text) => {
+            let problems: Vec<_> = text.lines().map(|line| json!({ "text": line })).collect();
+            return refuse(global, &problems, text);
+        }
     };
     if !global.json {
         config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -85,7 +88,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// Of an invalid configuration; with `--json`, also as JSON on standard output.
-fn refuse(global: &Global, problems: Vec<Value>, text: String) -> Result<(), Failure> {
+fn refuse(global: &Global, problems: &[Value], text: String) -> Result<(), Failure> {
     if global.json {
         output::line(json!({ "valid": false, "problems": problems }))?;
     }

@@ -64,10 +64,8 @@ fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RedisUrl, D::Error>
 }
 
 fn key_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    parsed(deserializer, |text| match is_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err(format!("`{}` is not 1 to 64 of A-Za-z0-9._-", text.escape_debug())),
-    })
+    let wrong = |text: &str| format!("`{}` is not 1 to 64 of A-Za-z0-9._-", text.escape_debug());
+    parsed(deserializer, |text| if is_name(text) { Ok(text.to_owned()) } else { Err(wrong(text)) })
 }
 
 impl RedisConfig {

@@ -31,7 +31,6 @@ fn has_unquoted_expansion(line: &str) -> bool {
     while let Some(c) = characters.next() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
             (None, '$') if characters.peek() == Some(&'{') && depth > 0 => return true,
             (None, '{' | '[') => depth += 1,

@@ -48,8 +48,6 @@ const STRIPPED: [&str; 8] = [
 /// How often a quorum queue got the message back.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
-/// Makes a new id, unlike any before.
-
 /// How messages are read.
 pub struct Reader {
     pub id_from: IdFrom,
