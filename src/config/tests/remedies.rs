@@ -1,5 +1,8 @@
 //! What is said beside the mistake: what to do about it; and what is valid, yet perhaps not meant.
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::*;
 
 #[test]
@@ -66,4 +69,73 @@ fn a_type_that_this_build_lacks_names_its_feature() {
     let errors = load(&setup.sources, &registry).unwrap_err();
     let shown: Vec<String> = errors.0.iter().map(|problem| format!("{}: {}", problem.path, problem.text)).collect();
     assert_eq!(shown, ["sinks.a.type: this build has no kafka: build with `--features kafka`"]);
+}
+
+#[test]
+fn a_program_that_embeds_this_one_adds_its_own_type() {
+    /// Messages that are read aloud.
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Speaker {
+        voice: String,
+        volume: Whole<1, 10>,
+    }
+
+    impl Settings for Speaker {
+        fn check(&mut self, at: &Path, _: &Context, problems: &mut Problems) {
+            if self.voice.is_empty() {
+                problems.add(&at.key("voice"), "is empty");
+            }
+        }
+    }
+
+    impl SinkSettings for Speaker {
+        fn kind(&self) -> &'static str {
+            "speaker"
+        }
+
+        fn timeout(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+
+        fn open(&self) -> Result<crate::sink::OpenSink, String> {
+            Err("there is no loudspeaker".into())
+        }
+    }
+
+    let mut registry = connector::registry();
+    registry.sink::<Speaker>("speaker");
+    let sinks = |settings: &str| {
+        let yaml = format!("sink_defaults: {{speaker: {{volume: 3}}}}\nsinks: {{a: {{type: speaker, {settings}}}}}");
+        load(&Setup::new(&[&yaml], &[]).sources, &registry)
+    };
+    let config = sinks("voice: v").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!((config.sink::<Speaker>("a").voice.as_str(), config.sink::<Speaker>("a").volume), ("v", Whole(3)));
+    for (settings, text) in [
+        ("voice: ''", "sinks.a.voice: is empty"),
+        ("volume: 11", "sinks.a.volume: `11` is not within 1 .. 10"),
+        ("volume: 11", "sinks.a.voice: is missing"),
+        ("voise: v", "sinks.a.voise: `voise` is unknown: did you mean `voice`? known: voice, volume"),
+    ] {
+        let errors = sinks(settings).unwrap_err().to_string();
+        assert!(errors.contains(text), "{settings}: {errors}");
+    }
+    let schema = schema(&registry);
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for (volume, is_valid) in [(10, true), (11, false)] {
+        let instance = serde_json::json!({ "sinks": { "a": { "type": "speaker", "voice": "v", "volume": volume } } });
+        assert_eq!(validator.is_valid(&instance), is_valid, "{volume}");
+    }
+}
+
+#[test]
+fn librdkafka_has_the_mechanisms_of_sasl() {
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+        let yaml = format!(
+            "sinks: {{a: {{type: kafka, topic: t, brokers: 'b:1', options: {{security.protocol: sasl_ssl}}, \
+             sasl: {{mechanism: {mechanism}, username: u, password: p}}}}}}\nroutes: {{r: {{sink: a}}}}"
+        );
+        let config = Setup::new(&[&yaml], &[]).load().unwrap_or_else(|errors| panic!("{errors}"));
+        config.sinks["a"].open().map(drop).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+    }
 }

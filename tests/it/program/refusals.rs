@@ -130,6 +130,35 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
 }
 
 #[tokio::test]
+async fn check_answers_in_json_when_the_configuration_is_invalid_too() {
+    let workplace = Workplace::with("redis:\n  timeot: 1s\nroutes:\n  a: { sink: b }\n");
+    let ended = workplace.run(&["check", "--json"]).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let known = "url, username, password, tls, key_prefix, data_dir, timeout, max_memory, allow_eviction";
+    let unknown = format!("`timeot` is unknown: did you mean `timeout`? known: {known}");
+    let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+    let expected = serde_json::json!({
+        "valid": false,
+        "problems": [
+            { "path": "redis.timeot", "file": "punctual.yaml", "line": 2, "column": 3, "text": unknown },
+            {
+                "path": "routes.a.sink", "file": "punctual.yaml", "line": 4, "column": 8,
+                "text": "sink `b` is unknown: known: nothing"
+            },
+        ],
+    });
+    assert_eq!(shown, expected);
+
+    let unused = Workplace::with("sinks: { a: { type: redis_list, key: k } }\n");
+    let ended = unused.run(&["check", "--json"]).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!((&shown["valid"], &shown["warnings"][0]["path"]), (&true.into(), &"sinks.a".into()), "{shown}");
+    let ended = unused.run(&["check"]).await;
+    assert_eq!(ended.error, "warning: punctual.yaml:1:10: sinks.a: no route uses it\n");
+}
+
+#[tokio::test]
 async fn an_unknown_command_or_option_is_a_usage_error() {
     let _alone = alone().await;
     let workplace = Workplace::with("");

@@ -110,6 +110,8 @@ async fn a_wrong_password_user_or_virtual_host_is_unavailable_and_says_so() {
         for error in [outcome.error().unwrap().to_owned(), sink.check().await.unwrap_err()] {
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
+        let remedy = sink.check().await.unwrap_err().ends_with(": create it with `rabbitmqctl add_vhost no-such`");
+        assert_eq!(remedy, expected == "no-such");
     }
 }
 
