@@ -136,6 +136,6 @@ fn librdkafka_has_the_mechanisms_of_sasl() {
              sasl: {{mechanism: {mechanism}, username: u, password: p}}}}}}\nroutes: {{r: {{sink: a}}}}"
         );
         let config = Setup::new(&[&yaml], &[]).load().unwrap_or_else(|errors| panic!("{errors}"));
-        config.sinks["a"].open().map(drop).unwrap_or_else(|error| panic!("{mechanism}: {error}"));
+        config.sinks["a"].open().map_or_else(|error| panic!("{mechanism}: {error}"), drop);
     }
 }
