@@ -58,13 +58,24 @@ fn relax(schema: &mut Value) {
 }
 
 fn allow_empty(property: &mut Value) {
+    let null = json!({ "type": "null" });
     let Value::Object(object) = property else { return };
     if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
-        choices.push(json!({ "type": "null" }));
+        choices.push(null);
+    } else if let Some(kind) = object.get_mut("type") {
+        *kind = match kind.take() {
+            Value::Array(mut kinds) => {
+                if !kinds.iter().any(|kind| kind == "null") {
+                    kinds.push("null".into());
+                }
+                kinds.into()
+            }
+            kind => json!([kind, "null"]),
+        };
     } else {
         let description = object.remove("description");
         let inner = Value::from(std::mem::take(object));
         object.extend(description.map(|text| ("description".to_owned(), text)));
-        object.insert("anyOf".into(), json!([inner, { "type": "null" }]));
+        object.insert("anyOf".into(), json!([inner, null]));
     }
 }
