@@ -5,6 +5,8 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod connector;
+#[cfg(test)]
+mod fuzz;
 pub mod message;
 pub mod metrics;
 pub mod queue;

@@ -68,6 +68,14 @@ pub fn server_config(cert_file: &Path, key_file: &Path) -> Result<ServerConfig, 
     Ok(config)
 }
 
+/// Checks that both files can be read, and that the key belongs to the certificate.
+///
+/// # Errors
+/// The unusable file and the reason.
+pub fn check_pair(cert_file: &Path, key_file: &Path) -> Result<(), String> {
+    server_config(cert_file, key_file).map(drop)
+}
+
 /// Settings that trust no certificate, for a client that requires TLS settings but never uses them.
 pub fn unused() -> ClientConfig {
     trusting(RootCertStore::empty()).with_no_client_auth()

@@ -6,6 +6,9 @@
 # `tests/run.sh --matrix` runs nothing but the tests of RabbitMQ and of the store, on each version that is supported:
 # RabbitMQ 3.10, 4.0 and 4.3, Redis 6.2, 7.0 and 8.0, Valkey 8 and 9. It needs root rights, for the roots of other
 # releases of Debian where the newer servers run.
+#
+# `tests/run.sh --fuzz [MINUTES]` runs nothing but the parsers, on mutations of `tests/corpus/`, for 30 minutes in all unless
+# told otherwise. An input that breaks one is saved there; the ordinary tests try it from then on.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -62,6 +65,41 @@ matrix() {
 }
 if [ "${1:-}" = --matrix ]; then
     matrix
+    finish
+fi
+
+# The target runs on its own, with 8 GiB of address space. What it was given last is in target/fuzz/ until it ends well: a stack
+# overflow and an endless loop leave no other trace.
+explore() { # TEST SECONDS
+    (
+        ulimit -v $((8 * 1024 * 1024))
+        PUNCTUAL_FUZZ_SECONDS=$2 timeout --kill-after=5 $(($2 + 60)) \
+            cargo test --locked --lib --quiet -- --ignored --exact --nocapture "$1"
+    ) && return
+    local last name
+    for last in target/fuzz/*; do
+        [ -f "$last" ] || continue
+        name=$(basename "$last")
+        mv "$last" "tests/corpus/$name/died-$(sha256sum "$last" | cut -c1-16)" && ls "tests/corpus/$name"/died-*
+    done
+    return 1
+}
+fuzz() { # MINUTES
+    local tests test seconds
+    step build cargo test --locked --lib --no-run
+    mapfile -t tests < <(cargo test --locked --lib --quiet -- --ignored --list fuzz:: | sed -n 's/: test$//p')
+    if [ ${#tests[@]} = 0 ] || ! [ "$1" -gt 0 ] 2>/dev/null; then
+        echo "run.sh: no target to run, or \`$1\` is no number of minutes" >&2
+        exit 2
+    fi
+    rm -rf target/fuzz
+    seconds=$(($1 * 60 / ${#tests[@]}))
+    for test in "${tests[@]}"; do
+        step "$test" explore "$test" "$seconds"
+    done
+}
+if [ "${1:-}" = --fuzz ]; then
+    fuzz "${2:-30}"
     finish
 fi
 
@@ -137,6 +175,20 @@ if component clippy clippy; then
     step features features
 else
     skip clippy "clippy is not installed, and rustup cannot add it"
+fi
+# Licences, sources and duplicate versions of what is compiled in (deny.toml). Known advisories only where their database is:
+# it comes over the network, `cargo deny fetch`.
+if ! cargo deny --version >/dev/null 2>&1; then
+    skip deny "cargo-deny is not installed (cargo install --locked cargo-deny)"
+elif ! cargo fetch --locked; then
+    skip deny "it wants the crates of all systems, and they cannot be fetched"
+else
+    step deny cargo deny --locked --offline check bans licenses sources
+    if compgen -G "${CARGO_HOME:-$HOME/.cargo}/advisory-dbs/*" >/dev/null; then
+        step advisories cargo deny --locked --offline check advisories
+    else
+        skip advisories "their database is not there (cargo deny fetch db)"
+    fi
 fi
 step test cargo test --locked --no-fail-fast "$@"
 step doc env RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps

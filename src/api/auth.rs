@@ -10,6 +10,7 @@ use super::{
     Api, origin,
     problem::Problem,
     rate::{Rate, TooFast},
+    readers::Share,
 };
 use crate::config::{AuthConfig, Right, TokenConfig, TokenDigest};
 use axum::{
@@ -39,11 +40,18 @@ pub struct Grant {
     routes: Option<Vec<String>>,
     /// `None`: as much as it likes.
     rate: Option<Rate>,
+    /// What its readers may hold together.
+    pub share: Share,
 }
 
 impl Grant {
     fn all() -> Self {
-        Self { rights: vec![Right::Schedule, Right::Read, Right::Admin], routes: None, rate: None }
+        Self {
+            rights: vec![Right::Schedule, Right::Read, Right::Admin],
+            routes: None,
+            rate: None,
+            share: Share::new(true),
+        }
     }
 
     /// Counts messages that are to be scheduled.
@@ -73,15 +81,18 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(config: Option<&AuthConfig>) -> Self {
-        if config.is_none() {
+    /// `open`: every program of this host can connect, which the mode of a Unix socket prevents.
+    pub fn new(config: Option<&AuthConfig>, open: bool) -> Self {
+        if config.is_none() && open {
             tracing::warn!("the API asks for no token: every program on this host may do everything");
         }
         let tokens = config.map(|auth| {
+            let readers = auth.tokens.iter().filter(|entry| entry.rights.contains(&Right::Read)).count();
             let grant = |TokenConfig { rights, routes, messages_per_second, .. }: &TokenConfig| Grant {
                 rights: rights.clone(),
                 routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
                 rate: messages_per_second.map(Rate::new),
+                share: Share::new(readers < 2),
             };
             auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(entry)))).collect()
         });
@@ -172,7 +183,7 @@ mod tests {
             messages_per_second: None,
         };
         let tokens = vec![token("s3cret", &[Right::Read], &["*"]), token("other", &[Right::Admin], &["a", "b"])];
-        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }))
+        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }), true)
     }
 
     fn grant_for(value: &'static str) -> Option<Arc<Grant>> {
@@ -203,6 +214,6 @@ mod tests {
 
     #[test]
     fn without_tokens_everything_is_allowed() {
-        assert!(Guard::new(None).grant(&HeaderMap::new()).unwrap().covers("a"));
+        assert!(Guard::new(None, true).grant(&HeaderMap::new()).unwrap().covers("a"));
     }
 }

@@ -10,14 +10,15 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    Api, body,
+    Api,
+    auth::Grant,
+    body,
     deadline::Deadline,
     message_body,
     problem::Problem,
-    readers::{self, Broken, Writer},
+    readers::{self, Broken, Permit, Share, Writer},
     scheduled::Answer,
     shown,
 };
@@ -41,11 +42,12 @@ const MAX_PATCH_BYTES: usize = 4096;
 pub async fn look_at(
     Shared(api): Shared<Arc<Api>>,
     Extension(deadline): Extension<Deadline>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path((route, id)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
-    let permit = api.enter(api.largest_message(), deadline).await?;
-    match api.readers.fetch(api.queue.get(&route, &id)).await? {
+    let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
+    match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live(snapshot)) => Ok(one(route, snapshot, permit)),
         Some(Found::Ended(Ended { ending, at })) => {
             Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
@@ -54,7 +56,7 @@ pub async fn look_at(
     }
 }
 
-fn one(route: String, snapshot: Snapshot, permit: OwnedSemaphorePermit) -> Response {
+fn one(route: String, snapshot: Snapshot, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
         return readers::whole(shown::pieces(&route, &snapshot));
     }
@@ -107,6 +109,7 @@ pub struct ListQuery {
 pub async fn list(
     Shared(api): Shared<Arc<Api>>,
     Extension(deadline): Extension<Deadline>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path(route): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
@@ -116,9 +119,9 @@ pub async fn list(
     }
     let state = query.state.unwrap_or(State::Pending);
     let part = api.queue.part_bytes(&route);
-    let permit = api.enter(part + api.largest_message(), deadline).await?;
+    let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
     // What is wrong with the request, or with Redis, shows with the first part.
-    let listing = Listing { api, route, state, part };
+    let listing = Listing { api, grant, route, state, part };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
         let _permit = permit;
@@ -129,6 +132,7 @@ pub async fn list(
 /// One page that is being sent.
 struct Listing {
     api: Arc<Api>,
+    grant: Arc<Grant>,
     route: String,
     state: State,
     /// Bytes of bodies in a part of it.
@@ -137,8 +141,8 @@ struct Listing {
 
 impl Listing {
     async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
-        let Self { api, route, state, part } = self;
-        Ok(api.readers.fetch(api.queue.list(route, *state, limit, *part, cursor)).await?)
+        let Self { api, grant, route, state, part } = self;
+        Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, limit, *part, cursor)).await?)
     }
 
     async fn write(&self, mut page: Page, limit: usize, mut writer: Writer) -> Result<Writer, Broken> {
@@ -174,8 +178,8 @@ async fn write(writer: &mut Writer, route: &str, snapshot: &Snapshot) -> Result<
 
 impl Api {
     /// What a reader needs, by half of its request's time: the other half is for Redis.
-    async fn enter(&self, bytes: u64, Deadline(deadline): Deadline) -> Result<OwnedSemaphorePermit, Problem> {
-        self.readers.enter(bytes, deadline - self.request_timeout / 2).await
+    async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
+        self.readers.enter(share, bytes, deadline - self.request_timeout / 2).await
     }
 
     /// In bytes, with what belongs to it.

@@ -11,6 +11,8 @@ mod body;
 mod connections;
 mod dead;
 mod deadline;
+#[cfg(test)]
+mod fuzz;
 mod health;
 mod ids;
 mod listener;
@@ -60,7 +62,7 @@ pub use self::{
     sources::SourceStatuses,
 };
 use crate::{
-    config::{Right, ServerConfig},
+    config::{Listen, Right, ServerConfig},
     queue::Queue,
 };
 
@@ -99,7 +101,7 @@ impl Api {
         Self {
             routes: queue.routes().into_iter().collect(),
             queue,
-            guard: Guard::new(config.auth.as_ref()),
+            guard: Guard::new(config.auth.as_ref(), matches!(config.listen, Listen::Tcp(_))),
             max_payload: config.max_payload,
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),

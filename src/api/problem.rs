@@ -14,7 +14,7 @@ use crate::{message::Limit, queue::QueueError, store::StoreError};
 const CONTENT_TYPE: &str = "application/problem+json";
 
 /// Longest quoted text in characters: a hostile value is named, not echoed.
-const MAX_DETAIL_CHARS: usize = 300;
+pub const MAX_DETAIL_CHARS: usize = 300;
 
 /// An error answer.
 #[derive(Debug)]
@@ -46,6 +46,12 @@ impl FieldError {
 }
 
 impl Problem {
+    /// What it says in text, as a whole and of fields.
+    #[cfg(test)]
+    pub fn parts(self) -> (String, Vec<FieldError>) {
+        (self.detail, self.errors)
+    }
+
     pub fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
         let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
         Self { status, kind, detail: shortened(detail.into()), errors: Vec::new(), retry_after }

@@ -23,6 +23,10 @@ use crate::queue::QueueError;
 /// Beside it each has three pieces of at most 100 KiB, and the connection its buffers.
 const MEMORY_KIB: u64 = 64 * 1024;
 
+/// Where several tokens may read, each may have one part in so many of memory and fetches: readers of one token leave the
+/// other half to those of others.
+const TOKEN_SHARE: u64 = 2;
+
 /// Parts that Redis is asked for at once: it stands still for one, and the others wait in its output buffers.
 const FETCHES: usize = 4;
 
@@ -43,6 +47,34 @@ pub struct Readers {
     fetches: Semaphore,
 }
 
+/// What bounds the readers of one token.
+#[derive(Debug)]
+pub struct Share {
+    memory_kib: u64,
+    memory: Arc<Semaphore>,
+    fetches: Semaphore,
+}
+
+impl Share {
+    /// `alone`: no other token may read, so that this one has all.
+    pub fn new(alone: bool) -> Self {
+        Self::of(MEMORY_KIB, alone)
+    }
+
+    fn of(memory_kib: u64, alone: bool) -> Self {
+        let part = if alone { 1 } else { TOKEN_SHARE };
+        let (memory_kib, fetches) = (memory_kib / part, FETCHES / usize::try_from(part).expect("2"));
+        let permits = usize::try_from(memory_kib).expect("64 MiB");
+        Self { memory_kib, memory: Arc::new(Semaphore::new(permits)), fetches: Semaphore::new(fetches) }
+    }
+}
+
+/// The right to hold messages: of the share, and of all.
+pub struct Permit {
+    _share: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
 impl Default for Readers {
     fn default() -> Self {
         Self::of(MEMORY_KIB)
@@ -59,10 +91,16 @@ impl Readers {
     ///
     /// # Errors
     /// 503 when other readers hold too much until `deadline`.
-    pub async fn enter(&self, bytes: u64, deadline: Instant) -> Result<OwnedSemaphorePermit, Problem> {
-        let kib = u32::try_from(bytes.div_ceil(1024).min(MEMORY_KIB)).expect("at most 64 Ki");
-        match timeout_at(deadline, Arc::clone(&self.memory).acquire_many_owned(kib)).await {
-            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+    pub async fn enter(&self, share: &Share, bytes: u64, deadline: Instant) -> Result<Permit, Problem> {
+        let kib = u32::try_from(bytes.div_ceil(1024).min(share.memory_kib)).expect("at most 64 Ki");
+        // Its own share first: who waits for that takes nothing from others.
+        let both = async {
+            let own = Arc::clone(&share.memory).acquire_many_owned(kib).await.expect("never closed");
+            let all = Arc::clone(&self.memory).acquire_many_owned(kib).await.expect("never closed");
+            Permit { _share: own, _all: all }
+        };
+        match timeout_at(deadline, both).await {
+            Ok(permit) => Ok(permit),
             Err(_) => Err(Problem::unavailable("too many messages are being read at once; come back in a moment")),
         }
     }
@@ -71,7 +109,12 @@ impl Readers {
     ///
     /// # Errors
     /// Those of the call.
-    pub async fn fetch<T>(&self, call: impl Future<Output = Result<T, QueueError>>) -> Result<T, QueueError> {
+    pub async fn fetch<T>(
+        &self,
+        share: &Share,
+        call: impl Future<Output = Result<T, QueueError>>,
+    ) -> Result<T, QueueError> {
+        let _own_turn = share.fetches.acquire().await.expect("the semaphore is never closed");
         let _turn = self.fetches.acquire().await.expect("the semaphore is never closed");
         call.await
     }
@@ -161,14 +204,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readers_beyond_the_memory_wait_and_are_refused_in_the_end() {
-        let readers = Readers::of(4);
-        let first = readers.enter(3 * 1024, Instant::now()).await.expect("there is room");
+        let (readers, share) = (Readers::of(4), Share::of(4, true));
+        let first = readers.enter(&share, 3 * 1024, Instant::now()).await.expect("there is room");
         let began = Instant::now();
-        let refused = readers.enter(1025, began + Duration::from_secs(1)).await.expect_err("there is none");
+        let second = readers.enter(&share, 1025, began + Duration::from_secs(1)).await;
+        let Err(refused) = second else { panic!("there is none") };
         assert_eq!(began.elapsed().as_secs(), 1);
         assert_eq!(refused.into_response().headers()[header::RETRY_AFTER], "1");
         drop(first);
-        assert!(readers.enter(4 * 1024, Instant::now()).await.is_ok());
+        assert!(readers.enter(&share, 4 * 1024, Instant::now()).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_among_others_holds_half_and_fetches_two_parts_at_once() {
+        let readers = Readers::of(4);
+        let [greedy, other] = [Share::of(4, false), Share::of(4, false)];
+        let _held = readers.enter(&greedy, 9 * 1024, Instant::now()).await.expect("cut to its share");
+        assert!(readers.enter(&greedy, 1, Instant::now()).await.is_err());
+        assert!(readers.enter(&other, 2 * 1024, Instant::now()).await.is_ok());
+
+        let for_ever = || readers.fetch(&greedy, std::future::pending::<Result<(), QueueError>>());
+        let stuck = async { tokio::join!(for_ever(), for_ever(), for_ever()) };
+        let quick = readers.fetch(&other, async { Ok(()) });
+        tokio::select! {
+            biased;
+            _ = stuck => unreachable!(),
+            done = quick => done.expect("it has its turn"),
+        }
     }
 
     #[tokio::test(start_paused = true)]

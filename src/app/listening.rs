@@ -45,6 +45,14 @@ pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
     }
 }
 
+/// Whether a server could use the files of `server.tls`.
+///
+/// # Errors
+/// The file that cannot be used, and why.
+pub fn check_settings(config: &ServerConfig) -> Result<(), String> {
+    config.tls.as_ref().map_or(Ok(()), |files| read(files).map(drop))
+}
+
 /// Binds `server.health_listen`, if it is set.
 ///
 /// # Errors

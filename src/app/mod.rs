@@ -10,5 +10,6 @@ pub mod logging;
 mod open_files;
 pub mod reachability;
 pub mod serve;
+pub mod settings;
 pub mod sinks;
 pub mod sources;

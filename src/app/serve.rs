@@ -22,7 +22,7 @@ use super::{
     instance::Instance,
     janitor, keeper,
     listening::{listen, listen_for_probes},
-    open_files, sinks, sources,
+    open_files, settings, sources,
 };
 use crate::{
     api::{self, Api, Limits, MetricsPage},
@@ -62,7 +62,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
-    let destinations = sinks::all(&config).map_err(ServeError::Configuration)?;
+    let destinations = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
@@ -87,7 +87,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         tokio::join!(calls, OptionFuture::from(probes));
     });
     let (address, tls) = (&config.server.listen, config.server.tls.is_some());
-    tracing::info!(%address, tls, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    let health = config.server.health_listen.map(tracing::field::display);
+    tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
     instance.look_at_sinks();
     let mut embedded = None;

@@ -49,6 +49,11 @@ impl Destination {
         self.kind
     }
 
+    /// Whether it is on the queue's own Redis.
+    pub fn is_on_redis(&self) -> bool {
+        matches!(self.sink, OpenSink::List { .. })
+    }
+
     pub fn breaker(&self) -> &Arc<Breaker> {
         &self.breaker
     }

@@ -10,11 +10,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
-    app::{
-        embedded,
-        sinks::{self, Destination},
-        sources::{self, Inlet},
-    },
+    app::{embedded, settings, sinks::Destination, sources::Inlet},
     config::{Config, Origin, Problem, RedisUrl},
     sink::SinkSettings,
     store::redis::RedisStore,
@@ -40,8 +36,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         Ok(config) => config,
         Err(errors) => return refuse(global, &errors.0.iter().map(shown).collect::<Vec<_>>(), errors.to_string()),
     };
-    let made = sinks::all(&config).and_then(|made| sources::check_settings(&config).map(|()| made));
-    let destinations = match made {
+    let destinations = match settings::check(&config) {
         Ok(destinations) => destinations,
         Err(text) => {
             let problems: Vec<_> = text.lines().map(|line| json!({ "text": line })).collect();
@@ -119,7 +114,13 @@ async fn ask_all(
         let answer = within(ask_sink(destination, &*config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
-    let (redis, sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
+    let (redis, mut sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
+    // What delivers into the queue's own Redis has nothing else to ask.
+    for ((_, answer), destination) in sinks.iter_mut().zip(destinations.values()) {
+        if destination.is_on_redis() {
+            answer.clone_from(&redis.1);
+        }
+    }
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
@@ -167,8 +168,14 @@ async fn ask_redis(config: &Config) -> Result<(), String> {
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
     let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
-    store.check_safety(config.redis.allow_eviction.0).await.map_err(|error| error.to_string())?;
-    store.check_writable().await.map_err(|error| error.to_string())
+    // Here, and not in every error of Redis: /readyz shows those to callers without a token.
+    let with_address = |error: String| match &config.redis.url {
+        RedisUrl::Url(url) => format!("{url}: {error}"),
+        RedisUrl::Embedded => error,
+    };
+    let safe = store.check_safety(config.redis.allow_eviction.0).await;
+    safe.map_err(|error| with_address(error.to_string()))?;
+    store.check_writable().await.map_err(|error| with_address(error.to_string()))
 }
 
 async fn within(answer: impl Future<Output = Result<(), String>>) -> Result<(), String> {

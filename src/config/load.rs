@@ -89,6 +89,9 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
         Some(RedisUrlOption::File(file)) => {
             let origin = Some(Origin::CommandLine("--redis-url-file"));
             match std::fs::read_to_string(file) {
+                Ok(url) if url.trim().is_empty() => {
+                    problems.add_at(origin, &redis_url, format!("the file `{}` is empty", file.display()));
+                }
                 Ok(url) => last.push(source::single(&redis_url, url.trim(), origin)),
                 Err(error) => {
                     let text = format!("the file `{}` cannot be read: {error}", file.display());

@@ -136,7 +136,9 @@ pub fn check_allow(allow: &Allow, shape: Option<&Pattern>, (at, setting): (&Path
         // Whoever wrote it thinks that it keeps something out.
         None if !patterns.is_empty() => problems.add(&at, format!("does nothing: `{setting}` has no placeholders")),
         Some(_) if patterns.is_empty() => {
-            problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `*`"));
+            // A path has slashes, over which `*` does not reach.
+            let example = if setting == "url" { "/**" } else { "*" };
+            problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `{example}`"));
         }
         _ => {}
     }

@@ -15,6 +15,9 @@ use super::{
 /// injects `PUNCTUAL_PORT` and the like for a service called `punctual`.
 const PREFIX: &str = "PUNCTUAL__";
 
+/// Most scalars, beginnings and ends that the aliases of a file stand for: thousands of routes, and a fraction of a second.
+const MAX_ALIASED_EVENTS: usize = 100_000;
+
 /// Values of one source, without the empty ones.
 #[derive(Debug, Default)]
 pub struct Layer {
@@ -41,6 +44,7 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
         // They are refused later, with their paths.
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
     };
     let values = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
         Ok(Value::Dict(_, values)) => values,

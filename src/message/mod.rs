@@ -20,6 +20,8 @@ pub mod codec;
 mod dead_reason;
 mod digest;
 mod ended;
+#[cfg(test)]
+mod fuzz;
 mod limits;
 mod origin;
 mod properties;
@@ -110,6 +112,26 @@ impl Metadata {
             let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
             headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
         })
+    }
+
+    /// The property `content_encoding`, which a header of that name, in any spelling, may repeat: to receivers over HTTP both
+    /// are one.
+    ///
+    /// # Errors
+    /// The text to show when such a header contradicts it.
+    pub fn property_encoding(&self) -> Result<Option<&str>, String> {
+        let Some(encoding) = self.properties.as_ref().and_then(|all| all.content_encoding.as_deref()) else {
+            return Ok(None);
+        };
+        let is_other = |(name, value): &(&String, &String)| {
+            folded_header(name) == "content-encoding" && !value.eq_ignore_ascii_case(encoding)
+        };
+        match self.headers.iter().find(is_other) {
+            None => Ok(Some(encoding)),
+            Some((name, _)) => {
+                Err(format!("header `{name}` and the property `content_encoding` contradict each other"))
+            }
+        }
     }
 
     /// # Errors

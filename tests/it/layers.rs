@@ -7,7 +7,8 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 18] = [
+    "fuzz",
     "time",
     "secret",
     "tls",

@@ -152,6 +152,10 @@ fn message(item: &RawValue, at: &str, rules: &Rules, errors: &mut Vec<FieldError
     if let Err((name, text)) = metadata.validate() {
         errors.push(FieldError::new(format!("{at}/{name}"), text));
     }
+    // Here only: from a source both may go on to RabbitMQ, where they are two things.
+    if let Err(text) = metadata.property_encoding() {
+        errors.push(FieldError::new(format!("{at}/properties"), text));
+    }
     (errors.len() == before).then(|| NewMessage {
         id: given_id.or_else(|| rules.idempotency_key.clone()).unwrap_or_else(rules.new_id),
         due,

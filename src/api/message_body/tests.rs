@@ -106,6 +106,17 @@ fn properties_are_taken_as_they_are_and_unknown_ones_refused() {
 }
 
 #[test]
+fn a_header_may_repeat_the_content_encoding_and_not_contradict_it() {
+    let body = |header: &str| {
+        format!(r#"{{"payload":1,"headers":{{"{header}":"GZIP"}},"properties":{{"content_encoding":"ENCODING"}}}}"#)
+    };
+    for header in ["Content-Encoding", "content_encoding"] {
+        one(&body(header).replace("ENCODING", "gzip"));
+        assert_eq!(status(&body(header).replace("ENCODING", "br")), 422, "{header}");
+    }
+}
+
+#[test]
 fn unknown_and_duplicate_fields_are_refused() {
     for body in [
         r#"{"payload":1,"dealy":1}"#,

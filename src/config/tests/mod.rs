@@ -21,6 +21,7 @@ use crate::{
     sink::envelope::ListFormat,
 };
 
+mod fuzz;
 mod mistakes;
 mod remedies;
 mod secrets;
@@ -259,8 +260,25 @@ fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     let wrong =
         "--redis-url-file: redis.url: has no number for its database; a `/` in a password is to be written `%2F`";
     assert_eq!(setup.problems(), [wrong]);
+    for nothing in ["", " \n"] {
+        std::fs::write(&file, nothing).unwrap();
+        let empty = format!("--redis-url-file: redis.url: the file `{}` is empty", file.display());
+        let problems: Vec<_> = setup.load().expect_err("no URL").0.iter().map(ToString::to_string).collect();
+        assert_eq!(problems, [empty]);
+    }
     std::fs::remove_file(&file).unwrap();
     assert!(setup.problems()[0].starts_with("--redis-url-file: redis.url: the file `"), "{:?}", setup.problems());
+}
+
+#[test]
+fn aliases_that_multiply_are_refused_before_they_do() {
+    let level = |name: &str, inner: &str| format!("{name}: &{name} [{}]\n", vec![inner; 20].join(","));
+    let yaml = [level("a", "x"), level("b", "*a"), level("c", "*b"), level("d", "*c")].concat();
+    let problems = Setup::new(&[&yaml], &[]).problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("alias"), "{problems:?}");
+    let used = "sinks: { s: { type: redis_list, key: k } }\nroutes: { a: &r { sink: s }, b: *r }";
+    assert_eq!(Setup::new(&[used], &[]).load().expect("as they are meant").routes.len(), 2);
 }
 
 #[test]

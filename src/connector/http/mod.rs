@@ -5,6 +5,8 @@
 //! followed, no proxy is taken from the environment, no cookie is kept.
 
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod reply;
 mod request;
 mod retry_after;

@@ -104,12 +104,16 @@ impl RequestFactory {
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(16);
         let mut seen = HashSet::new();
+        // What the sink sets itself is no matter of the message.
+        let sets_encoding = self.names.contains(CONTENT_ENCODING.as_str());
+        let encoding = if sets_encoding { None } else { delivery.metadata.property_encoding()? };
         for (name, text) in &delivery.metadata.headers {
             // Again here: whatever way the message took in, it must not touch the framing of the request, nor get
             // another value through than the one that `allow` was compared with.
             check_header_name(name)?;
             let folded = folded_header(name);
-            if !self.names.contains(&folded) {
+            let is_repeated = encoding.is_some() && folded == CONTENT_ENCODING.as_str();
+            if !is_repeated && !self.names.contains(&folded) {
                 headers.insert(header_name(name)?, header_value(name, text)?);
             }
             if !seen.insert(folded) {
@@ -122,7 +126,7 @@ impl RequestFactory {
             None => OCTET_STREAM,
         };
         headers.insert(CONTENT_TYPE, content_type);
-        if let Some(encoding) = delivery.metadata.properties.as_ref().and_then(|all| all.content_encoding.as_ref()) {
+        if let Some(encoding) = encoding {
             headers.insert(CONTENT_ENCODING, header_value("content_encoding", encoding)?);
         }
         for (name, value) in &self.headers {
@@ -249,13 +253,24 @@ mod tests {
 
     #[test]
     fn of_the_properties_http_has_the_content_encoding() {
-        let mut delivery = delivery(&[("content-encoding", "weaker")], None);
-        let properties =
-            Properties { content_encoding: Some("gzip".into()), priority: Some(1), ..Properties::default() };
-        delivery.metadata.properties = Some(Box::new(properties));
-        let request = RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(request.headers()["content-encoding"], "gzip");
-        assert!(!request.headers().contains_key("priority"));
+        let request = |headers: &[(&str, &str)]| {
+            let mut delivery = delivery(headers, None);
+            let properties =
+                Properties { content_encoding: Some("gzip".into()), priority: Some(1), ..Properties::default() };
+            delivery.metadata.properties = Some(Box::new(properties));
+            RequestFactory::new(&config(&[])).unwrap().request(&delivery, SystemTime::UNIX_EPOCH)
+        };
+        for same in [&[][..], &[("Content-Encoding", "gzip")], &[("content_encoding", "GZIP")]] {
+            let request = request(same).expect("one encoding");
+            let encodings = request.headers().keys().filter(|name| folded_header(name.as_str()) == "content-encoding");
+            assert_eq!(encodings.count(), 1, "{same:?}");
+            assert_eq!(request.headers()["content-encoding"], "gzip");
+            assert!(!request.headers().contains_key("priority"));
+        }
+        for name in ["content-encoding", "Content_Encoding"] {
+            let error = request(&[(name, "br")]).expect_err("two encodings");
+            assert_eq!(error, format!("header `{name}` and the property `content_encoding` contradict each other"));
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 mod broker;
 mod frames;
+#[cfg(test)]
+mod fuzz;
 mod reconnect;
 mod remedy;
 mod returns;

@@ -43,6 +43,8 @@ const DEFAULT_VALUE_LIMIT: usize = 512 * 1024 * 1024;
 
 pub struct RedisListSink {
     connection: Connection,
+    /// As it may be shown.
+    address: String,
     key: Template,
     allow: Allow,
     format: ListFormat,
@@ -58,6 +60,7 @@ impl RedisListSink {
         let server = config.server().ok_or("a list on the Redis of the queue needs no sink")?;
         Ok(Self {
             connection: Connection::new(client(&server)?, config.timeout.0),
+            address: server.url.to_string(),
             key: config.key.clone(),
             allow: config.allow.clone(),
             format: config.format,
@@ -144,13 +147,14 @@ impl Sink for RedisListSink {
 
     /// Asks for the type of the key: a list, or nothing yet. Where the messages name it, only the server answers.
     async fn check(&self) -> Result<(), String> {
+        let with_address = |error: StoreError| format!("{}: {error}", self.address);
         let Some(key) = self.key.as_constant() else {
-            return self.connection.run(&cmd("PING")).await.map_err(|error| error.to_string());
+            return self.connection.run(&cmd("PING")).await.map_err(with_address);
         };
         match self.connection.run::<String>(cmd("TYPE").arg(key)).await {
             Ok(kind) if kind == "list" || kind == "none" => Ok(()),
             Ok(kind) => Err(format!("key `{key}` holds a {kind}, not a list")),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(with_address(error)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Who may call what.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
@@ -11,11 +11,15 @@ use punctual::{
     },
     time::Due,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{ApiServer, REQUEST_TIMEOUT, Setup, answer};
+use crate::{
+    program::refusals::content,
+    support::{ApiServer, REQUEST_TIMEOUT, Setup, answer},
+};
 
-/// Every call of the API: method, path, the right that it needs.
+/// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
+/// that it needs.
 const CALLS: [(&str, &str, Option<Right>); 16] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
@@ -35,6 +39,19 @@ const CALLS: [(&str, &str, Option<Right>); 16] = [
     ("GET", "/openapi.json", None),
 ];
 
+/// Calls that ask for no token.
+const PROBES: [(&str, &str); 2] = [("GET", "/livez"), ("GET", "/readyz")];
+
+/// A body that each call takes which has one.
+fn body(method: &str, path: &str) -> &'static str {
+    match (method, path.rsplit('/').next()) {
+        ("PATCH", _) => r#"{"delay":"2h"}"#,
+        ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
+        ("POST", Some("raw")) => "payload",
+        _ => "",
+    }
+}
+
 async fn guarded(open_metrics: bool) -> ApiServer {
     let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
         digest: TokenDigest::of(token),
@@ -49,6 +66,78 @@ async fn guarded(open_metrics: bool) -> ApiServer {
         token("t-only-b", &[Right::Schedule, Right::Read, Right::Admin], &["b"]),
     ];
     ApiServer::start_with(Setup { auth: Some(AuthConfig { tokens, open_metrics }), ..Setup::default() }).await
+}
+
+#[test]
+fn the_table_has_every_call_of_the_description() {
+    let document: Value = serde_json::from_str(include_str!("../../../src/api/openapi.json")).expect("JSON");
+    let mut described = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        let path = path.replace("{route}", "a").replace("{id}", "x");
+        assert!(!path.contains('{'), "the table knows no such parameter: {path}");
+        let methods = item.as_object().expect("an item").keys().filter(|key| *key != "parameters");
+        described.extend(methods.map(|method| (method.to_uppercase(), path.clone())));
+    }
+    let calls = CALLS.into_iter().map(|(method, path, _)| (method, path)).chain(PROBES);
+    let listed: BTreeSet<_> = calls.map(|(method, path)| (method.to_owned(), path.to_owned())).collect();
+    assert_eq!(listed, described, "a call of the API needs a line in the table that says which right it asks for");
+}
+
+/// Every set of rights, with every kind of limit.
+fn every_token() -> Vec<(String, Vec<Right>, Vec<&'static str>)> {
+    let mut tokens = Vec::new();
+    for set in 1..8 {
+        let all = [Right::Schedule, Right::Read, Right::Admin].into_iter().enumerate();
+        let rights: Vec<_> = all.filter(|(place, _)| set & (1 << place) != 0).map(|(_, right)| right).collect();
+        for routes in [&["*"][..], &["a"], &["b"], &["a", "b"], &["b", "*"]] {
+            tokens.push((format!("token-{set}-{}", routes.join("+")), rights.clone(), routes.to_vec()));
+        }
+    }
+    tokens
+}
+
+#[tokio::test]
+async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_changes_nothing_for_others() {
+    let tokens = every_token();
+    let token = |(token, rights, routes): &(String, Vec<Right>, Vec<&str>)| TokenConfig {
+        messages_per_second: None,
+        digest: TokenDigest::of(token),
+        rights: rights.clone(),
+        routes: routes.iter().map(ToString::to_string).collect(),
+    };
+    let auth = AuthConfig { tokens: tokens.iter().map(token).collect(), open_metrics: false };
+    let server = ApiServer::start_with(Setup { auth: Some(auth), ..Setup::default() }).await;
+    let call = async |token: &str, method: &str, path: &str| {
+        answer(server.request(method, path).bearer_auth(token).body(body(method, path))).await
+    };
+    let prepare = async || {
+        let message = r#"{"id":"x","delay":"1h","payload":1,"on_conflict":"replace"}"#;
+        let scheduled = server.request("POST", "/v1/routes/a/messages").bearer_auth("token-7-*").body(message);
+        assert!(answer(scheduled).await.status < 300);
+    };
+    prepare().await;
+    for (token, rights, routes) in &tokens {
+        let everywhere = routes.contains(&"*");
+        for (method, path, needed) in CALLS {
+            let has_right = needed.is_none_or(|needed| rights.contains(&needed));
+            let of_route = path.starts_with("/v1/routes/");
+            let before = content(&server.redis).await;
+            let called = call(token, method, path).await;
+            if has_right && (!of_route || everywhere || routes.contains(&"a")) {
+                assert!((200..300).contains(&called.status), "{token} {method} {path}: {}", called.text);
+                prepare().await;
+            } else {
+                assert_eq!(called.problem(403), "forbidden", "{token} {method} {path}");
+                assert_eq!(content(&server.redis).await, before, "{token} {method} {path}");
+            }
+            // Only a token for all routes learns which ones there are.
+            if of_route {
+                let unknown = call(token, method, &path.replace("/a", "/none")).await;
+                let expected = if has_right && everywhere { 404 } else { 403 };
+                assert_eq!(unknown.status, expected, "{token} {method} {path}: {}", unknown.text);
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -66,8 +155,9 @@ async fn no_call_but_the_probes_answers_without_a_whole_token() {
             assert_eq!(answer(request).await.problem(401), "unauthorized", "{method} {path} {wrong}");
         }
     }
-    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
-    assert_eq!(server.call("GET", "/readyz", "").await.status, 200);
+    for (method, path) in PROBES {
+        assert_eq!(server.call(method, path, "").await.status, 200, "{path}");
+    }
 }
 
 #[tokio::test]

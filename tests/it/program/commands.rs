@@ -45,6 +45,29 @@ async fn check_tells_whether_everything_answers() {
 }
 
 #[tokio::test]
+async fn check_says_of_a_list_on_the_own_redis_what_it_says_of_that_redis() {
+    let _alone = alone().await;
+    let mut redis = RedisServer::start().await;
+    let workplace = Workplace::with(&format!(
+        "redis: {{ url: '{}', timeout: 1s }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+         routes: {{ list: {{ sink: jobs }} }}\n",
+        redis.url()
+    ));
+    let answers = async || {
+        let ended = workplace.run(&["check", "--connect", "--json"]).await;
+        let answers: Value = serde_json::from_str(&ended.out).expect("JSON");
+        (ended.code, answers["answers"].clone())
+    };
+    assert_eq!(answers().await, (Some(0), serde_json::json!({ "redis": "ok", "sinks.jobs": "ok" })));
+    redis.kill();
+    let (code, answers) = answers().await;
+    assert_eq!(code, Some(1));
+    assert_eq!(answers["sinks.jobs"], answers["redis"], "it shares its fate");
+    let address = format!("127.0.0.1:{}", redis.port());
+    assert!(answers["redis"].as_str().expect("text").contains(&address), "{answers}");
+}
+
+#[tokio::test]
 async fn schema_describes_the_configuration() {
     let _alone = alone().await;
     let ended = Workplace::with("").run(&["schema"]).await;

@@ -97,6 +97,7 @@ async fn a_unix_socket_serves_its_group_and_takes_the_place_of_a_dead_one() {
     let mut first = Punctual::spawn(&configuration, &environment);
     eventually("it is ready", PATIENCE, ready).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+    assert!(!first.log().contains("asks for no token"), "its mode keeps others out: {}", first.log());
     let answer = ask(&socket, "POST", "/v1/routes/web/messages", r#"{"payload":1,"delay":"1h"}"#).await;
     assert!(answer.as_ref().is_some_and(|answer| answer.starts_with("HTTP/1.1 201")), "{answer:?}");
 

@@ -24,7 +24,7 @@ mod outage;
 mod poison;
 mod readers;
 mod redis_outage;
-mod refusals;
+pub mod refusals;
 mod rights;
 mod secrets;
 mod sharing;

@@ -15,6 +15,8 @@ use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver};
 /// Listings at once.
 const GREEDY: usize = 250;
 const SLOW: usize = 40;
+/// Slow readers that hold all the memory that there is for readers.
+const TOO_MANY: usize = 80;
 /// Messages of the largest payload that make one page of the listing.
 const PAGE: usize = 7;
 const MIB: usize = 1 << 20;
@@ -116,6 +118,44 @@ async fn slow_readers_of_control_characters_take_bounded_memory() {
     assert!(served > 0, "some are served");
     assert!(grown < READERS_MEMORY_MIB, "{grown} MiB");
     assert_eq!(Client::of(&punctual).call("GET", "/readyz", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn readers_of_one_token_leave_room_for_those_of_another() {
+    let _alone = alone().await;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let punctual = Punctual::start(&format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\n\
+         routes: {{ full: {{ sink: hook }} }}\nserver: {{ auth: {{ tokens: [greedy, {{ token: other, rights: [read] }}] }} }}\n",
+        redis.url(),
+        receiver.url()
+    ))
+    .await;
+    let client = http::client();
+    for _ in 0..PAGE {
+        let request = client.post(punctual.url("/v1/routes/full/raw?delay=1h")).bearer_auth("greedy");
+        assert_eq!(request.body(vec![b'x'; MIB - 1]).send().await.expect("an answer").status(), 201);
+    }
+    let address: SocketAddr = punctual.url("").trim_start_matches("http://").parse().expect("an address");
+    let mut readers = JoinSet::new();
+    for _ in 0..TOO_MANY {
+        readers.spawn(async move {
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.set_recv_buffer_size(8 * 1024).expect("a small buffer");
+            let mut stream = socket.connect(address).await.expect("a connection");
+            let head =
+                b"GET /v1/routes/full/messages?limit=1000 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer greedy\r\n\r\n";
+            stream.write_all(head).await.expect("written");
+            let mut status = [0; 12];
+            let _ = timeout(Duration::from_secs(20), stream.read_exact(&mut status)).await;
+            (stream, status)
+        });
+    }
+    let begun = readers.join_all().await;
+    let refused = begun.iter().filter(|(_, status)| status == b"HTTP/1.1 503").count();
+    assert!(refused > 0 && refused < TOO_MANY, "{refused} of {TOO_MANY} were refused: they hold all that they may");
+    let answer = client.get(punctual.url("/v1/routes/full/messages?limit=1")).bearer_auth("other").send().await;
+    assert_eq!(answer.expect("an answer").status(), 200);
 }
 
 /// The most that the process ever had resident.

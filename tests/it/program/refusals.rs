@@ -1,12 +1,12 @@
 //! What `serve` refuses: with which exit code and text, and with nothing changed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use tokio::net::TcpListener;
 
 use super::{alone, client::Client, eventually};
 use crate::support::{
-    RedisServer,
+    Authority, RedisServer,
     command::{Ended, Workplace},
     punctual::Punctual,
 };
@@ -99,6 +99,45 @@ async fn a_cluster_is_refused_also_where_only_its_errors_tell_of_it() {
         let checked = workplace.run(&["check", "--connect"]).await;
         assert!(checked.code == Some(1) && checked.out.contains(text), "{checked:?}");
     }
+}
+
+#[tokio::test]
+async fn a_key_of_another_certificate_is_found_before_anything_is_served() {
+    let _alone = alone().await;
+    let (redis, own, other) = (RedisServer::start().await, Authority::new(), Authority::new());
+    let (client, server) = (own.file("client.pem"), own.file("server.pem"));
+    let ca = own.file("ca.pem");
+    let pair = |cert: &Path, key: &Path| format!("cert_file: '{}', key_file: '{}'", cert.display(), key.display());
+    let workplace = |client_key: &Path, server_key: &Path| {
+        let files = format!("tls: {{ ca_file: '{}', {} }}", ca.display(), pair(&client, client_key));
+        Workplace::with(&format!(
+            "redis: {{ url: 'rediss://127.0.0.1:1', {files} }}\n\
+             server: {{ listen: '127.0.0.1:0', tls: {{ {} }} }}\nsinks:\n\
+             \x20 hook: {{ type: http, url: 'https://localhost', {files} }}\n\
+             \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, {files} }}\n\
+             \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, {files} }}\n\
+             \x20 topic: {{ type: kafka, brokers: ['localhost:1'], topic: x, {files} }}\n\
+             routes: {{ a: {{ sink: hook }} }}\nsources:\n\
+             \x20 queue: {{ type: rabbitmq, url: 'amqps://localhost', queue: q, route: a, {files} }}\n\
+             \x20 log: {{ type: kafka, brokers: ['localhost:1'], topics: [t], group_id: g, route: a, {files} }}\n",
+            pair(&server, server_key),
+        ))
+    };
+    let good = workplace(&own.file("client.key"), &own.file("server.key")).run(&["check"]).await;
+    assert_eq!(good.code, Some(0), "{good:?}");
+    let wrong_server = workplace(&own.file("client.key"), &other.file("server.key"));
+    for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
+        let text = ["the configuration is invalid", "server.tls: ", "server.pem"];
+        assert_refused(&wrong_server.run(command).await, 2, &text);
+    }
+    let wrong_clients = workplace(&other.file("client.key"), &own.file("server.key"));
+    for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
+        let each = ["redis: ", "sinks.hook: ", "sinks.rabbit: ", "sinks.list: ", "sinks.topic: "];
+        assert_refused(&wrong_clients.run(command).await, 2, &each);
+    }
+    let sources = wrong_clients.run(&["check"]).await.error;
+    assert!(sources.contains("sources.queue: ") && sources.contains("sources.log: "), "{sources}");
+    assert!(content(&redis).await.is_empty(), "nothing was written");
 }
 
 #[tokio::test]

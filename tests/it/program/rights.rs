@@ -35,10 +35,10 @@ async fn limit(redis: &RedisServer, rights: &[&str]) {
     redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
 }
 
-/// What the README grants in any case, and what it adds for lists and sources.
-fn readme() -> (Vec<&'static str>, Vec<&'static str>) {
+/// What the page about Redis grants in any case, and what it adds for lists and sources.
+fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
     let (_, rest) =
-        include_str!("../../../README.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
+        include_str!("../../../docs/redis.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
     let (rule, rest) = rest.split_once("```").expect("its end");
     let (further, _) = rest.split_once("redis.url: embedded").expect("the next paragraph");
     let further = further.split('`').filter(|part| part.starts_with(['+', '&'])).flat_map(str::split_whitespace);
@@ -112,9 +112,9 @@ async fn wake_ups_that_may_not_be_published_are_counted_and_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rights_that_the_readme_lists_are_enough() {
+async fn the_rights_that_the_documents_list_are_enough() {
     let _alone = alone().await;
-    let (redis, punctual) = delivering(&readme().0).await;
+    let (redis, punctual) = delivering(&documented().0).await;
     let client = Client::of(&punctual);
     for id in ["kept", "moved", "cancelled"] {
         client.schedule("web", &format!(r#"{{"id":"{id}","delay":"1h","payload":""}}"#)).await;
@@ -142,7 +142,7 @@ async fn the_rights_that_the_readme_lists_are_enough() {
 async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis() {
     let _alone = alone().await;
     let redis = RedisServer::start_with(&["--notify-keyspace-events", "Kzl"]).await;
-    let (rule, further) = readme();
+    let (rule, further) = documented();
     limit(&redis, &[&rule[..], &further, &["~jobs", "~theirs", "~task:*", "~dp:q:*"]].concat()).await;
     let punctual = Punctual::start(&format!(
         "redis: {{ url: 'redis://127.0.0.1:{}/0', username: limited, password: secret }}\n\

@@ -78,6 +78,11 @@ pub const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("remember: {max: 0, for: 1s}", "remember.max: `0` is not within 1 .. 10000000"),
     ("remember: {max: 5}", "remember.for: is missing: without it `max` means nothing"),
     ("limits: {messages: 0}", "limits.messages: `0` is not within 1 .. 1000000000"),
+    ("limits: {messages: 7}\n    partitions: 8", "limits.messages: `7` is not within 8 .. 1000000000"),
+    (
+        "limits: {bytes: 2MiB}\n    partitions: 2",
+        "limits.bytes: `2MiB` is too small for one message in each partition: server.max_payload and 128KiB, 2304KiB",
+    ),
     ("limits: {bytes: 0}", "limits.bytes: `0` is too small for one message in each partition"),
     ("limits: {delay: 0s}", "limits.delay: `0s` is not within 1ms .. "),
     ("limits: {count: 5}", "limits.count: `count` is unknown"),

@@ -34,7 +34,7 @@ use crate::{
     metrics,
     secret::{Secret, SecretUrl},
     store::StoreError,
-    tls::TlsFiles,
+    tls::{self, TlsFiles},
 };
 
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
@@ -81,7 +81,11 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let client_tls = match (&server.tls.cert_file, &server.tls.key_file) {
-        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        (Some(cert), Some(key)) => {
+            // The client would find out with its first connection only.
+            tls::check_pair(cert, key)?;
+            Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+        }
         _ => None,
     };
     let root_cert = server.tls.ca_file.as_deref().map(read).transpose()?;

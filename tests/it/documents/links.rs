@@ -1,0 +1,107 @@
+//! What documents point to is there.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use super::page::{Page, ROOT, pages};
+
+/// Pages that other changes bring. A page that is there must be taken off this list.
+const PENDING: [&str; 1] = ["docs/migrate/rabbitmq-delayed-exchange.md"];
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    for pending in PENDING {
+        assert!(!Path::new(ROOT).join(pending).exists(), "{pending} is there: take it off PENDING");
+    }
+    let mut broken = Vec::new();
+    for page in pages().into_iter().chain([Page::read("ARCHITECTURE.md"), Page::read("CHANGELOG.md")]) {
+        for link in page.links().into_iter().filter(|link| !link.contains("://")) {
+            let (file, anchor) = link.split_once('#').map_or((&*link, None), |(file, anchor)| (file, Some(anchor)));
+            let pending = PENDING.iter().any(|pending| {
+                let name = Path::new(pending).file_name().expect("a name").to_string_lossy();
+                file.ends_with(&*name)
+            });
+            let path = page.directory().join(file);
+            let path = if file.is_empty() { Path::new(ROOT).join(&page.path) } else { path };
+            if !pending && !path.exists() {
+                broken.push(format!("{}: no file `{link}`", page.path));
+            } else if let Some(anchor) = anchor.filter(|_| path.exists()) {
+                let target = fs::canonicalize(&path).expect("it exists");
+                let target =
+                    target.strip_prefix(fs::canonicalize(ROOT).expect("it exists")).expect("in the repository");
+                if !Page::read(&target.to_string_lossy()).anchors().iter().any(|known| known == anchor) {
+                    broken.push(format!("{}: no heading `{link}`", page.path));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn every_page_can_be_reached_from_the_readme() {
+    let mut reached = BTreeSet::from(["README.md".to_owned()]);
+    let mut waiting = vec!["README.md".to_owned()];
+    let root = fs::canonicalize(ROOT).expect("it exists");
+    while let Some(path) = waiting.pop() {
+        let page = Page::read(&path);
+        for link in page.links() {
+            let file = link.split('#').next().unwrap_or_default();
+            let Ok(target) = fs::canonicalize(page.directory().join(file)) else { continue };
+            let Ok(target) = target.strip_prefix(&root) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            let is_page = Path::new(&target).extension().is_some_and(|extension| extension == "md");
+            if is_page && reached.insert(target.clone()) {
+                waiting.push(target);
+            }
+        }
+    }
+    for page in pages() {
+        assert!(reached.contains(&page.path), "no link leads from README.md to {}", page.path);
+    }
+}
+
+/// What a document has between backticks, and the targets of its links.
+fn named(document: &str) -> BTreeSet<String> {
+    let page = Page::read(document);
+    let code = page.text.split('`').skip(1).step_by(2).map(str::to_owned);
+    code.chain(page.links()).map(|name| name.trim_start_matches("./").trim_end_matches('/').to_owned()).collect()
+}
+
+/// Every directory below `directory`, itself included, as a path from the root.
+fn directories(directory: &str) -> Vec<String> {
+    let mut found = vec![directory.to_owned()];
+    for entry in fs::read_dir(Path::new(ROOT).join(directory)).expect("a directory") {
+        let entry = entry.expect("an entry");
+        if entry.file_type().expect("a type").is_dir() {
+            let name = entry.file_name().into_string().expect("UTF-8");
+            found.extend(directories(&format!("{directory}/{name}")));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_path_that_a_document_names_is_there() {
+    let ours = ["src/", "tests/", "examples/", "config/", "lua/", ".ci/"];
+    let documents = pages().into_iter().map(|page| page.path).chain(["ARCHITECTURE.md".to_owned()]);
+    for document in documents {
+        for name in named(&document).into_iter().filter(|name| ours.iter().any(|start| name.starts_with(start))) {
+            let path = name.split([' ', '\n', '#']).next().unwrap_or_default();
+            // A name in capitals stands for any.
+            let path = path.split("/NAME").next().unwrap_or_default();
+            assert!(Path::new(ROOT).join(path).exists(), "{document} names `{path}`");
+        }
+    }
+}
+
+#[test]
+fn the_code_map_has_every_directory() {
+    let map = named("ARCHITECTURE.md");
+    // `src/fuzz.rs` describes the folders of the corpus.
+    let is_code = |directory: &String| !directory.starts_with("tests/corpus/");
+    for directory in ["src", "tests"].into_iter().flat_map(directories).filter(is_code) {
+        let within = format!("{directory}/");
+        let is_named = map.iter().any(|name| *name == directory || name.starts_with(&within));
+        assert!(is_named, "ARCHITECTURE.md does not name `{directory}`");
+    }
+}

@@ -1,0 +1,9 @@
+//! The documents match the program: CONTRIBUTING.md, "How pages are tested", has the rules.
+
+mod links;
+mod page;
+mod reference;
+mod run;
+mod settings;
+mod shown;
+mod stage;
