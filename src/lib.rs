@@ -17,4 +17,4 @@ pub mod sink;
 pub mod source;
 pub mod store;
 pub mod time;
-mod tls;
+pub mod tls;

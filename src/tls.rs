@@ -1,6 +1,9 @@
 //! TLS of clients, with the system's root certificates or configured ones, and of the API. rustls with ring.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rustls::{
     ClientConfig, ConfigBuilder, RootCertStore, ServerConfig,
@@ -8,23 +11,39 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-/// `ca_file` replaces the system's roots; `cert_file` and `key_file` (only together) are the client's own
-/// certificate chain and key. All are PEM.
+/// The files of a client. All are PEM.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsFiles {
+    /// Trusted in place of the system's certificates.
+    pub ca_file: Option<PathBuf>,
+    /// The client's own certificate chain; with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// With `cert_file`.
+    pub key_file: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.ca_file.is_none() && self.cert_file.is_none() && self.key_file.is_none()
+    }
+}
+
+/// What `files` say; without a `ca_file` the system's roots are trusted.
 ///
 /// # Errors
 /// The unusable file and the reason.
-pub fn client_config(
-    ca_file: Option<&Path>,
-    cert_file: Option<&Path>,
-    key_file: Option<&Path>,
-) -> Result<ClientConfig, String> {
-    let roots = match ca_file {
+pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
+    let roots = match &files.ca_file {
         Some(file) => own_roots(file)?,
         None => system_roots(),
     };
     let builder = trusting(roots);
-    match (cert_file, key_file) {
+    match (&files.cert_file, &files.key_file) {
         (Some(cert), Some(key)) => builder
             .with_client_auth_cert(certificates(cert)?, private_key(key)?)
             .map_err(|error| format!("{}: {error}", cert.display())),
@@ -82,7 +101,7 @@ fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if added == 0 {
-        tracing::warn!("no root certificates on this system: install ca-certificates or set `ca_file`");
+        tracing::warn!("no root certificates on this system: install ca-certificates or set `tls.ca_file`");
     }
     roots
 }

@@ -165,8 +165,17 @@ if component fmt rustfmt; then
 else
     skip fmt "rustfmt is not installed, and rustup cannot add it"
 fi
+# A program without some connectors, and so without their libraries: each alone, and none.
+features() {
+    local feature failed=0
+    for feature in http kafka rabbitmq redis ""; do
+        cargo clippy --locked --lib --bins --no-default-features --features "$feature" -- -D warnings || failed=1
+    done
+    return "$failed"
+}
 if component clippy clippy; then
     step clippy cargo clippy --locked --all-targets -- -D warnings
+    step features features
 else
     skip clippy "clippy is not installed, and rustup cannot add it"
 fi

@@ -34,11 +34,9 @@ impl Backend {
             url,
             username: config.username.clone(),
             password: config.password.clone(),
-            ca_file: config.ca_file.clone(),
-            cert_file: config.cert_file.clone(),
-            key_file: config.key_file.clone(),
+            tls: config.tls.clone(),
         };
-        Ok(Self { client: client(&server)?, timeout: config.timeout, mastership: Arc::default() })
+        Ok(Self { client: client(&server)?, timeout: config.timeout.0, mastership: Arc::default() })
     }
 
     pub fn client(&self) -> Client {

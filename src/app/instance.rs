@@ -106,7 +106,7 @@ impl Instance {
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
             metrics::begin_queue(route, &vias);
         }
-        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction);
+        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
         let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
         Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets, janitors, checkups }
     }

@@ -9,7 +9,7 @@ use crate::config::{LogConfig, LogFormat};
 
 /// Installs the subscriber for the process; a second call changes nothing.
 pub fn init(config: LogConfig) {
-    let level = LevelFilter::from_level(config.level);
+    let level = LevelFilter::from_level(config.level.into());
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
     // It logs messages that came back, payload and all. What matters of a connection the sink says itself.
     let filter = filter.add_directive("lapin=off".parse().expect("a directive"));

@@ -68,7 +68,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let home = match config.redis.url {
         RedisUrl::Embedded => {
             let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
-            Some(home.with_max_memory(config.redis.max_memory))
+            Some(home.with_max_memory(config.redis.max_memory.0))
         }
         RedisUrl::Url(_) => None,
     };

@@ -1,13 +1,12 @@
-//! A configured sink, live. A new kind of sink is one line in `Destination::new`.
+//! A configured sink, live.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::backend::Backend;
 use crate::{
-    config::{Config, RedisListConfig, RedisUrl, SinkConfig},
-    connector::{http::HttpSink, kafka::sink::KafkaSink, rabbitmq::sink::RabbitMqSink, redis_list::RedisListSink},
-    scheduler::{Breaker, Element, Render, Target},
-    sink::{Sink, envelope},
+    config::{Config, RedisUrl},
+    scheduler::{Breaker, Target},
+    sink::{OpenSink, SinkSettings},
 };
 
 /// Where the messages of some routes go.
@@ -15,17 +14,7 @@ use crate::{
 pub struct Destination {
     kind: &'static str,
     breaker: Arc<Breaker>,
-    way: Way,
-}
-
-#[derive(Clone)]
-enum Way {
-    Sink(Arc<dyn Sink>),
-    /// A list on the queue's own Redis, filled by the store itself.
-    OwnList {
-        render: Render,
-        one_list: bool,
-    },
+    sink: OpenSink,
 }
 
 /// Every configured sink by its name. They may connect in the background from now on.
@@ -39,7 +28,7 @@ pub fn all(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
         errors.extend(Backend::new(&config.redis, None).err().map(|error| format!("redis: {error}")));
     }
     for (name, sink) in &config.sinks {
-        match Destination::new(name, sink) {
+        match Destination::new(name, &**sink) {
             Ok(destination) => drop(live.insert(name.clone(), destination)),
             Err(error) => errors.push(error),
         }
@@ -50,20 +39,19 @@ pub fn all(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
 impl Destination {
     /// # Errors
     /// When the configuration cannot be used, with the sink's name.
-    pub fn new(name: &str, config: &SinkConfig) -> Result<Self, String> {
-        let (kind, way) = match config {
-            SinkConfig::Http(http) => ("http", HttpSink::new(http).map(sink)),
-            SinkConfig::Kafka(kafka) => ("kafka", KafkaSink::new(kafka).map(sink)),
-            SinkConfig::RedisList(list) => ("redis_list", list_way(list)),
-            SinkConfig::RabbitMq(rabbitmq) => ("rabbitmq", RabbitMqSink::new(rabbitmq).map(sink)),
-        };
-        let way = way.map_err(|error| format!("sinks.{name}: {error}"))?;
-        Ok(Self { kind, breaker: Breaker::new(name), way })
+    pub fn new(name: &str, settings: &dyn SinkSettings) -> Result<Self, String> {
+        let sink = settings.open().map_err(|error| format!("sinks.{name}: {error}"))?;
+        Ok(Self { kind: settings.kind(), breaker: Breaker::new(name), sink })
     }
 
     /// As in the configuration's `type`.
     pub fn kind(&self) -> &'static str {
         self.kind
+    }
+
+    /// Whether it is on the queue's own Redis.
+    pub fn is_on_redis(&self) -> bool {
+        matches!(self.sink, OpenSink::List { .. })
     }
 
     pub fn breaker(&self) -> &Arc<Breaker> {
@@ -73,9 +61,11 @@ impl Destination {
     /// What the scheduler delivers to.
     pub fn target(&self) -> Target {
         let breaker = self.breaker.clone();
-        match &self.way {
-            Way::Sink(sink) => Target::Sink { sink: sink.clone(), breaker },
-            Way::OwnList { render, one_list } => Target::List { render: render.clone(), one_list: *one_list, breaker },
+        match &self.sink {
+            OpenSink::Sink(sink) => Target::Sink { sink: sink.clone(), breaker },
+            OpenSink::List { render, one_list } => {
+                Target::List { render: render.clone(), one_list: *one_list, breaker }
+            }
         }
     }
 
@@ -84,37 +74,15 @@ impl Destination {
     /// # Errors
     /// What is wrong, for a person.
     pub async fn check(&self) -> Result<(), String> {
-        match &self.way {
-            Way::Sink(sink) => sink.check().await,
-            Way::OwnList { .. } => Ok(()),
+        match &self.sink {
+            OpenSink::Sink(sink) => sink.check().await,
+            OpenSink::List { .. } => Ok(()),
         }
     }
 
     pub async fn close(&self) {
-        if let Way::Sink(sink) = &self.way {
+        if let OpenSink::Sink(sink) = &self.sink {
             sink.close().await;
         }
     }
-}
-
-fn sink(sink: impl Sink) -> Way {
-    Way::Sink(Arc::new(sink))
-}
-
-fn list_way(config: &RedisListConfig) -> Result<Way, String> {
-    match &config.server {
-        None => Ok(Way::OwnList { render: render(config.clone()), one_list: config.key.as_constant().is_some() }),
-        Some(_) => RedisListSink::new(config).map(sink),
-    }
-}
-
-fn render(config: RedisListConfig) -> Render {
-    let constant: Option<Arc<str>> = config.key.as_constant().map(Into::into);
-    Arc::new(move |delivery| {
-        let list = match &constant {
-            Some(list) => Arc::clone(list),
-            None => config.key.render_allowed(&config.allow, &delivery.route, &delivery.metadata)?.into(),
-        };
-        Ok(Element { list, value: envelope::render(config.format, delivery) })
-    })
 }

@@ -1,4 +1,4 @@
-//! A configured source, live. A new kind of source is one line in `Inlet::new`.
+//! A configured source, live.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +7,10 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 use super::backend::Backend;
 use crate::{
     api,
-    config::{Config, SourceConfig},
-    connector::{kafka::source::KafkaSource, rabbitmq::source::RabbitMqSource, redis_sets::RedisSets},
+    config::Config,
     metrics,
     queue::Queue,
-    source::{Bells, Intake, Source, SourceHealth, SourceState, SourceStatus},
+    source::{Bells, Intake, QueueRedis, Source, SourceHealth, SourceSettings, SourceSetup, SourceState, SourceStatus},
 };
 
 /// Where the messages of some route come from.
@@ -29,7 +28,7 @@ pub struct Inlet {
 /// # Errors
 /// All that cannot be used, a line each.
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
-    together(config.sources.iter().map(|(name, source)| Inlet::new(name, source, || Ok(backend), config.max_sleep)))
+    together(config.sources.iter().map(|(name, source)| Inlet::new(name, &**source, || Ok(backend), config.max_sleep)))
 }
 
 /// Makes, and drops, what can be made without Redis.
@@ -38,8 +37,10 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
 /// All that cannot be used, a line each.
 pub fn check_settings(config: &Config) -> Result<(), String> {
     let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
-    together(elsewhere.map(|(name, source)| Inlet::new(name, source, || Err("needs Redis".into()), config.max_sleep)))
-        .map(drop)
+    together(
+        elsewhere.map(|(name, source)| Inlet::new(name, &**source, || Err("needs Redis".into()), config.max_sleep)),
+    )
+    .map(drop)
 }
 
 fn together(made: impl Iterator<Item = Result<Inlet, String>>) -> Result<Vec<Inlet>, String> {
@@ -60,25 +61,16 @@ impl Inlet {
     /// When the configuration cannot be used, with the source's name.
     pub fn new<'a>(
         name: &str,
-        config: &SourceConfig,
-        backend: impl FnOnce() -> Result<&'a Backend, String>,
+        settings: &dyn SourceSettings,
+        backend: impl Fn() -> Result<&'a Backend, String>,
         max_sleep: Duration,
     ) -> Result<Self, String> {
-        let made: Result<(&'static str, Arc<dyn Source>), String> = match config {
-            SourceConfig::Kafka(config) => KafkaSource::new(config).map(|source| ("kafka", Arc::new(source) as _)),
-            SourceConfig::SortedSet(config) => backend().map(|backend| {
-                let source = RedisSets::sorted_set(config, &backend.client(), backend.connection(), max_sleep);
-                ("sorted_set", Arc::new(source) as _)
-            }),
-            SourceConfig::DelayQueue(config) => backend().map(|backend| {
-                let source = RedisSets::delay_queue(config, &backend.client(), backend.connection(), max_sleep);
-                ("delayqueue", Arc::new(source) as _)
-            }),
-            SourceConfig::RabbitMq(config) => RabbitMqSource::new(config, api::ulids(), rand::random())
-                .map(|source| ("rabbitmq", Arc::new(source) as _)),
-        };
-        let (kind, source) = made.map_err(|error| format!("sources.{name}: {error}"))?;
-        Ok(Self { name: name.into(), kind, route: config.route().clone(), source, health: Arc::default() })
+        let redis =
+            || backend().map(|backend| QueueRedis { client: backend.client(), connection: backend.connection() });
+        let setup = SourceSetup { redis: &redis, max_sleep, new_id: api::ulids(), seed: rand::random() };
+        let source = settings.open(setup).map_err(|error| format!("sources.{name}: {error}"))?;
+        let (kind, route) = (settings.kind(), settings.route().clone());
+        Ok(Self { name: name.into(), kind, route, source, health: Arc::default() })
     }
 
     pub fn route(&self) -> &Arc<str> {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
     app::{embedded, settings, sinks::Destination, sources::Inlet},
-    config::{Config, RedisUrl, SinkConfig},
-    connector::rabbitmq::{self, Broker},
+    config::{Config, Origin, Problem, RedisUrl},
+    sink::SinkSettings,
     store::redis::RedisStore,
 };
 
@@ -32,13 +32,28 @@ pub struct Arguments {
 }
 
 pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
-    let config = global.load()?;
-    let destinations = settings::check(&config).map_err(Failure::Configuration)?;
+    let config = match global.read() {
+        Ok(config) => config,
+        Err(errors) => return refuse(global, &errors.0.iter().map(shown).collect::<Vec<_>>(), errors.to_string()),
+    };
+    let destinations = match settings::check(&config) {
+        Ok(destinations) => destinations,
+        Err(text) => {
+            let problems: Vec<_> = text.lines().map(|line| json!({ "text": line })).collect();
+            return refuse(global, &problems, text);
+        }
+    };
+    if !global.json {
+        config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    }
+    let warnings: Vec<Value> = config.warnings.iter().map(shown).collect();
     if !arguments.connect {
         close_all(&destinations).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
         let text = if global.json {
-            json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources }).to_string()
+            let counts =
+                json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+            counts.to_string()
         } else {
             format!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources")
         };
@@ -48,13 +63,13 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     close_all(&destinations).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
-        let shown: BTreeMap<_, _> =
+        let answers: BTreeMap<_, _> =
             answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
-        output::line(json!({ "valid": true, "answers": shown, "advice": advice }))?;
+        output::line(json!({ "valid": true, "answers": answers, "advice": advice, "warnings": warnings }))?;
     } else {
         let good = |name: &str| {
             let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
-            let varying = sink.and_then(SinkConfig::varying);
+            let varying = sink.and_then(|sink| sink.varying());
             let varying = varying.map(|setting| format!("`{setting}` depends on the message"));
             varying.as_ref().or(advice.get(name)).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"))
         };
@@ -67,32 +82,52 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
 }
 
+/// Of an invalid configuration; with `--json`, also as JSON on standard output.
+fn refuse(global: &Global, problems: &[Value], text: String) -> Result<(), Failure> {
+    if global.json {
+        output::line(json!({ "valid": false, "problems": problems }))?;
+    }
+    Err(Failure::Configuration(text))
+}
+
+fn shown(Problem { origin, path, text }: &Problem) -> Value {
+    let mut shown = json!({ "path": path.to_string(), "text": text });
+    match origin {
+        Some(Origin::File { file, line, column }) => {
+            shown["file"] = file.display().to_string().into();
+            shown["line"] = (*line).into();
+            shown["column"] = (*column).into();
+        }
+        Some(Origin::Variable(name)) => shown["variable"] = name.as_str().into(),
+        Some(Origin::CommandLine(option)) => shown["option"] = (*option).into(),
+        None => {}
+    }
+    shown
+}
+
 async fn ask_all(
     config: &Config,
     destinations: &BTreeMap<String, Destination>,
 ) -> (BTreeMap<String, Result<(), String>>, Advice) {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
     let sinks = destinations.iter().map(async |(name, destination)| {
-        let answer = within(ask_sink(destination, &config.sinks[name])).await;
+        let answer = within(ask_sink(destination, &*config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, mut sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
     // What delivers into the queue's own Redis has nothing else to ask.
-    for ((_, answer), config) in sinks.iter_mut().zip(config.sinks.values()) {
-        if matches!(config, SinkConfig::RedisList(list) if list.server.is_none()) {
+    for ((_, answer), destination) in sinks.iter_mut().zip(destinations.values()) {
+        if destination.is_on_redis() {
             answer.clone_from(&redis.1);
         }
     }
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
-async fn ask_sink(destination: &Destination, config: &SinkConfig) -> Result<(), String> {
+async fn ask_sink(destination: &Destination, settings: &dyn SinkSettings) -> Result<(), String> {
     destination.check().await?;
-    let SinkConfig::RabbitMq(rabbitmq) = config else { return Ok(()) };
-    let Some(exchange) = rabbitmq.address.constant_exchange() else { return Ok(()) };
-    // Asked here only, not whenever the API shows the sinks: the broker logs its refusal.
-    let look = async |channel| rabbitmq::check_writable(&channel, exchange).await;
-    Broker::new(&rabbitmq.server)?.on_channel(rabbitmq.timeout.min(ANSWER_TIMEOUT / 2), look).await
+    // Not asked whenever the API shows the sinks.
+    settings.check_rights(ANSWER_TIMEOUT).await
 }
 
 async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
@@ -103,7 +138,7 @@ async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
         if runs_later && source.is_on_redis() {
             return ((full_name, Ok(())), None);
         }
-        let inlet = Inlet::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
+        let inlet = Inlet::new(name, &**source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
         let (answer, advice) = match inlet {
             Ok(inlet) => match within(inlet.check()).await {
                 Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, inlet.advice()).await.unwrap_or_default()),
@@ -138,7 +173,7 @@ async fn ask_redis(config: &Config) -> Result<(), String> {
         RedisUrl::Url(url) => format!("{url}: {error}"),
         RedisUrl::Embedded => error,
     };
-    let safe = store.check_safety(config.redis.allow_eviction).await;
+    let safe = store.check_safety(config.redis.allow_eviction.0).await;
     safe.map_err(|error| with_address(error.to_string()))?;
     store.check_writable().await.map_err(|error| with_address(error.to_string()))
 }

@@ -14,7 +14,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     app,
-    config::{self, Config, RedisUrlOption, Sources},
+    config::{self, Config, ConfigErrors, RedisUrlOption, Sources},
+    connector,
 };
 use failure::Failure;
 
@@ -79,11 +80,12 @@ pub async fn run() -> ExitCode {
 async fn dispatch(cli: Cli) -> Result<(), Failure> {
     let global = cli.global;
     match cli.command {
-        Command::Schema => output::line(format_args!("{:#}", config::schema())),
+        Command::Schema => output::line(format_args!("{:#}", config::schema(&connector::registry()))),
         Command::Check(arguments) => check::run(&global, arguments).await,
         Command::Serve => {
             let config = global.load()?;
             app::logging::init(config.log);
+            config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             Ok(app::serve::serve(config).await?)
         }
         Command::Schedule(arguments) => schedule::run(&global, *arguments).await,
@@ -93,12 +95,15 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
 
 impl Global {
     fn load(&self) -> Result<Config, Failure> {
+        self.read().map_err(|errors| Failure::Configuration(errors.to_string()))
+    }
+
+    fn read(&self) -> Result<Config, ConfigErrors> {
         let redis_url = match (&self.redis_url, &self.redis_url_file) {
             (Some(url), _) => Some(RedisUrlOption::Text(url.clone())),
             (None, Some(file)) => Some(RedisUrlOption::File(file.clone())),
             (None, None) => None,
         };
-        let sources = Sources::of_process(self.config.clone(), redis_url);
-        config::load(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
+        config::load(&Sources::of_process(self.config.clone(), redis_url), &connector::registry())
     }
 }

@@ -23,7 +23,7 @@ pub async fn queue(global: &Global) -> Result<Queue, Failure> {
         .map_err(|error| Failure::Failed(error.to_string()))?;
     let sinks = config.routes.iter().map(|(name, route)| (name.as_str().into(), route.sink.clone())).collect();
     let store = RedisStore::new(connection, prefix, known);
-    Ok(Queue::new(Arc::new(store), &sinks, config.redis.allow_eviction))
+    Ok(Queue::new(Arc::new(store), &sinks, config.redis.allow_eviction.0))
 }
 
 pub async fn backend(config: &Config) -> Result<Backend, Failure> {

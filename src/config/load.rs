@@ -8,11 +8,12 @@ use figment::{
 };
 
 use super::{
-    Config, ConfigErrors, check, entries,
+    Config, ConfigErrors,
+    check::{self, Root},
     expand::expand,
     problem::{Origin, Origins, Path, Problems},
-    raw::RawConfig,
     read::read,
+    registry::Registry,
     source::{self, Layer},
 };
 
@@ -52,19 +53,14 @@ impl Sources {
 ///
 /// # Errors
 /// All mistakes at once. Only a file that cannot be parsed hides those that are not about syntax.
-pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
+pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErrors> {
     let mut problems = Problems::default();
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
     expand_all(&mut values, &sources.env, &mut problems);
-    let names = entries::prepare(&mut values, &defaults(), &mut problems);
-    let raw: Option<RawConfig> = read(&mut values, &Path::default(), &mut problems);
-    let config = raw.and_then(|raw| check::config(raw, &names, &mut problems));
+    let built_in = defaults();
+    let root: Option<Root> = read(&mut values, &Path::default(), &built_in, &mut problems);
+    let config = root.map(|root| check::config(root, registry, &built_in, &mut problems));
     problems.finish(config)
-}
-
-/// The JSON Schema (draft 2020-12) of a configuration file.
-pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(RawConfig).to_value()
 }
 
 fn defaults() -> Dict {
@@ -78,6 +74,8 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let mut layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
     let redis_url = Path::of("redis.url");
     if sources.files.is_empty() {
+        let text = "no configuration file: only defaults, environment and command line; name one with -c";
+        problems.warn_at(None, &Path::default(), text);
         layers.push(source::single(&redis_url, "embedded", None));
     }
     for layer in &layers {

@@ -1,6 +1,8 @@
 //! What is wrong with a configuration: all of it at once, each with its path and where it was written.
 
-use std::{collections::BTreeMap, fmt, ops::RangeInclusive, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use super::Config;
 
 /// Keys and list indices from the root, shown as `routes.order-timeout.lease`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +94,7 @@ impl fmt::Display for ConfigErrors {
 pub struct Problems {
     pub origins: Origins,
     found: Vec<Problem>,
+    warnings: Vec<Problem>,
     /// What was taken out of the tree after its report: it is not missing.
     refused: Vec<Path>,
 }
@@ -108,34 +111,34 @@ impl Problems {
         self.found.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 
+    /// Of what is valid, and yet perhaps not meant. The origin as in `add`.
+    pub fn warn(&mut self, path: &Path, text: impl Into<String>) {
+        let origin = self.origins.get(path).cloned();
+        self.warn_at(origin, path, text);
+    }
+
+    pub fn warn_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
+        self.warnings.push(Problem { origin, path: path.clone(), text: text.into() });
+    }
+
     /// Of a value that is taken out of the tree.
     pub fn refuse(&mut self, path: &Path, text: impl Into<String>) {
         self.add(path, text);
         self.refused.push(path.clone());
     }
 
+    /// Whether something was reported about the value at `path`, what it is in, or what is in it: it is not known then.
+    pub fn is_refused(&self, path: &Path) -> bool {
+        let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
+        self.refused.iter().any(related)
+    }
+
     /// A value that must be there; a missing one is reported unless it, or what holds it, was refused.
     pub fn require<T>(&mut self, path: &Path, value: Option<T>) -> Option<T> {
-        let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
-        if value.is_none() && !self.refused.iter().any(related) {
+        if value.is_none() && !self.is_refused(path) {
             self.add(path, "is missing");
         }
         value
-    }
-
-    /// A value that must be there and within `range`.
-    pub fn within<T: PartialOrd + fmt::Display>(
-        &mut self,
-        path: &Path,
-        value: Option<T>,
-        range: RangeInclusive<T>,
-    ) -> Option<T> {
-        let value = self.require(path, value)?;
-        if range.contains(&value) {
-            return Some(value);
-        }
-        self.add(path, format!("`{value}` is not within {} .. {}", range.start(), range.end()));
-        None
     }
 
     /// Reports `result`'s error.
@@ -145,11 +148,12 @@ impl Problems {
 
     /// # Errors
     /// What was found, if anything.
-    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigErrors> {
+    pub fn finish(mut self, config: Option<Config>) -> Result<Config, ConfigErrors> {
         self.found.sort();
         self.found.dedup();
-        match value {
-            Some(value) if self.found.is_empty() => Ok(value),
+        self.warnings.sort();
+        match config {
+            Some(config) if self.found.is_empty() => Ok(Config { warnings: self.warnings, ..config }),
             _ => Err(ConfigErrors(self.found)),
         }
     }

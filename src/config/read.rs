@@ -1,10 +1,11 @@
-//! From a tree of values to the raw structs, going on after a mistake: it is reported, taken out of the tree,
-//! and the rest is read again.
+//! From a tree of values to the settings, going on after a mistake: it is reported, the default takes its place, and
+//! all is read again.
 
 use figment::{
     error::{Actual, Kind},
     value::{Dict, Empty, Tag, Value},
 };
+use schemars::{JsonSchema, schema_for};
 use serde::de::DeserializeOwned;
 
 use super::problem::{Path, Problems};
@@ -12,25 +13,79 @@ use super::problem::{Path, Problems};
 /// Most mistakes of kind and key that are reported in one run: nobody reads more at once.
 const MAX_MISTAKES: usize = 100;
 
-/// Reads `values`, which stand at `at`. `None` after too many mistakes.
-pub fn read<T: DeserializeOwned>(values: &mut Dict, at: &Path, problems: &mut Problems) -> Option<T> {
+/// Settings that became another's: the old key and the new place.
+const MOVED: [(&str, &str); 5] = [
+    ("ca_file", "tls.ca_file"),
+    ("cert_file", "tls.cert_file"),
+    ("key_file", "tls.key_file"),
+    ("username", "sasl.username"),
+    ("password", "sasl.password"),
+];
+
+/// Reads `values`, which stand at `at`. A value that is refused is as if it were that of `fallback`. `None` when a setting
+/// without one is missing, or after too many mistakes.
+pub fn read<T>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) -> Option<T>
+where
+    T: DeserializeOwned + JsonSchema,
+{
+    let read = correct::<T>(values, at, fallback, problems);
+    if let Some(Err(())) = read {
+        let schema = schema_for!(T);
+        let required = schema.get("required").and_then(|required| required.as_array());
+        for key in required.into_iter().flatten().filter_map(|key| key.as_str()) {
+            if !values.contains_key(key) {
+                problems.require::<()>(&at.key(key), None);
+            }
+        }
+    }
+    read?.ok()
+}
+
+/// Corrects `values`, which may lack required settings: they are defaults.
+pub fn read_defaults<T: DeserializeOwned>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) {
+    let _: Option<Result<T, ()>> = correct(values, at, fallback, problems);
+}
+
+/// `Err` when a required setting is missing at the top, which is not reported.
+fn correct<T: DeserializeOwned>(
+    values: &mut Dict,
+    at: &Path,
+    fallback: &Dict,
+    problems: &mut Problems,
+) -> Option<Result<T, ()>> {
     let mut tree = Value::from(std::mem::take(values));
+    let fallback = Value::from(fallback.clone());
     let mut result = None;
     for _ in 0..MAX_MISTAKES {
         let error = match T::deserialize(&tree) {
             Ok(read) => {
-                result = Some(read);
+                result = Some(Ok(read));
                 break;
             }
             Err(error) => error,
         };
-        let mut path = at.clone();
-        // `sinks.x.http.url` is how it is read, `sinks.x.url` how it was written (`RawSink`); sources too.
-        let inner = error.path.iter().enumerate();
-        let tag = |place| place == 2 && matches!(&*error.path[0], "sinks" | "sources");
-        path.0.extend(inner.filter(|(place, _)| !tag(*place)).map(|(_, key)| key.clone()));
-        problems.refuse(&path, text(error.kind));
-        remove(&mut tree, &error.path);
+        let path = Path([&at.0[..], &error.path[..]].concat());
+        match error.kind {
+            Kind::MissingField(_) if error.path.is_empty() => {
+                result = Some(Err(()));
+                break;
+            }
+            Kind::MissingField(key) => {
+                problems.require::<()>(&path.key(key), None);
+                remove(&mut tree, &error.path, None);
+            }
+            // The whole of it, which no default can stand in for.
+            kind if error.path.is_empty() => {
+                problems.refuse(&path, text(kind));
+                break;
+            }
+            kind => {
+                let known = problems.is_refused(&path);
+                problems.refuse(&path, text(kind));
+                let instead = fallback.find_ref(&error.path.join(".")).filter(|_| !known);
+                remove(&mut tree, &error.path, instead);
+            }
+        }
     }
     if let Value::Dict(_, rest) = tree {
         *values = rest;
@@ -43,22 +98,23 @@ pub fn refused() -> Value {
     Value::Empty(Tag::Default, Empty::None)
 }
 
-/// Takes a value out.
-fn remove(tree: &mut Value, path: &[String]) {
+/// Takes a value out, or puts another in its place.
+fn remove(tree: &mut Value, path: &[String], instead: Option<&Value>) {
     match (tree, path) {
-        (Value::Dict(_, dict), [key]) => {
-            dict.remove(key);
-        }
+        (Value::Dict(_, dict), [key]) => match instead {
+            Some(value) => drop(dict.insert(key.clone(), value.clone())),
+            None => drop(dict.remove(key)),
+        },
         (Value::Dict(_, dict), [key, rest @ ..]) => {
             if let Some(inner) = dict.get_mut(key) {
-                remove(inner, rest);
+                remove(inner, rest, instead);
             }
         }
         (Value::Array(_, items), [index, rest @ ..]) => {
             let item = index.parse().ok().and_then(|index: usize| items.get_mut(index));
             match item {
                 Some(item) if rest.is_empty() => *item = refused(),
-                Some(item) => remove(item, rest),
+                Some(item) => remove(item, rest, instead),
                 None => {}
             }
         }
@@ -80,9 +136,19 @@ fn text(kind: Kind) -> String {
             let expected = expected.strip_prefix("struct ").map_or(expected.as_str(), |_| "a mapping");
             format!("must be {}, not {}{hint}", plain(expected), kind_of(&actual))
         }
-        Kind::UnknownField(key, known) | Kind::UnknownVariant(key, known) => unknown(&key, known),
+        Kind::UnknownField(key, known) => moved(&key, known).unwrap_or_else(|| unknown(&key, known)),
+        Kind::UnknownVariant(key, known) => unknown(&key, known),
         other => other.to_string(),
     }
+}
+
+/// What `value` holds, when it is a mapping.
+pub fn mapping<'a>(value: &'a mut Value, at: &Path, problems: &mut Problems) -> Option<&'a mut Dict> {
+    if let Value::Dict(_, dict) = value {
+        return Some(dict);
+    }
+    problems.refuse(at, format!("must be a mapping, not {}", kind_of(&value.to_actual())));
+    None
 }
 
 /// serde's words in those of YAML.
@@ -104,6 +170,12 @@ fn kind_of(actual: &Actual) -> &'static str {
         Actual::Unit | Actual::Option => "empty",
         _ => "this",
     }
+}
+
+fn moved(key: &str, known: &[&str]) -> Option<String> {
+    let is_place = |place: &str| place.split('.').next().is_some_and(|section| known.contains(&section));
+    let (_, place) = MOVED.iter().find(|(old, place)| *old == key && is_place(place))?;
+    Some(format!("`{key}` moved to `{place}`"))
 }
 
 /// The text for a name that is none of `known`.

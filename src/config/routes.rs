@@ -1,38 +1,42 @@
-//! Checks of routes, alone and against their sinks.
+//! Routes: alone and against their sinks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::{
-    RouteConfig,
-    check::millis,
-    problem::{Path, Problems},
-    raw::{RawBackoff, RawDead, RawLimits, RawRemember, RawRetry, RawRoute},
-    read::unknown,
-    value::{Period, Size, Whole},
+    entries::fill,
+    problem::{Origins, Path, Problems},
+    read::{mapping, read, read_defaults, unknown},
+    registry::Section,
+    shared::GrowingDelay,
+    value::{Period, Real, Size, Whole},
 };
 use crate::{
     message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
-    retry::{Backoff, RetryPolicy},
+    retry::RetryPolicy,
 };
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
 const LEASE_MARGIN: Duration = Duration::from_millis(500);
 
-/// Longest time for which an ended id is remembered: what repeats later is no repetition any more.
-const LONGEST_MEMORY: Duration = Duration::from_hours(30 * 24);
+/// Longest time for which an ended id is remembered, in milliseconds: what repeats later is no repetition any more.
+const LONGEST_MEMORY: u64 = 30 * 24 * 3_600_000;
 
-/// How long a route with a Kafka source remembers, unless it says so: after a crash a topic is read again from the last
-/// commit, and nothing of it should come twice.
-const MEMORY_OF_KAFKA: Period = Period(Duration::from_mins(10));
+/// How long a route remembers whose source reads messages again after a crash, unless it says so: nothing should come
+/// twice.
+const MEMORY_OF_READERS: Period<0, LONGEST_MEMORY> = Period(Duration::from_mins(10));
 
-/// Longest `limits.delay` and `dead.max_age`: 100 years.
-const LONGEST: Period = Period(Duration::from_hours(100 * 8766));
+/// Longest `limits.delay` and `dead.max_age`, in milliseconds: 100 years.
+const LONGEST: u64 = 100 * 8766 * 3_600_000;
 
 /// Largest `limits.messages` and `dead.max_count`: more than a Redis holds.
-const MOST: Whole = Whole(1_000_000_000);
+const MOST: u64 = 1_000_000_000;
 
 /// Where the default of `remember.max` for all routes stands.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
@@ -40,119 +44,209 @@ const MAX_DEFAULT: &str = "route_defaults.remember.max";
 /// What a message may take beside its payload, in bytes: metadata (64 KiB) and encoding, with room.
 const LARGEST_OVERHEAD: u64 = 128 << 10;
 
+/// A number of messages, of which each partition has a share.
+type Count = Whole<1, MOST>;
+
+/// A route, as it runs.
+#[derive(Clone, Debug)]
+pub struct RouteConfig {
+    pub sink: Arc<str>,
+    pub partitions: u16,
+    pub lease: Duration,
+    pub max_in_flight: usize,
+    /// Bytes.
+    pub max_in_flight_bytes: u64,
+    pub retry: RetryPolicy,
+    /// `None`: not said, which means no. A `period` of zero: no.
+    pub remember: Option<Remember>,
+    pub limits: RouteLimits,
+    pub dead: DeadLimits,
+}
+
+/// A queue and its policy.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Name of a sink; required.
+    sink: Arc<str>,
+    /// 1 to 256; cannot be changed while the route holds messages.
+    partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
+    /// How long a claimed message is ours: 1s to 1h.
+    lease: Period<1_000, 3_600_000>,
+    /// Most messages under way on one instance: 1 to 100000.
+    max_in_flight: Whole<1, 100_000>,
+    /// Most bytes under way on one instance: at least `server.max_payload` and 128KiB.
+    max_in_flight_bytes: Size,
+    retry: Retry,
+    remember: RememberIds,
+    limits: Limits,
+    dead: Dead,
+}
+
+/// What the route accepts; beyond it the API answers 429. Dead letters do not count.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    /// Most messages that wait or are in flight: `partitions` to 1000000000.
+    messages: Option<Count>,
+    /// Most bytes of their bodies: for each partition at least `server.max_payload` and 128KiB.
+    bytes: Option<Size>,
+    /// Longest time from acceptance to the due time: 1ms to 100years.
+    delay: Option<Period<1, LONGEST>>,
+}
+
+/// Which dead letters are kept; the oldest are deleted first.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Dead {
+    /// How long: 1m to 100years.
+    max_age: Option<Period<60_000, LONGEST>>,
+    /// How many: `partitions` to 1000000000.
+    max_count: Option<Count>,
+}
+
+/// Which ids are remembered after delivery or cancellation: scheduling one again changes nothing.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RememberIds {
+    /// How long: up to 30days; without it, and with 0s, none is.
+    r#for: Option<Period<0, LONGEST_MEMORY>>,
+    /// How many, the latest ones: 1 to 10000000.
+    max: Whole<1, 10_000_000>,
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Retry {
+    /// Attempts before a message is dead: at least 1.
+    max_attempts: Whole<1, { u32::MAX as u64 }>,
+    /// Wait after the first failure: at least 1ms.
+    initial: Period,
+    /// Times so much after each further failure: 1 to 100.
+    factor: Real,
+    /// Longest wait.
+    max: Period,
+    /// Share of the wait that is drawn at random: 0 to 1.
+    jitter: Real,
+}
+
 /// What a route has to fit in with.
-pub struct Limits<'a> {
+pub struct Surroundings<'a> {
     pub sinks: &'a BTreeSet<String>,
     /// By sink; not all are known when there are mistakes.
     pub timeouts: &'a BTreeMap<String, Duration>,
     /// Bytes.
-    pub max_payload: Option<u64>,
-    /// Routes with a Kafka source.
-    pub from_kafka: &'a BTreeSet<String>,
+    pub max_payload: u64,
+    /// Routes with a source that reads messages again after a crash.
+    pub read_again: &'a BTreeSet<String>,
 }
 
-pub fn route(name: &str, raw: RawRoute, limits: &Limits, problems: &mut Problems) -> Option<RouteConfig> {
-    let at = &Path::of("routes").key(name);
-    let sink = problems.require(&at.key("sink"), raw.sink);
-    if let Some(sink) = sink.as_ref().filter(|sink| !limits.sinks.contains(*sink)) {
-        problems.add(&at.key("sink"), format!("sink {}", unknown(sink, limits.sinks)));
+/// Every route that can be read, mistakes or not.
+pub fn all(section: Section, around: &Surroundings, problems: &mut Problems) -> BTreeMap<String, RouteConfig> {
+    let from = Path::of(section.defaults_name);
+    let mut defaults = section.defaults;
+    read_defaults::<Route>(&mut defaults, &from, section.built_in, problems);
+    fill(&mut defaults, section.built_in, &from, &from, &mut Origins::new());
+    let mut routes = BTreeMap::new();
+    for (name, mut entry) in section.entries {
+        let at = Path::of(section.name).key(&name);
+        let Some(settings) = mapping(&mut entry, &at, problems) else { continue };
+        fill(settings, &defaults, &at, &from, &mut problems.origins);
+        let route = read::<Route>(settings, &at, &defaults, problems);
+        routes.extend(route.and_then(|route| route.check(&name, &at, around, problems)).map(|route| (name, route)));
     }
-    let partitions =
-        problems.within(&at.key("partitions"), raw.partitions, Whole(1)..=Whole(u64::from(MAX_PARTITIONS)));
-    let lease = problems.within(&at.key("lease"), raw.lease, millis(1_000)..=millis(3_600_000));
-    let timeout = sink.as_ref().and_then(|sink| limits.timeouts.get(sink));
-    if let (Some(lease), Some(timeout)) = (lease, timeout)
-        && lease.0 < timeout.saturating_add(LEASE_MARGIN)
-    {
-        let (timeout, margin) = (Period(*timeout), Period(LEASE_MARGIN));
-        let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
-        problems.add(&at.key("lease"), text);
-    }
-    let max_in_flight = problems.within(&at.key("max_in_flight"), raw.max_in_flight, Whole(1)..=Whole(100_000));
-    let bytes_at = at.key("max_in_flight_bytes");
-    let max_in_flight_bytes = problems.require(&bytes_at, raw.max_in_flight_bytes);
-    let smallest = limits.max_payload.unwrap_or(0).saturating_add(LARGEST_OVERHEAD);
-    if let Some(bytes) = max_in_flight_bytes.filter(|bytes| bytes.0 < smallest) {
-        let text = format!("`{bytes}` is too small for one message: server.max_payload and 128KiB, {}", Size(smallest));
-        problems.add(&bytes_at, text);
-    }
-    let retry = retry(&raw.retry, &at.key("retry"), problems);
-    let unless_said = limits.from_kafka.contains(name).then_some(MEMORY_OF_KAFKA);
-    let remember = remember(&raw.remember, unless_said, &at.key("remember"), problems);
-    let (limits, dead) = (
-        self::limits(&raw.limits, partitions, smallest, &at.key("limits"), problems),
-        dead(&raw.dead, partitions, &at.key("dead"), problems),
-    );
-    Some(RouteConfig {
-        sink: sink?.into(),
-        partitions: u16::try_from(partitions?.0).expect("at most 256"),
-        lease: lease?.0,
-        max_in_flight: usize::try_from(max_in_flight?.0).expect("at most 100000"),
-        max_in_flight_bytes: max_in_flight_bytes?.0,
-        retry: retry?,
-        remember,
-        limits,
-        dead,
-    })
+    routes
 }
 
-/// `largest`: of a message, in bytes: a partition's share that is smaller would never take it.
-fn limits(raw: &RawLimits, partitions: Option<Whole>, largest: u64, at: &Path, problems: &mut Problems) -> RouteLimits {
-    let messages = most(raw.messages, partitions, &at.key("messages"), problems);
-    let bytes_at = at.key("bytes");
-    let least = largest.saturating_mul(partitions.map_or(1, |number| number.0));
-    if let Some(bytes) = raw.bytes.filter(|bytes| bytes.0 < least) {
-        let text = format!(
-            "`{bytes}` is too small for one message in each partition: server.max_payload and 128KiB, {}",
-            Size(least)
-        );
-        problems.add(&bytes_at, text);
-    }
-    let delay = raw.delay.and_then(|delay| problems.within(&at.key("delay"), Some(delay), millis(1)..=LONGEST));
-    RouteLimits { messages, bytes: raw.bytes.map(|bytes| bytes.0), delay: delay.map(|delay| delay.0) }
-}
-
-fn dead(raw: &RawDead, partitions: Option<Whole>, at: &Path, problems: &mut Problems) -> DeadLimits {
-    let max_age = raw.max_age.and_then(|age| problems.within(&at.key("max_age"), Some(age), millis(60_000)..=LONGEST));
-    let max_count = most(raw.max_count, partitions, &at.key("max_count"), problems);
-    DeadLimits { max_age: max_age.map(|age| age.0), max_count }
-}
-
-/// A number of messages, of which each partition has a share.
-fn most(number: Option<Whole>, partitions: Option<Whole>, at: &Path, problems: &mut Problems) -> Option<u64> {
-    let least = Whole(partitions.map_or(1, |number| number.0.max(1)));
-    number.and_then(|number| problems.within(at, Some(number), least..=MOST)).map(|number| number.0)
-}
-
-/// `unless_said`: how long without a `for`.
-fn remember(raw: &RawRemember, unless_said: Option<Period>, at: &Path, problems: &mut Problems) -> Option<Remember> {
-    let max_at = at.key("max");
-    let max = problems.within(&max_at, raw.max, Whole(1)..=Whole(10_000_000));
-    let Some(period) = raw.r#for.or(unless_said) else {
-        // A default for all routes asks for nothing yet.
-        let [written, default] = [&max_at, &Path::of(MAX_DEFAULT)].map(|path| problems.origins.get(path).cloned());
-        if written.is_some() && written != default {
-            problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
+impl Route {
+    fn check(self, name: &str, at: &Path, around: &Surroundings, problems: &mut Problems) -> Option<RouteConfig> {
+        if !around.sinks.contains(&*self.sink) {
+            problems.add(&at.key("sink"), format!("sink {}", unknown(&self.sink, around.sinks)));
         }
-        return None;
-    };
-    let period = problems.within(&at.key("for"), Some(period), millis(0)..=Period(LONGEST_MEMORY));
-    Some(Remember { period: period?.0, max: u32::try_from(max?.0).expect("at most 10000000") })
+        let lease = self.lease;
+        if let Some(timeout) = around.timeouts.get(&*self.sink)
+            && lease.0 < timeout.saturating_add(LEASE_MARGIN)
+            && !problems.is_refused(&at.key("lease"))
+        {
+            let [timeout, margin]: [Period; 2] = [Period(*timeout), Period(LEASE_MARGIN)];
+            let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
+            problems.add(&at.key("lease"), text);
+        }
+        let largest: Size = Size(around.max_payload.saturating_add(LARGEST_OVERHEAD));
+        let bytes = self.max_in_flight_bytes;
+        if bytes < largest {
+            let text = format!("`{bytes}` is too small for one message: server.max_payload and 128KiB, {largest}");
+            problems.add(&at.key("max_in_flight_bytes"), text);
+        }
+        let Retry { max_attempts, initial, factor, max, jitter } = self.retry;
+        let backoff = GrowingDelay { initial, factor, max, jitter }.check(&at.key("retry"), problems);
+        let unless_said = around.read_again.contains(name).then_some(MEMORY_OF_READERS);
+        let partitions = self.partitions.0;
+        Some(RouteConfig {
+            sink: self.sink,
+            partitions: u16::try_from(partitions).expect("at most 256"),
+            lease: lease.0,
+            max_in_flight: usize::try_from(self.max_in_flight.0).expect("at most 100000"),
+            max_in_flight_bytes: bytes.0,
+            retry: RetryPolicy { max_attempts: u32::try_from(max_attempts.0).expect("within u32"), backoff: backoff? },
+            remember: self.remember.check(unless_said, &at.key("remember"), problems),
+            limits: self.limits.check(partitions, largest.0, &at.key("limits"), problems),
+            dead: self.dead.check(partitions, &at.key("dead"), problems),
+        })
+    }
 }
 
-fn retry(raw: &RawRetry, at: &Path, problems: &mut Problems) -> Option<RetryPolicy> {
-    let most = Whole(u64::from(u32::MAX));
-    let max_attempts = problems.within(&at.key("max_attempts"), raw.max_attempts, Whole(1)..=most);
-    let &RawRetry { initial, factor, max, jitter, .. } = raw;
-    let backoff = backoff(&RawBackoff { initial, factor, max, jitter }, at, problems);
-    Some(RetryPolicy { max_attempts: u32::try_from(max_attempts?.0).expect("within u32"), backoff: backoff? })
+impl Limits {
+    /// `largest`: of a message, in bytes: a partition's share that is smaller would never take it.
+    fn check(&self, partitions: u64, largest: u64, at: &Path, problems: &mut Problems) -> RouteLimits {
+        let least: Size = Size(largest.saturating_mul(partitions));
+        if let Some(bytes) = self.bytes.filter(|bytes| *bytes < least) {
+            let text = format!(
+                "`{bytes}` is too small for one message in each partition: server.max_payload and 128KiB, {least}"
+            );
+            problems.add(&at.key("bytes"), text);
+        }
+        RouteLimits {
+            messages: shared(self.messages, partitions, &at.key("messages"), problems),
+            bytes: self.bytes.map(|bytes| bytes.0),
+            delay: self.delay.map(|delay| delay.0),
+        }
+    }
 }
 
-pub fn backoff(raw: &RawBackoff, at: &Path, problems: &mut Problems) -> Option<Backoff> {
-    let initial = problems.require(&at.key("initial"), raw.initial);
-    let factor = problems.require(&at.key("factor"), raw.factor);
-    let max = problems.require(&at.key("max"), raw.max);
-    let jitter = problems.require(&at.key("jitter"), raw.jitter);
-    let backoff = Backoff::new(initial?.0, factor?.0, max?.0, jitter?.0);
-    backoff.map_err(|(key, text)| problems.add(&at.key(key), text)).ok()
+impl Dead {
+    fn check(&self, partitions: u64, at: &Path, problems: &mut Problems) -> DeadLimits {
+        let max_count = shared(self.max_count, partitions, &at.key("max_count"), problems);
+        DeadLimits { max_age: self.max_age.map(|age| age.0), max_count }
+    }
+}
+
+/// A number that each partition has a share of.
+fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Problems) -> Option<u64> {
+    if let Some(number) = number.filter(|number| number.0 < partitions) {
+        problems.add(at, format!("`{number}` is not within {partitions} .. {MOST}"));
+    }
+    number.map(|number| number.0)
+}
+
+impl RememberIds {
+    /// `unless_said`: how long without a `for`.
+    fn check(
+        &self,
+        unless_said: Option<Period<0, LONGEST_MEMORY>>,
+        at: &Path,
+        problems: &mut Problems,
+    ) -> Option<Remember> {
+        let Some(period) = self.r#for.or(unless_said) else {
+            // A default for all routes asks for nothing yet.
+            let (max, default) = (at.key("max"), Path::of(MAX_DEFAULT));
+            let [written, default] = [&max, &default].map(|path| problems.origins.get(path).cloned());
+            if written.is_some() && written != default && !problems.is_refused(&at.key("for")) {
+                problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
+            }
+            return None;
+        };
+        Some(Remember { period: period.0, max: u32::try_from(self.max.0).expect("at most 10000000") })
+    }
 }

@@ -6,7 +6,10 @@ use figment::value::{Dict, Value};
 use granit_parser::{Event, Marker, Parser};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-use super::problem::{Origin, Origins, Path, Problems};
+use super::{
+    problem::{Origin, Origins, Path, Problems},
+    remedy::remedy,
+};
 
 /// Begins the name of every environment variable that is a setting. Two underscores, because Kubernetes
 /// injects `PUNCTUAL_PORT` and the like for a service called `punctual`.
@@ -45,7 +48,10 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     };
     let values = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
         Ok(Value::Dict(_, values)) => values,
-        Ok(Value::Empty(..)) => Dict::new(),
+        Ok(Value::Empty(..)) => {
+            problems.warn_at(here(0, 0), &root, "is empty");
+            Dict::new()
+        }
         Ok(_) => {
             problems.add_at(here(1, 1), &root, "must hold a mapping with keys such as `redis` and `routes`");
             return None;
@@ -53,18 +59,21 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
         Err(error) => {
             let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
             let place = here(usize::try_from(line).unwrap_or(0), usize::try_from(column).unwrap_or(0));
-            let text = error.to_string();
+            let error = error.to_string();
             // The place is told already.
-            let text = text.split_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-            problems.add_at(place, &root, format!("is not YAML: {text}"));
+            let error = error.split_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+            let remedy = remedy(&text, usize::try_from(line).unwrap_or(0), error)
+                .map_or(String::new(), |text| format!("; {text}"));
+            problems.add_at(place, &root, format!("is not YAML: {error}{remedy}"));
             return None;
         }
     };
     let values = without_empty(values);
     let places = Places::of(&text);
     let origin = |mark: Marker| Origin::File { file: path.to_owned(), line: mark.line(), column: mark.col() + 1 };
-    for (path, mark) in places.duplicates {
-        problems.add_at(Some(origin(mark)), &path, "is a duplicate key");
+    for (path, mark, first) in places.duplicates {
+        let text = format!("is a duplicate key: it is at line {}, column {} too", first.line(), first.col() + 1);
+        problems.add_at(Some(origin(mark)), &path, text);
     }
     Some(Layer { values, origins: places.found.into_iter().map(|(path, mark)| (path, origin(mark))).collect() })
 }
@@ -114,7 +123,7 @@ fn insert(values: &mut Dict, path: &[String], text: &str) {
 }
 
 /// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.
-const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
+pub const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
 
 /// Removes keys without a value. The names of sinks and routes stay, and `NEVER_EMPTY`: there it is a mistake.
 pub fn without_empty(mut values: Dict) -> Dict {
@@ -136,7 +145,8 @@ fn drop_empty(values: &mut Dict, root: bool, names: bool) {
 #[derive(Debug, Default)]
 struct Places {
     found: BTreeMap<Path, Marker>,
-    duplicates: Vec<(Path, Marker)>,
+    /// The later place and the one before it.
+    duplicates: Vec<(Path, Marker, Marker)>,
 }
 
 impl Places {
@@ -177,8 +187,10 @@ impl Places {
                             at.clone()
                         }
                     };
-                    if self.found.insert(path.clone(), mark).is_some() {
-                        self.duplicates.push((path.clone(), mark));
+                    if let Some(first) = self.found.insert(path.clone(), mark) {
+                        // The last one wins: what the first one holds is no duplicate of what this one does.
+                        self.found.retain(|other, _| *other == path || !other.0.starts_with(&path.0));
+                        self.duplicates.push((path.clone(), mark, first));
                     }
                     let Some((event, _)) = events.next() else { return };
                     self.node(&event, &path, events);

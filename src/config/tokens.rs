@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    AuthConfig, Right, TokenConfig,
-    entries::Names,
+    auth::{Auth, Token},
+    check::Names,
     problem::{Path, Problems},
-    raw_auth::{RawAuth, RawToken},
     read::unknown,
-    value::Whole,
 };
 use crate::secret::Secret;
 
@@ -19,6 +19,33 @@ const DIGEST_PREFIX: &str = "sha256:";
 
 /// Fewest characters of a token where others than this host may try: 16 of base64 are 96 bits.
 const MIN_CHARACTERS: usize = 16;
+
+/// The tokens of the configuration.
+#[derive(Clone, Debug)]
+pub struct AuthConfig {
+    pub tokens: Vec<TokenConfig>,
+    /// Whether /metrics answers without a token.
+    pub open_metrics: bool,
+}
+
+/// A token and what it may do.
+#[derive(Clone, Debug)]
+pub struct TokenConfig {
+    pub digest: TokenDigest,
+    pub rights: Vec<Right>,
+    /// Route names, or `*` for all.
+    pub routes: Vec<String>,
+    /// At least 1; `None`: any number.
+    pub messages_per_second: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Right {
+    Schedule,
+    Read,
+    Admin,
+}
 
 /// The SHA-256 digest of a token: all that is kept of it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +78,7 @@ impl fmt::Debug for TokenDigest {
 }
 
 /// `None`: no tokens. A token with mistakes is reported and left out. `open`: others than this host can connect.
-pub fn auth(raw: RawAuth, open: bool, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
+pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
     let at = Path::of("server.auth.tokens");
     let raw = raw.0?;
     if raw.tokens.is_empty() {
@@ -69,14 +96,14 @@ pub fn auth(raw: RawAuth, open: bool, names: &Names, problems: &mut Problems) ->
         }
         tokens.push(token);
     }
-    Some(AuthConfig { tokens, open_metrics: raw.open_metrics.is_some_and(|open| open.0) })
+    Some(AuthConfig { tokens, open_metrics: raw.open_metrics.0 })
 }
 
-fn token(raw: RawToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
+fn token(raw: Token, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
     let all_routes = vec!["*".to_owned()];
     let (token, rights, routes, messages_per_second) = match raw {
-        RawToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
-        RawToken::Entry(entry) => {
+        Token::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
+        Token::Entry(entry) => {
             let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
             if rights.is_empty() {
                 problems.require::<()>(&at.key("rights"), None);
@@ -87,7 +114,6 @@ fn token(raw: RawToken, at: &Path, open: bool, names: &Names, problems: &mut Pro
             };
             let rate_at = at.key("limits").key("messages_per_second");
             let rate = entry.limits.messages_per_second;
-            let rate = rate.and_then(|rate| problems.within(&rate_at, Some(rate), Whole(1)..=Whole(1_000_000)));
             if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
                 problems.add(&rate_at, "needs the right `schedule`: without it the token sends no messages");
             }

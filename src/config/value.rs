@@ -10,17 +10,17 @@ use serde::{
 
 use crate::secret::Secret;
 
-/// A duration: humantime text.
+/// A duration, as humantime text, from `MIN` to `MAX` milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Period(pub Duration);
+pub struct Period<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub Duration);
 
-/// A number of bytes: a whole number, or text with a unit.
+/// A number of bytes, from `MIN` to `MAX`: a whole number, or text with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Size(pub u64);
+pub struct Size<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub u64);
 
-/// A whole number.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Whole(pub u64);
+pub struct Whole<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub u64);
 
 /// Any finite number.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -48,6 +48,15 @@ impl<T> List<T> {
     pub fn items(self) -> impl Iterator<Item = (usize, T)> {
         self.0.into_iter().enumerate().filter_map(|(place, item)| Some((place, item?)))
     }
+
+    /// The items with their places in the list.
+    pub fn places(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.0.iter().enumerate().filter_map(|(place, item)| Some((place, item.as_ref()?)))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
 }
 
 /// Units of sizes, in bytes.
@@ -61,25 +70,37 @@ const UNITS: [(&str, u64); 7] = [
     ("B", 1),
 ];
 
-impl Period {
+/// `value`, when it is from `min` to `max`.
+fn within<T: PartialOrd + fmt::Display>(value: T, min: &T, max: &T) -> Result<T, String> {
+    if value < *min || value > *max {
+        return Err(format!("`{value}` is not within {min} .. {max}"));
+    }
+    Ok(value)
+}
+
+impl<const MIN: u64, const MAX: u64> Period<MIN, MAX> {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = |why: &dyn fmt::Display| format!("`{text}` is not a duration such as `30s`: {why}");
-        humantime::parse_duration(text).map(Self).map_err(|error| wrong(&error))
+        let period = humantime::parse_duration(text).map(Self).map_err(|error| wrong(&error))?;
+        let [min, max] = [MIN, MAX].map(|millis| Self(Duration::from_millis(millis)));
+        within(period, &min, &max)
     }
 }
 
-impl Size {
+impl<const MIN: u64, const MAX: u64> Size<MIN, MAX> {
     fn parse(text: &str) -> Result<Self, String> {
         let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
         let (number, bytes) = unit.unwrap_or((text, 1));
         let size = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(bytes));
-        size.map(Self).ok_or_else(|| format!("`{text}` is not a size such as `65536`, `64KiB` or `1MiB`"))
+        let size = size.ok_or_else(|| format!("`{text}` is not a size such as `65536`, `64KiB` or `1MiB`"))?;
+        within(Self(size), &Self(MIN), &Self(MAX))
     }
 }
 
-impl Whole {
+impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
     fn parse(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|_| format!("`{text}` is not a whole number"))
+        let number = text.parse().map_err(|_| format!("`{text}` is not a whole number"))?;
+        within(Self(number), &Self(MIN), &Self(MAX))
     }
 }
 
@@ -103,13 +124,13 @@ impl Property {
     }
 }
 
-impl fmt::Display for Period {
+impl<const MIN: u64, const MAX: u64> fmt::Display for Period<MIN, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         humantime::format_duration(self.0).fmt(f)
     }
 }
 
-impl fmt::Display for Size {
+impl<const MIN: u64, const MAX: u64> fmt::Display for Size<MIN, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS[..3].iter().rev().find(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
         match unit {
@@ -119,7 +140,7 @@ impl fmt::Display for Size {
     }
 }
 
-impl fmt::Display for Whole {
+impl<const MIN: u64, const MAX: u64> fmt::Display for Whole<MIN, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -161,14 +182,14 @@ impl<T> Visitor<'_> for Parsed<T> {
 
 /// `Deserialize` and `JsonSchema` of a type with a `parse`.
 macro_rules! parsed {
-    ($type:ident, $expected:literal, $schema:tt) => {
-        impl<'de> Deserialize<'de> for $type {
+    ($type:ident $(<$($bound:ident),*>)?, $expected:literal, $schema:tt) => {
+        impl<'de $($(, const $bound: u64)*)?> Deserialize<'de> for $type $(<$($bound),*>)? {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Parsed { parse: $type::parse, expected: $expected })
+                deserializer.deserialize_any(Parsed { parse: Self::parse, expected: $expected })
             }
         }
 
-        impl JsonSchema for $type {
+        impl $(<$(const $bound: u64),*>)? JsonSchema for $type $(<$($bound),*>)? {
             fn inline_schema() -> bool {
                 true
             }
@@ -185,9 +206,10 @@ macro_rules! parsed {
 }
 
 // Text in place of a number is for `${VAR}`.
-parsed!(Period, "a duration such as `30s`", { "type": "string", "examples": ["500ms", "30s", "10m"] });
-parsed!(Size, "a size such as `1MiB`", { "type": ["integer", "string"], "minimum": 0, "examples": ["64KiB", "1MiB"] });
-parsed!(Whole, "a whole number", { "type": ["integer", "string"], "minimum": 0 });
+parsed!(Period<MIN, MAX>, "a duration such as `30s`", { "type": "string", "examples": ["500ms", "30s", "10m"] });
+parsed!(Size<MIN, MAX>, "a size such as `1MiB`",
+    { "type": ["integer", "string"], "minimum": MIN, "maximum": MAX, "examples": ["64KiB", "1MiB"] });
+parsed!(Whole<MIN, MAX>, "a whole number", { "type": ["integer", "string"], "minimum": MIN, "maximum": MAX });
 parsed!(Real, "a number", { "type": ["number", "string"] });
 parsed!(Flag, "true or false", { "type": ["boolean", "string"] });
 
@@ -204,6 +226,12 @@ impl JsonSchema for Secret {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "writeOnly": true })
+    }
+}
+
+impl<T> FromIterator<T> for List<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        Self(items.into_iter().map(Some).collect())
     }
 }
 
@@ -278,12 +306,12 @@ mod tests {
             ("3kB", 3000),
             ("5B", 5),
         ] {
-            assert_eq!(Size::parse(text), Ok(Size(size)));
+            assert_eq!(Size::<0, { u64::MAX }>::parse(text), Ok(Size(size)));
         }
         for bad in ["", "1.5MiB", "-1", "1mib", "MiB", "99999999999GiB", "1e3"] {
-            assert!(Size::parse(bad).is_err(), "{bad}");
+            assert!(Size::<0, { u64::MAX }>::parse(bad).is_err(), "{bad}");
         }
-        assert_eq!([Size(3 << 20), Size(1025), Size(0)].map(|size| size.to_string()), ["3MiB", "1025", "0"]);
+        assert_eq!([3 << 20, 1025, 0].map(|size| Size::<0, { u64::MAX }>(size).to_string()), ["3MiB", "1025", "0"]);
     }
 
     #[test]

@@ -1,8 +1,42 @@
-//! One folder for each external system, with its sink, its source and their shared code.
+//! One folder for each external system: its settings, its sink, its source and what they share.
 
 pub mod headers;
+
+use crate::config::Registry;
+
+#[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+#[cfg(feature = "redis")]
 pub mod redis_list;
+#[cfg(feature = "redis")]
 pub mod redis_sets;
+
+/// Registers types of sinks and sources, or that they are absent, by the Cargo feature of each.
+macro_rules! types {
+    ($registry:ident: $($section:ident $add:ident $name:literal $feature:literal $settings:path;)*) => {$(
+        #[cfg(feature = $feature)]
+        $registry.$add::<$settings>($name);
+        #[cfg(not(feature = $feature))]
+        $registry.$section.absent($name, $feature);
+    )*};
+}
+
+/// All types of sinks and sources of this build.
+pub fn registry() -> Registry {
+    let mut registry = Registry::default();
+    types! { registry:
+        sinks sink "http" "http" http::HttpSettings;
+        sinks sink "kafka" "kafka" kafka::KafkaSinkSettings;
+        sinks sink "redis_list" "redis" redis_list::RedisListSettings;
+        sinks sink "rabbitmq" "rabbitmq" rabbitmq::RabbitMqSinkSettings;
+        sources source "delayqueue" "redis" redis_sets::DelayQueueSettings;
+        sources source "kafka" "kafka" kafka::KafkaSourceSettings;
+        sources source "rabbitmq" "rabbitmq" rabbitmq::RabbitMqSourceSettings;
+        sources source "sorted_set" "redis" redis_sets::SortedSetSettings;
+    }
+    registry
+}

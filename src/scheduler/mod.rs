@@ -43,9 +43,11 @@ use tokio::{
 
 pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
-    route::{Element, Policy, Render, RouteSetup, Target},
+    route::{Policy, RouteSetup, Target},
 };
 use self::{budget::Budget, claimer::Claimer, route::ActiveRoute, settler::Settler};
+#[cfg(test)]
+use crate::sink::Element;
 use crate::{metrics::RouteMetrics, store::Store};
 
 /// All routes of one instance.

@@ -5,14 +5,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::{breaker::Breaker, budget::Budget};
 use crate::{
     metrics::RouteMetrics,
     retry::RetryPolicy,
-    sink::{Delivery, Sink},
+    sink::{Render, Sink},
     store::{Partition, Store, WakeSignal},
 };
 
@@ -50,16 +49,6 @@ pub enum Target {
         one_list: bool,
         breaker: Arc<Breaker>,
     },
-}
-
-/// An error is about the message: it is rejected.
-pub type Render = Arc<dyn Fn(&Delivery) -> Result<Element, String> + Send + Sync>;
-
-/// What one message becomes in a list on the queue's own Redis.
-#[derive(Clone, Debug)]
-pub struct Element {
-    pub list: Arc<str>,
-    pub value: Bytes,
 }
 
 impl Target {

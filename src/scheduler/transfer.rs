@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
-    route::{ActiveRoute, Element},
+    route::ActiveRoute,
     settler::{Settler, took_effect},
     store_backoff::{StoreBackoff, is_outage},
 };
 use crate::{
-    sink::Outcome,
+    sink::{Element, Outcome},
     store::{Partition, Settled, Transfer, Transferred},
     time::ServerClock,
 };

@@ -5,9 +5,13 @@
 
 pub mod envelope;
 mod outcome;
+mod settings;
 pub mod template;
 
-pub use self::outcome::{FAILURE_KINDS, Outcome};
+pub use self::{
+    outcome::{FAILURE_KINDS, Outcome},
+    settings::{Element, OpenSink, Render, SinkSettings},
+};
 
 use std::{sync::Arc, time::Duration};
 

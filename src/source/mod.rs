@@ -4,6 +4,7 @@
 
 mod entry;
 mod intake;
+mod settings;
 mod status;
 
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::store::WakeSignal;
 pub use self::{
     entry::SourceEntry,
     intake::{Intake, Stopped},
+    settings::{IdGenerator, QueueRedis, SourceSettings, SourceSetup},
     status::{SourceHealth, SourceState, SourceStatus},
 };
 

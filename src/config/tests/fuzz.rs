@@ -68,7 +68,7 @@ fn run(input: &[u8]) -> String {
     // `${SECRET}` may stand where it is no secret, and is shown there.
     let env = [("SECRET", "shown"), ("PUNCTUAL__REDIS__PASSWORD", SECRET)];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let loaded = load(&Sources { files: vec![file.path().to_owned()], env, redis_url: None });
+    let loaded = load(&Sources { files: vec![file.path().to_owned()], env, redis_url: None }, &connector::registry());
     drop(file);
     match loaded {
         Ok(config) => {

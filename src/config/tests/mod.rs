@@ -2,12 +2,28 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use std::any::Any;
+
 use tempfile::TempDir;
 
 use super::*;
+use crate::{
+    connector::{
+        self,
+        http::HttpSettings,
+        kafka::{KafkaSinkSettings, KafkaSourceSettings, Start},
+        rabbitmq::{IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
+        redis_list::RedisListSettings,
+        redis_sets::{DelayQueueSettings, ScoreUnit, SortedSetSettings},
+    },
+    message::Remember,
+    secret::SecretUrl,
+    sink::envelope::ListFormat,
+};
 
 mod fuzz;
 mod mistakes;
+mod remedies;
 mod secrets;
 
 /// Files in a directory of their own, and an environment.
@@ -30,7 +46,7 @@ impl Setup {
     }
 
     pub fn load(&self) -> Result<Config, ConfigErrors> {
-        load(&self.sources)
+        load(&self.sources, &connector::registry())
     }
 
     /// The reports, with the directory taken out of file names.
@@ -41,21 +57,31 @@ impl Setup {
     }
 }
 
+impl Config {
+    fn sink<T: 'static>(&self, name: &str) -> &T {
+        (&*self.sinks[name] as &dyn Any).downcast_ref().expect("a sink of this type")
+    }
+
+    fn source<T: 'static>(&self, name: &str) -> &T {
+        (&*self.sources[name] as &dyn Any).downcast_ref().expect("a source of this type")
+    }
+}
+
 #[test]
 fn without_files_the_defaults_hold_and_redis_is_embedded() {
-    let config = load(&Sources::default()).unwrap();
+    let config = load(&Sources::default(), &connector::registry()).unwrap();
     assert_eq!(config.redis.url, RedisUrl::Embedded);
     assert_eq!(config.redis.username, None);
     assert!(config.redis.password.is_none());
     assert_eq!(config.redis.key_prefix, "punctual");
     assert_eq!(config.redis.data_dir, PathBuf::from("./punctual-data"));
-    assert_eq!(config.redis.timeout, Duration::from_secs(5));
-    assert!(!config.redis.allow_eviction);
+    assert_eq!(config.redis.timeout.0, Duration::from_secs(5));
+    assert!(!config.redis.allow_eviction.0);
     assert_eq!(config.server.listen, "127.0.0.1:8080".parse().unwrap());
     assert!(config.server.auth.is_none());
     assert_eq!(config.server.max_payload, 1 << 20);
     assert_eq!(config.server.request_timeout, Duration::from_secs(5));
-    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, tracing::Level::INFO));
+    assert_eq!((config.log.format, config.log.level), (LogFormat::Text, LogLevel::Info));
     assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
     assert_eq!(config.max_sleep, Duration::from_secs(30));
     assert!(config.sinks.is_empty() && config.routes.is_empty() && config.sources.is_empty());
@@ -94,35 +120,41 @@ routes:
     assert_eq!(auth.tokens[0].rights, [Right::Schedule, Right::Read, Right::Admin]);
     assert_eq!((auth.tokens[0].digest, auth.tokens[0].routes[0].as_str()), (TokenDigest::of("plain"), "*"));
     assert_eq!((auth.tokens[1].rights[0], auth.tokens[1].routes[0].as_str()), (Right::Read, "a"));
-    let SinkConfig::Http(web) = &config.sinks["web"] else { panic!("web is an HTTP sink") };
-    assert_eq!(web.timeout, Duration::from_secs(10));
-    assert_eq!((web.signing_secrets.len(), web.headers["X-A"].to_str().unwrap()), (1, "1"));
-    let SinkConfig::RedisList(jobs) = &config.sinks["jobs"] else { panic!("jobs is a list") };
-    assert_eq!((jobs.format, jobs.timeout), (ListFormat::Envelope, Duration::from_secs(2)));
-    assert_eq!(jobs.server.as_ref().unwrap().url.expose(), "redis://10.0.0.1");
-    let SinkConfig::Kafka(orders) = &config.sinks["orders"] else { panic!("orders is a topic") };
-    assert_eq!((orders.topic.as_constant(), orders.timeout), (Some("orders.due"), Duration::from_secs(10)));
-    assert_eq!(orders.server.brokers, ["a:1", "[::1]:2"]);
-    let options = ["compression.type", "linger.ms"].map(|name| orders.server.options[name].expose());
+    let web: &HttpSettings = config.sink("web");
+    assert_eq!(web.timeout.0, Duration::from_secs(10));
+    assert_eq!((web.signing_secrets.iter().count(), web.headers["X-A"].expose()), (1, "1"));
+    let jobs: &RedisListSettings = config.sink("jobs");
+    assert_eq!((jobs.format, jobs.timeout.0), (ListFormat::Envelope, Duration::from_secs(2)));
+    assert_eq!(jobs.server().unwrap().url.expose(), "redis://10.0.0.1");
+    let orders: &KafkaSinkSettings = config.sink("orders");
+    assert_eq!((orders.topic.as_constant(), orders.timeout.0), (Some("orders.due"), Duration::from_secs(10)));
+    assert_eq!(orders.cluster().addresses(), "a:1,[::1]:2");
+    let options = ["compression.type", "linger.ms"].map(|name| orders.options[name].0.expose());
     assert_eq!(options, ["zstd", "5"]);
-    let SinkConfig::RabbitMq(mq) = &config.sinks["mq"] else { panic!("mq is an exchange") };
-    assert_eq!((mq.address.constant_exchange(), mq.timeout), (Some(""), 10 * SECOND));
-    assert!(mq.address.shape().is_none());
-    assert_eq!((&mq.server.username, mq.server.password.as_ref().unwrap().expose()), (&None, "s"));
-    let SourceConfig::SortedSet(set) = &config.sources["set"] else { panic!("set is a sorted set") };
+    let mq: &RabbitMqSinkSettings = config.sink("mq");
+    assert_eq!((mq.exchange.as_constant(), mq.timeout.0), (Some(""), 10 * SECOND));
+    assert!(mq.address().unwrap().shape().is_none());
+    assert_eq!((&mq.username, mq.password.as_ref().unwrap().expose()), (&None, "s"));
+    let set: &SortedSetSettings = config.source("set");
     assert_eq!(
         (set.key.as_str(), set.unit, set.hash_prefix.as_deref()),
         ("delayed", ScoreUnit::Milliseconds, Some("task"))
     );
-    assert_eq!((&*set.route, set.poll), ("a", SECOND));
-    let SourceConfig::DelayQueue(go) = &config.sources["go"] else { panic!("go is a delayqueue") };
-    assert_eq!((go.name.as_str(), go.prefix.as_str(), go.hash_tag, go.poll), ("order-close", "dp", true, SECOND / 10));
-    let SourceConfig::RabbitMq(rabbit) = &config.sources["rabbit"] else { panic!("rabbit is a queue") };
-    assert_eq!((rabbit.queue.as_str(), rabbit.prefetch, rabbit.id_from), ("in", 1000, IdFrom::MessageId));
-    assert_eq!(rabbit.backoff, Some(crate::retry::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap()));
-    let SourceConfig::Kafka(records) = &config.sources["records"] else { panic!("records is a topic") };
-    assert_eq!((&records.topics[..], records.group_id.as_str()), (&["t".to_owned(), "u".to_owned()][..], "g"));
-    assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(3600 * SECOND)));
+    assert_eq!((&*set.route, set.poll.0), ("a", SECOND));
+    let go: &DelayQueueSettings = config.source("go");
+    assert_eq!(
+        (go.name.as_str(), go.prefix.as_str(), go.hash_tag.0, go.poll.0),
+        ("order-close", "dp", true, SECOND / 10)
+    );
+    let rabbit: &RabbitMqSourceSettings = config.source("rabbit");
+    assert_eq!((rabbit.queue.as_str(), rabbit.prefetch.0, rabbit.id_from), ("in", 1000, IdFrom::MessageId));
+    assert_eq!(rabbit.delay(), Some(crate::retry::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap()));
+    let records: &KafkaSourceSettings = config.source("records");
+    assert_eq!(
+        (records.topics.iter().cloned().collect::<Vec<_>>().join(","), records.group_id.as_str()),
+        ("t,u".to_owned(), "g")
+    );
+    assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(Period(3600 * SECOND))));
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
     assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
     let memory = |seconds, max| Some(Remember { period: Duration::from_secs(seconds), max });
@@ -211,9 +243,9 @@ fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     );
     let config = setup.load().unwrap();
     assert_eq!((config.max_sleep, config.shutdown_timeout), (SECOND, 2 * SECOND));
-    assert_eq!((config.log.level, config.log.format), (tracing::Level::DEBUG, LogFormat::Json));
+    assert_eq!((config.log.level, config.log.format), (LogLevel::Debug, LogFormat::Json));
     assert_eq!(config.redis.url, RedisUrl::Url("redis://one".into()));
-    assert_eq!(config.redis.timeout, 7 * SECOND);
+    assert_eq!(config.redis.timeout.0, 7 * SECOND);
     assert_eq!(config.server.auth.unwrap().tokens.len(), 1);
 
     setup.sources.env.insert("PUNCTUAL__REDIS__URL".into(), "redis://two".into());
@@ -270,16 +302,16 @@ routes: { r: { sink: s, retry: { jitter: '0.5' } } }
     ];
     let yaml = yaml.replace("'http://${HOST}/'", "'http://h/${HOST}'");
     let config = Setup::new(&[&yaml], &env).load().unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!(config.redis.password.unwrap().expose(), "0123");
+    assert_eq!(config.redis.password.as_ref().unwrap().expose(), "0123");
     assert_eq!(config.redis.username.as_deref(), Some("8080"));
-    assert!(config.redis.allow_eviction);
+    assert!(config.redis.allow_eviction.0);
     assert_eq!(config.server.max_payload, 1000);
-    assert_eq!(config.server.auth.unwrap().tokens.len(), 2);
+    assert_eq!(config.server.auth.as_ref().unwrap().tokens.len(), 2);
     assert_eq!((config.routes["r"].partitions, config.routes["r"].retry.max_attempts), (8, 123));
-    let SinkConfig::Http(sink) = &config.sinks["s"] else { panic!("an HTTP sink") };
+    let sink: &HttpSettings = config.sink("s");
     assert_eq!(sink.url.expose(), "http://h/a: [b");
-    assert_eq!(sink.headers["X"], "${HOST}");
-    assert_eq!(sink.headers["authorization"], "Basic ${NOT_A_VARIABLE}");
+    assert_eq!(sink.header_map().unwrap()["X"], "${HOST}");
+    assert_eq!(sink.header_map().unwrap()["authorization"], "Basic ${NOT_A_VARIABLE}");
 }
 
 #[test]
@@ -291,7 +323,7 @@ fn json_is_a_configuration_too() {
 
 #[test]
 fn the_schema_describes_the_defaults_and_refuses_what_is_wrong() {
-    let schema = schema();
+    let schema = schema(&connector::registry());
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
     let validator = jsonschema::validator_for(&schema).unwrap();
     let json = |yaml: &str| {

@@ -57,7 +57,7 @@ server: { auth: { tokens: [hunter2] } }
 sinks:
   a: { type: http, url: 'https://u:hunter2@host/?k=hunter2', signing_secrets: [whsec_hunter2hunter2hunter2hunter2hunt], headers: { X: hunter2 } }
   b: { type: redis_list, key: k, url: 'redis://:hunter2@host', password: hunter2 }
-  c: { type: kafka, topic: t, brokers: 'b:1', username: u, password: hunter2, options: { ssl.key.password: hunter2, security.protocol: sasl_ssl } }
+  c: { type: kafka, topic: t, brokers: 'b:1', sasl: { username: u, password: hunter2 }, options: { ssl.key.password: hunter2, security.protocol: sasl_ssl } }
   d: { type: rabbitmq, exchange: e, url: 'amqp://u:hunter2@host', password: hunter2 }
 "],
         &[],

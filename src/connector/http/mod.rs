@@ -8,6 +8,7 @@ mod fuzz;
 mod outcome;
 mod reply;
 mod request;
+mod settings;
 mod webhook;
 
 use std::time::{Duration, SystemTime};
@@ -23,8 +24,9 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use self::request::RequestFactory;
+pub use self::settings::{HttpSettings, SigningSecret};
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{config::HttpSinkConfig, sink::Outcome, tls};
+use crate::{sink::Outcome, tls};
 
 /// Most idle connections: enough for a burst, few enough for any server.
 const MAX_IDLE_CONNECTIONS: usize = 256;
@@ -58,23 +60,23 @@ pub struct HttpSink {
 impl HttpSink {
     /// # Errors
     /// Which setting cannot be used; nothing is connected yet.
-    pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
+    pub fn new(config: &HttpSettings) -> Result<Self, String> {
         Self::with_clock(config, system_clock)
     }
 
     /// # Errors
     /// Which setting cannot be used; nothing is connected yet.
-    pub fn with_clock(config: &HttpSinkConfig, clock: WallClock) -> Result<Self, String> {
+    pub fn with_clock(config: &HttpSettings, clock: WallClock) -> Result<Self, String> {
         let requests = RequestFactory::new(config)?;
         let url = requests.base();
         let encrypted = (url.scheme() == "https").then(|| tls_config(config)).transpose()?;
         Ok(Self {
-            client: client(config.timeout, encrypted.clone())?,
+            client: client(config.timeout.0, encrypted.clone())?,
             tls: encrypted.map(|config| TlsConnector::from(std::sync::Arc::new(config))),
             // An IPv6 address stands in brackets in a URL only.
             host: url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
             port: url.port_or_known_default().unwrap_or_default(),
-            timeout: config.timeout,
+            timeout: config.timeout.0,
             requests,
             clock,
         })
@@ -164,9 +166,8 @@ impl Sink for HttpSink {
     }
 }
 
-fn tls_config(config: &HttpSinkConfig) -> Result<ClientConfig, String> {
-    let (ca, cert, key) = (config.ca_file.as_deref(), config.cert_file.as_deref(), config.key_file.as_deref());
-    let mut tls = tls::client_config(ca, cert, key)?;
+fn tls_config(config: &HttpSettings) -> Result<ClientConfig, String> {
+    let mut tls = tls::client_config(&config.tls)?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(tls)
 }

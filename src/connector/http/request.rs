@@ -15,9 +15,9 @@ use http::{
 use percent_encoding::percent_decode_str;
 use reqwest::{Request, Url};
 
+use super::HttpSettings;
 use super::webhook::Signer;
 use crate::{
-    config::HttpSinkConfig,
     connector::headers,
     message::{check_header_name, folded_header},
     sink::{
@@ -49,21 +49,22 @@ pub struct RequestFactory {
 impl RequestFactory {
     /// # Errors
     /// The setting that is invalid. The text shows neither secrets nor header values.
-    pub fn new(config: &HttpSinkConfig) -> Result<Self, String> {
+    pub fn new(config: &HttpSettings) -> Result<Self, String> {
         let url = UrlTemplate::parse(config.url.expose()).map_err(|error| format!("url: {error}"))?;
         if !matches!(url.base().scheme(), "http" | "https") || url.base().host_str().is_none_or(str::is_empty) {
             return Err("url: not an http:// or https:// address".into());
         }
-        let url = if config.allow_slashes { url.with_slashes() } else { url };
+        let url = if config.allow_slashes.0 { url.with_slashes() } else { url };
         let mut headers = HeaderMap::new();
         if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
         }
-        for (name, value) in &config.headers {
-            headers.insert(name, value.clone());
+        // Those of the configuration win over the user and password of the URL.
+        for (name, value) in config.header_map()?.drain() {
+            headers.extend(name.map(|name| (name, value)));
         }
         let names = headers.keys().map(|name| folded_header(name.as_str())).collect();
-        let signer = Signer::new(&config.signing_secrets);
+        let signer = Signer::new(config.signing_secrets.iter());
         Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer })
     }
 
@@ -171,22 +172,24 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::SigningSecret,
+        config::{Flag, Period},
+        connector::http::SigningSecret,
         message::{MessageId, Metadata, Properties},
         time::UnixMillis,
+        tls::TlsFiles,
     };
 
-    fn config(headers: &[(&str, &str)]) -> HttpSinkConfig {
-        HttpSinkConfig {
+    fn config(headers: &[(&str, &str)]) -> HttpSettings {
+        HttpSettings {
             url: "http://example.org/due?a=b".into(),
             allow: Allow::default(),
-            allow_slashes: false,
-            timeout: Duration::from_secs(1),
-            signing_secrets: vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()],
-            headers: headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect(),
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
+            allow_slashes: Flag(false),
+            timeout: Period(Duration::from_secs(1)),
+            signing_secrets: [SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()]
+                .into_iter()
+                .collect(),
+            headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect(),
+            tls: TlsFiles::default(),
         }
     }
 
@@ -295,7 +298,7 @@ mod tests {
 
     #[test]
     fn user_and_password_of_the_url_become_a_header() {
-        let config = HttpSinkConfig { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
+        let config = HttpSettings { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
         let factory = RequestFactory::new(&config).unwrap();
         let request = factory.request(&delivery(&[], None), SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(request.url().as_str(), "http://example.org/x");
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn the_url_is_rendered_for_each_message_if_it_is_allowed() {
         let url = "http://u@example.org/{header:X-Tenant}".into();
-        let factory = RequestFactory::new(&HttpSinkConfig { url, allow: Allow::new(["/a*"]).unwrap(), ..config(&[]) });
+        let factory = RequestFactory::new(&HttpSettings { url, allow: Allow::new(["/a*"]).unwrap(), ..config(&[]) });
         let request = |tenant: &str| {
             factory.as_ref().unwrap().request(&delivery(&[("x-tenant", tenant)], None), SystemTime::UNIX_EPOCH)
         };
@@ -323,7 +326,7 @@ mod tests {
     fn the_domain_shows_the_path_of_a_template_and_neither_query_nor_user() {
         let domain = |url: &str| {
             let allow = Allow::new(["/**"]).unwrap();
-            let factory = RequestFactory::new(&HttpSinkConfig { url: url.into(), allow, ..config(&[]) }).unwrap();
+            let factory = RequestFactory::new(&HttpSettings { url: url.into(), allow, ..config(&[]) }).unwrap();
             let delivery = delivery(&[("x-tenant", "a b")], None);
             let request = factory.request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
             let domain = factory.domain(request.url());
@@ -339,7 +342,7 @@ mod tests {
     #[test]
     fn only_http_addresses_are_accepted() {
         for url in ["", "/due", "ftp://example.org", "http://", "mailto:a@b.c"] {
-            let config = HttpSinkConfig { url: url.into(), ..config(&[]) };
+            let config = HttpSettings { url: url.into(), ..config(&[]) };
             assert!(RequestFactory::new(&config).is_err(), "{url}");
         }
     }

@@ -11,10 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::signature::Ed25519KeyPair;
 use sha2::Sha256;
 
-use crate::{
-    config::SigningSecret,
-    message::{MessageId, digest},
-};
+use super::SigningSecret;
+use crate::message::{MessageId, digest};
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -58,8 +56,8 @@ impl SigningKey {
 }
 
 impl Signer {
-    pub fn new(secrets: &[SigningSecret]) -> Self {
-        Self { keys: secrets.iter().map(SigningKey::new).collect() }
+    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a SigningSecret>) -> Self {
+        Self { keys: secrets.into_iter().map(SigningKey::new).collect() }
     }
 
     /// Adds the three `webhook-` headers. `timestamp`: seconds since the epoch.

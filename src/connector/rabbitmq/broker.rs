@@ -12,9 +12,11 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     notes::FrameNotes,
+    remedy::with_remedy,
+    settings::Server,
     transport::{BrokerEndpoint, ConnectionAbort, LapinRuntime, Transport},
 };
-use crate::{config::RabbitMqServer, tls};
+use crate::tls;
 
 /// Seconds between heartbeats, unless the URL sets them. A lost peer is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
@@ -42,14 +44,14 @@ pub struct BrokerConnection {
 impl Broker {
     /// # Errors
     /// The setting that is invalid. The text holds no secret.
-    pub fn new(server: &RabbitMqServer) -> Result<Self, String> {
+    pub fn new(server: Server<'_>) -> Result<Self, String> {
         // The parse error itself would show the URL.
         let mut uri: AMQPUri =
             server.url.expose().parse().map_err(|_| format!("url: {} cannot be used", server.url))?;
-        if let Some(username) = &server.username {
-            uri.authority.userinfo.username.clone_from(username);
+        if let Some(username) = server.username {
+            username.clone_into(&mut uri.authority.userinfo.username);
         }
-        if let Some(password) = &server.password {
+        if let Some(password) = server.password {
             password.expose().clone_into(&mut uri.authority.userinfo.password);
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
@@ -57,10 +59,7 @@ impl Broker {
         let url = url::Url::parse(server.url.expose()).map_err(|error| format!("url: {error}"))?;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let encrypted = uri.scheme == AMQPScheme::AMQPS;
-        let tls = || {
-            let (ca, cert, key) = (server.ca_file.as_deref(), server.cert_file.as_deref(), server.key_file.as_deref());
-            tls::client_config(ca, cert, key).map(|config| TlsConnector::from(Arc::new(config)))
-        };
+        let tls = || tls::client_config(server.tls).map(|config| TlsConnector::from(Arc::new(config)));
         let tls = encrypted.then(tls).transpose()?;
         let endpoint = BrokerEndpoint { host, port: uri.authority.port, tls };
         Ok(Self { uri, endpoint })
@@ -107,7 +106,7 @@ impl Broker {
     where
         F: Future<Output = lapin::Result<()>>,
     {
-        let BrokerConnection { connection, abort, .. } = self.connect(limit).await?;
+        let BrokerConnection { connection, abort, .. } = self.connect(limit).await.map_err(with_remedy)?;
         let checking = async {
             // Kept to the end: a dropped channel closes itself, which `Connection::close` reports as an error.
             let channel = connection.create_channel().await?;
@@ -118,7 +117,7 @@ impl Broker {
         abort.abort();
         match checked {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {}", self.address(), text(&error))),
+            Ok(Err(error)) => Err(with_remedy(format!("{}: {}", self.address(), text(&error)))),
             Err(_) => Err(format!("{}: no answer within {limit:?}", self.address())),
         }
     }

@@ -8,7 +8,9 @@ mod frames;
 #[cfg(test)]
 mod fuzz;
 mod notes;
+mod remedy;
 mod rights;
+mod settings;
 pub mod sink;
 pub mod source;
 mod transport;
@@ -19,7 +21,9 @@ use tokio::sync::watch;
 pub use self::{
     broker::{Broker, BrokerConnection, ReconnectDelay, close, text},
     notes::FrameNotes,
+    remedy::with_remedy,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
+    settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings, Server},
     transport::ConnectionAbort,
     value::{from_typed, to_typed},
 };

@@ -5,6 +5,10 @@
 //! message, so the sink is unavailable and no message becomes a dead letter. If each message names its list, a wrong type
 //! at a list fails the messages of that list only.
 
+mod settings;
+
+pub use self::settings::RedisListSettings;
+
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration, vec};
 
 use async_trait::async_trait;
@@ -15,7 +19,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::sink::{Delivery, Report, Sink, envelope};
 use crate::{
-    config::RedisListConfig,
     sink::{
         Outcome,
         envelope::ListFormat,
@@ -54,15 +57,15 @@ impl RedisListSink {
     ///
     /// # Errors
     /// The setting that is invalid.
-    pub fn new(config: &RedisListConfig) -> Result<Self, String> {
-        let server = config.server.as_ref().ok_or("a list on the Redis of the queue needs no sink")?;
+    pub fn new(config: &RedisListSettings) -> Result<Self, String> {
+        let server = config.server().ok_or("a list on the Redis of the queue needs no sink")?;
         Ok(Self {
-            connection: Connection::new(client(server)?, config.timeout),
+            connection: Connection::new(client(&server)?, config.timeout.0),
             address: server.url.to_string(),
             key: config.key.clone(),
             allow: config.allow.clone(),
             format: config.format,
-            timeout: config.timeout,
+            timeout: config.timeout.0,
         })
     }
 

@@ -9,16 +9,16 @@ mod follow;
 mod naming;
 mod notification;
 mod persist;
+mod settings;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use redis::Client;
 use tokio::sync::watch;
 
-use crate::source::{Bells, Intake, Source};
+pub use self::settings::{DelayQueueSettings, MemberPayload, ScoreUnit, SortedSetSettings};
 use crate::{
-    config::{DelayQueueConfig, ScoreUnit, SortedSetConfig},
+    source::{Bells, Intake, QueueRedis, Source},
     store::redis::{DelayQueueKeys, ExternalPlace, connection::Connection},
 };
 
@@ -34,44 +34,28 @@ pub struct RedisSets {
 }
 
 impl RedisSets {
-    /// `client` and `connection`: of the queue's Redis. `client` gives the number of the database, `connection` runs the
-    /// commands. `max_sleep`: longest time between two polls with keyspace notifications.
-    pub fn sorted_set(
-        config: &SortedSetConfig,
-        client: &Client,
-        connection: Arc<Connection>,
-        max_sleep: Duration,
-    ) -> Self {
+    /// `max_sleep`: longest time between two polls with keyspace notifications.
+    pub fn sorted_set(config: &SortedSetSettings, redis: QueueRedis, max_sleep: Duration) -> Self {
         let unit = match config.unit {
             ScoreUnit::Seconds => 1000,
             ScoreUnit::Milliseconds => 1,
         };
         let key = config.key.clone();
-        let place = match config.hash_prefix.clone() {
-            None => ExternalPlace::Members { key, unit },
-            Some(prefix) => ExternalPlace::Hashes { key, unit, prefix },
+        let place = match (config.payload, config.hash_prefix.clone()) {
+            (MemberPayload::Hash, Some(prefix)) => ExternalPlace::Hashes { key, unit, prefix },
+            _ => ExternalPlace::Members { key, unit },
         };
-        Self::new(place, config.poll, client, connection, max_sleep)
+        Self::new(place, config.poll.0, redis, max_sleep)
     }
 
     /// Arguments as for `sorted_set`.
-    pub fn delay_queue(
-        config: &DelayQueueConfig,
-        client: &Client,
-        connection: Arc<Connection>,
-        max_sleep: Duration,
-    ) -> Self {
-        let keys = DelayQueueKeys::new(&config.prefix, &config.name, config.hash_tag);
-        Self::new(ExternalPlace::DelayQueue(keys), config.poll, client, connection, max_sleep)
+    pub fn delay_queue(config: &DelayQueueSettings, redis: QueueRedis, max_sleep: Duration) -> Self {
+        let keys = DelayQueueKeys::new(&config.prefix, &config.name, config.hash_tag.0);
+        Self::new(ExternalPlace::DelayQueue(keys), config.poll.0, redis, max_sleep)
     }
 
-    fn new(
-        place: ExternalPlace,
-        poll: Duration,
-        client: &Client,
-        connection: Arc<Connection>,
-        max_sleep: Duration,
-    ) -> Self {
+    fn new(place: ExternalPlace, poll: Duration, redis: QueueRedis, max_sleep: Duration) -> Self {
+        let QueueRedis { client, connection } = redis;
         let mut source = Self { place, poll, max_sleep, bells: Bells::default(), connection };
         source.bells.channels = source.channels(client.get_connection_info().redis_settings().db());
         source

@@ -1,7 +1,7 @@
 //! The names that a templated destination may have: glob patterns, one of which must match the whole name. `*` is any text without
 //! a `/`, `**` any text, `?` one character other than `/`; everything else, braces included, is itself.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// Most patterns of one sink: each message is compared with them one after the other.
 const MAX_PATTERNS: usize = 1000;
@@ -19,6 +19,10 @@ impl Allow {
     pub fn new(patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, String> {
         let patterns = patterns.into_iter().map(|text| Pattern::parse(text.as_ref()));
         patterns.collect::<Result<Vec<_>, _>>()?.try_into()
+    }
+
+    pub fn patterns(&self) -> &[Pattern] {
+        &self.0
     }
 
     pub fn allows(&self, name: &str) -> bool {
@@ -93,6 +97,17 @@ impl Token {
 impl FromIterator<Token> for Pattern {
     fn from_iter<I: IntoIterator<Item = Token>>(tokens: I) -> Self {
         Self(tokens.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|token| match token {
+            Token::One(c) => write!(f, "{}", c.escape_debug()),
+            Token::AnyOne => f.write_str("?"),
+            Token::Segment => f.write_str("*"),
+            Token::Any => f.write_str("**"),
+        })
     }
 }
 

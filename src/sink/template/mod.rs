@@ -54,6 +54,15 @@ impl Template {
         Ok(Self { place, text: Text::Constant(constant) })
     }
 
+    /// The same text for another place.
+    ///
+    /// # Errors
+    /// The text to show: what no message can make a valid name of there.
+    pub fn for_place(self, place: Place) -> Result<Self, String> {
+        place.check(&self.sample())?;
+        Ok(Self { place, ..self })
+    }
+
     /// `None` for a template.
     pub fn as_constant(&self) -> Option<&str> {
         match &self.text {

@@ -21,7 +21,7 @@ pub enum Place {
     /// An AMQP exchange; empty is the default exchange.
     Exchange,
     RoutingKey,
-    /// A Redis list; never a key with punctual's own prefix.
+    /// A Redis list; never a key with punctual's own prefix. An empty prefix: it is not known yet.
     ListKey {
         key_prefix: Arc<str>,
     },
@@ -52,6 +52,7 @@ impl Place {
             }
             Self::Exchange | Self::RoutingKey => check_text(text, MAX_SHORT_STRING_BYTES),
             Self::ListKey { .. } if text.is_empty() => Err("is empty".into()),
+            Self::ListKey { key_prefix } if key_prefix.is_empty() => check_text(text, MAX_LIST_KEY_BYTES),
             Self::ListKey { key_prefix } => {
                 let of_partition = text.strip_prefix('{').and_then(|text| text.strip_prefix(&**key_prefix));
                 let of_all = text.strip_prefix(&**key_prefix);

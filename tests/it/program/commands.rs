@@ -45,7 +45,6 @@ async fn check_reports_whether_everything_answers() {
 
 #[tokio::test]
 async fn check_says_of_a_list_on_the_own_redis_what_it_says_of_that_redis() {
-    let _alone = alone().await;
     let mut redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
         "redis: {{ url: '{}', timeout: 1s }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\

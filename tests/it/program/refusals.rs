@@ -101,13 +101,12 @@ async fn a_cluster_is_refused_also_where_only_its_errors_reveal_it() {
 
 #[tokio::test]
 async fn a_key_of_another_certificate_is_found_before_anything_is_served() {
-    let _alone = alone().await;
     let (redis, own, other) = (RedisServer::start().await, Authority::new(), Authority::new());
     let (client, server) = (own.file("client.pem"), own.file("server.pem"));
     let ca = own.file("ca.pem");
     let pair = |cert: &Path, key: &Path| format!("cert_file: '{}', key_file: '{}'", cert.display(), key.display());
     let workplace = |client_key: &Path, server_key: &Path| {
-        let files = format!("ca_file: '{}', {}", ca.display(), pair(&client, client_key));
+        let files = format!("tls: {{ ca_file: '{}', {} }}", ca.display(), pair(&client, client_key));
         Workplace::with(&format!(
             "redis: {{ url: 'rediss://127.0.0.1:1', {files} }}\n\
              server: {{ listen: '127.0.0.1:0', tls: {{ {} }} }}\nsinks:\n\
@@ -143,10 +142,10 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
     let redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
         "redis: {{ url: '{}' }}\nserver: {{ listen: '127.0.0.1:0' }}\nsinks:\n\
-         \x20 hook: {{ type: http, url: 'https://localhost', ca_file: punctual.yaml }}\n\
-         \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, ca_file: punctual.yaml }}\n\
-         \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, ca_file: punctual.yaml }}\n\
-         \x20 topic: {{ type: kafka, brokers: ['localhost:9092'], topic: x, ca_file: punctual.yaml }}\n\
+         \x20 hook: {{ type: http, url: 'https://localhost', tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 rabbit: {{ type: rabbitmq, url: 'amqps://localhost', exchange: x, tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 list: {{ type: redis_list, url: 'rediss://localhost', key: x, tls: {{ ca_file: punctual.yaml }} }}\n\
+         \x20 topic: {{ type: kafka, brokers: ['localhost:9092'], topic: x, tls: {{ ca_file: punctual.yaml }} }}\n\
          routes: {{ a: {{ sink: hook }} }}\n",
         redis.url()
     ));
@@ -154,7 +153,7 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
     for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
         assert_refused(&workplace.run(command).await, 2, &each);
     }
-    let own = Workplace::with("redis: { url: 'rediss://localhost', ca_file: punctual.yaml }\n");
+    let own = Workplace::with("redis: { url: 'rediss://localhost', tls: { ca_file: punctual.yaml } }\n");
     for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
         assert_refused(
             &own.run(command).await,
@@ -163,6 +162,35 @@ async fn what_only_a_library_can_refuse_is_a_wrong_configuration_too() {
         );
     }
     assert!(content(&redis).await.is_empty(), "nothing was written");
+}
+
+#[tokio::test]
+async fn check_answers_in_json_when_the_configuration_is_invalid_too() {
+    let workplace = Workplace::with("redis:\n  timeot: 1s\nroutes:\n  a: { sink: b }\n");
+    let ended = workplace.run(&["check", "--json"]).await;
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let known = "url, username, password, tls, key_prefix, data_dir, timeout, max_memory, allow_eviction";
+    let unknown = format!("`timeot` is unknown: did you mean `timeout`? known: {known}");
+    let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+    let expected = serde_json::json!({
+        "valid": false,
+        "problems": [
+            { "path": "redis.timeot", "file": "punctual.yaml", "line": 2, "column": 3, "text": unknown },
+            {
+                "path": "routes.a.sink", "file": "punctual.yaml", "line": 4, "column": 8,
+                "text": "sink `b` is unknown: known: nothing"
+            },
+        ],
+    });
+    assert_eq!(shown, expected);
+
+    let unused = Workplace::with("sinks: { a: { type: redis_list, key: k } }\n");
+    let ended = unused.run(&["check", "--json"]).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
+    assert_eq!((&shown["valid"], &shown["warnings"][0]["path"]), (&true.into(), &"sinks.a".into()), "{shown}");
+    let ended = unused.run(&["check"]).await;
+    assert_eq!(ended.error, "warning: punctual.yaml:1:10: sinks.a: no route uses it\n");
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
     let log = punctual.log();
     let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("the API asks for no token"));
     assert_eq!(warned.count(), 1, "{log}");
+    let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("no configuration file"));
+    assert_eq!(warned.count(), 1, "{log}");
     assert!(!punctual.path("data/redis.sock").exists(), "its redis ended with it");
 }
 

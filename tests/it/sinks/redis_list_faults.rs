@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use punctual::{
-    config::RedisListConfig,
-    connector::redis_list::RedisListSink,
+    config::Period,
+    connector::redis_list::{RedisListSettings, RedisListSink},
     sink::{
         Delivery, Outcome, Sink,
         envelope::ListFormat,
         template::{Allow, Place, Template},
     },
-    store::redis::connection::RedisEndpoint,
+    tls::TlsFiles,
 };
 use redis::AsyncCommands;
 use tokio::time::timeout;
@@ -23,21 +23,16 @@ fn sink(server: &RedisServer, timeout: Duration) -> RedisListSink {
 }
 
 fn sink_to(key: &str, server: &RedisServer, timeout: Duration) -> RedisListSink {
-    let remote = RedisEndpoint {
-        url: server.url().into(),
-        username: None,
-        password: None,
-        ca_file: None,
-        cert_file: None,
-        key_file: None,
-    };
     let place = Place::ListKey { key_prefix: "punctual".into() };
-    let config = RedisListConfig {
+    let config = RedisListSettings {
         key: Template::parse(key, place).expect("a valid key"),
         allow: Allow::new(["jobs*"]).expect("a valid pattern"),
         format: ListFormat::Payload,
-        server: Some(remote),
-        timeout,
+        timeout: Period(timeout),
+        url: Some(server.url().into()),
+        username: None,
+        password: None,
+        tls: TlsFiles::default(),
     };
     RedisListSink::new(&config).expect("a valid configuration")
 }

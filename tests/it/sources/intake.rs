@@ -17,6 +17,7 @@ use punctual::{
         },
     },
     time::{Due, UnixMillis},
+    tls::TlsFiles,
 };
 use tokio::{
     sync::watch,
@@ -118,8 +119,7 @@ impl Bench {
 }
 
 fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<RedisStore> {
-    let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-    let server = RedisEndpoint { url: url.into(), username, password, ca_file, cert_file, key_file };
+    let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: ROUTE.into(), partitions: 1, max_payload: 1000, remember, limits };
     Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]))

@@ -15,6 +15,7 @@ use punctual::{
         },
     },
     time::{Due, UnixMillis},
+    tls::TlsFiles,
 };
 use redis::aio::MultiplexedConnection;
 use tokio::time::Duration;
@@ -174,14 +175,7 @@ pub fn store(url: &str, max_payload: usize) -> RedisStore {
 }
 
 pub fn store_of<const N: usize>(routes: [(&str, u16); N], url: &str, max_payload: usize) -> RedisStore {
-    let server = RedisEndpoint {
-        url: url.into(),
-        username: None,
-        password: None,
-        ca_file: None,
-        cert_file: None,
-        key_file: None,
-    };
+    let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     let client = client(&server).expect("a valid URL");
     let settings = |(name, partitions): (&str, u16)| RouteSettings {
         name: name.into(),

@@ -10,9 +10,12 @@ use std::{
 };
 
 use futures::future::join_all;
-use punctual::store::{
-    StoreError,
-    redis::connection::{Connection, RedisEndpoint, client},
+use punctual::{
+    store::{
+        StoreError,
+        redis::connection::{Connection, RedisEndpoint, client},
+    },
+    tls::TlsFiles,
 };
 use tokio::{
     net::TcpListener,
@@ -26,14 +29,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 const SLACK: Duration = Duration::from_millis(400);
 
 fn connection(url: &str, timeout: Duration) -> Connection {
-    let server = RedisEndpoint {
-        url: url.into(),
-        username: None,
-        password: None,
-        ca_file: None,
-        cert_file: None,
-        key_file: None,
-    };
+    let server = RedisEndpoint { url: url.into(), username: None, password: None, tls: TlsFiles::default() };
     Connection::new(client(&server).expect("a valid URL"), timeout)
 }
 

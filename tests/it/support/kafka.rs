@@ -20,8 +20,10 @@ pub use self::{
     mock::{MockBroker, mock_broker},
 };
 use punctual::{
-    config::{KafkaServer, KafkaSinkConfig},
+    config::{Period, Property},
+    connector::kafka::{KafkaSinkSettings, Sasl},
     sink::template::{Allow, Place, Template},
+    tls::TlsFiles,
 };
 
 /// `host:port` of the broker that all tests share: that of `PUNCTUAL_TEST_KAFKA`, or one that ends with this process.
@@ -38,18 +40,16 @@ pub async fn shared() -> Option<String> {
 }
 
 /// A sink to `topic`, with properties of librdkafka.
-pub fn sink_config(brokers: &str, topic: &str, timeout: Duration, options: &[(&str, &str)]) -> KafkaSinkConfig {
-    let server = KafkaServer {
-        brokers: vec![brokers.to_owned()],
-        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect(),
-        username: None,
-        password: None,
-        ca_file: None,
-        cert_file: None,
-        key_file: None,
-    };
-    let topic = Template::parse(topic, Place::Topic).expect("a valid topic");
-    KafkaSinkConfig { server, topic, allow: Allow::default(), timeout }
+pub fn sink_config(brokers: &str, topic: &str, timeout: Duration, options: &[(&str, &str)]) -> KafkaSinkSettings {
+    KafkaSinkSettings {
+        brokers: [brokers.to_owned()].into_iter().collect(),
+        topic: Template::parse(topic, Place::Topic).expect("a valid topic"),
+        allow: Allow::default(),
+        timeout: Period(timeout),
+        sasl: Sasl::default(),
+        tls: TlsFiles::default(),
+        options: options.iter().map(|(name, value)| ((*name).to_owned(), Property((*value).into()))).collect(),
+    }
 }
 
 /// A name that no other test has, nor any run before on a broker that keeps running.

@@ -14,8 +14,10 @@ use lapin::{
     types::FieldTable,
 };
 use punctual::{
-    config::{RabbitMqConfig, RabbitMqServer},
-    sink::template::{Address, Allow, Place, Template},
+    config::Period,
+    connector::rabbitmq::RabbitMqSinkSettings,
+    sink::template::{Allow, Place, Template},
+    tls::TlsFiles,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -80,7 +82,7 @@ impl RabbitMq {
     }
 
     /// A sink's configuration; the routing key is the message's.
-    pub fn config(&self, exchange: &str) -> RabbitMqConfig {
+    pub fn config(&self, exchange: &str) -> RabbitMqSinkSettings {
         config(self.port(), exchange)
     }
 
@@ -310,27 +312,27 @@ impl RabbitMq {
 }
 
 /// As if the broker were at `port` of this machine.
-pub fn config(port: u16, exchange: &str) -> RabbitMqConfig {
-    RabbitMqConfig {
-        server: RabbitMqServer {
-            url: format!("amqp://127.0.0.1:{port}/%2f").into(),
-            username: None,
-            password: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-        },
-        address: address(exchange, None),
+pub fn config(port: u16, exchange: &str) -> RabbitMqSinkSettings {
+    RabbitMqSinkSettings {
+        url: format!("amqp://127.0.0.1:{port}/%2f").into(),
+        username: None,
+        password: None,
+        tls: TlsFiles::default(),
+        exchange: template(exchange),
+        routing_key: None,
         allow: Allow::default(),
-        timeout: Duration::from_secs(10),
+        timeout: Period(Duration::from_secs(10)),
     }
 }
 
-/// As the settings of these names; without a routing key that of the message.
-pub fn address(exchange: &str, routing_key: Option<&str>) -> Address {
-    let exchange = Template::parse(exchange, Place::Exchange).expect("a valid exchange");
-    let routing_key = routing_key.map(|key| Template::parse(key, Place::RoutingKey).expect("a valid routing key"));
-    Address::new(exchange, routing_key).expect("a valid address")
+/// The setting `exchange`.
+pub fn template(exchange: &str) -> Template {
+    Template::parse(exchange, Place::Exchange).expect("a valid exchange")
+}
+
+/// The setting `routing_key`.
+pub fn key(routing_key: &str) -> Template {
+    Template::parse(routing_key, Place::RoutingKey).expect("a valid routing key")
 }
 
 pub fn durable() -> QueueDeclareOptions {

@@ -39,8 +39,8 @@ pub const SOURCE_MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:41: sources.a.backoff.factor: 0 is not within 1 .. 100",
     ),
     (
-        "type: kafka, username: d, brokers: 'b:1', topics: c, group_id: e",
-        "1.yaml:1:28: sources.a.username: would leave without TLS, with its password",
+        "type: kafka, sasl: {username: d}, brokers: 'b:1', topics: c, group_id: e",
+        "1.yaml:1:35: sources.a.sasl.username: would leave without TLS, with its password",
     ),
     ("type: kafka, brokers: 'b:1', topics: c", "1.yaml:1:11: sources.a.group_id: is missing"),
     ("type: kafka, brokers: 'b:1', group_id: c", "1.yaml:1:11: sources.a.topics: is missing"),

@@ -45,10 +45,17 @@ const MISTAKES: &[(&str, &str)] = &[
     ("redis: {url: 'unix:///'}", "1.yaml:1:9: redis.url: names no socket"),
     ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),
     ("redis: {timeout: 61s}", "1.yaml:1:9: redis.timeout: `1m 1s` is not within 100ms .. 1m"),
-    ("redis: {ca_file: /etc/hostname}", "1.yaml:1:9: redis.ca_file: needs a URL with TLS"),
-    ("redis: {url: 'rediss://a', ca_file: /none}", "1.yaml:1:28: redis.ca_file: `/none` cannot be read: "),
-    ("redis: {url: 'rediss://a', key_file: /etc/hostname}", "1.yaml:1:28: redis.key_file: needs `cert_file` too"),
-    ("redis: {url: 'rediss://a', cert_file: /etc/hostname}", "1.yaml:1:28: redis.cert_file: needs `key_file` too"),
+    ("redis: {tls: {ca_file: /etc/hostname}}", "1.yaml:1:15: redis.tls.ca_file: needs a URL with TLS"),
+    ("redis: {ca_file: /etc/hostname}", "1.yaml:1:9: redis.ca_file: `ca_file` moved to `tls.ca_file`"),
+    ("redis: {url: 'rediss://a', tls: {ca_file: /none}}", "1.yaml:1:34: redis.tls.ca_file: `/none` cannot be read: "),
+    (
+        "redis: {url: 'rediss://a', tls: {key_file: /etc/hostname}}",
+        "1.yaml:1:34: redis.tls.key_file: needs `cert_file` too",
+    ),
+    (
+        "redis: {url: 'rediss://a', tls: {cert_file: /etc/hostname}}",
+        "1.yaml:1:34: redis.tls.cert_file: needs `key_file` too",
+    ),
     // Server
     ("server: {listen: '0.0.0.0:80'}", "1.yaml:1:10: server.listen: `0.0.0.0:80` is open to others: set `server.auth"),
     ("server: {listen: '[::]:80', auth: none}", "1.yaml:1:10: server.listen: `[::]:80` is open to others"),
@@ -264,21 +271,29 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:62: sinks.a.options.linger.ms: must be text or a number, not a list",
     ),
     (
-        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', password: d}}",
-        "1.yaml:1:52: sinks.a.password: needs `username` too",
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', sasl: {password: d}}}",
+        "1.yaml:1:59: sinks.a.sasl.password: needs `username` too",
     ),
     (
-        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d, options: {security.protocol: SSL}}}",
-        "1.yaml:1:52: sinks.a.username: needs a `security.protocol` with sasl in it",
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', sasl: {username: d}, options: {security.protocol: SSL}}}",
+        "1.yaml:1:59: sinks.a.sasl.username: needs a `security.protocol` with sasl in it",
     ),
     (
-        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d, password: e}}",
-        "1.yaml:1:52: sinks.a.username: would leave without TLS, with its password: set `ca_file` or, in `options`, \
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', sasl: {username: d, password: e}}}",
+        "1.yaml:1:59: sinks.a.sasl.username: would leave without TLS, with its password: set `tls.ca_file` or, in `options`, \
          `security.protocol: sasl_ssl`; `sasl_plaintext` there means it",
     ),
     (
-        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', key_file: /etc/hostname}}",
-        "1.yaml:1:52: sinks.a.key_file: needs `cert_file` too",
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', tls: {key_file: /etc/hostname}}}",
+        "1.yaml:1:58: sinks.a.tls.key_file: needs `cert_file` too",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d}}",
+        "1.yaml:1:52: sinks.a.username: `username` moved to `sasl.username`",
+    ),
+    (
+        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', sasl: {mechanism: SCRAM}}}",
+        "1.yaml:1:59: sinks.a.sasl.mechanism: `SCRAM` is unknown: known: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
     ),
     ("sinks: {a: {type: rabbitmq, url: 'amqp://b'}}", "1.yaml:1:9: sinks.a.exchange: is missing"),
     ("sinks: {a: {type: rabbitmq, exchange: b}}", "1.yaml:1:9: sinks.a.url: is missing"),
@@ -299,8 +314,8 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:42: sinks.a.url: has a parameter other than heartbeat, auth_mechanism",
     ),
     (
-        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', ca_file: /etc/hostname}}",
-        "1.yaml:1:59: sinks.a.ca_file: needs a URL with TLS: ",
+        "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', tls: {ca_file: /etc/hostname}}}",
+        "1.yaml:1:65: sinks.a.tls.ca_file: needs a URL with TLS: ",
     ),
     (
         "sinks: {a: {type: rabbitmq, exchange: b, url: 'amqp://c', routing_key: '{key}.{route}'}}",
@@ -374,7 +389,7 @@ fn all_mistakes_of_all_sources_are_reported_together() {
         [
             "1.yaml:2:3: redis.timeout: `5` is not a duration such as `30s`: time unit needed, for example 5sec or 5ms",
             "1.yaml:3:3: redis.url: is not a URL such as redis://127.0.0.1:6379/0: empty host",
-            "1.yaml:7:1: server: is a duplicate key",
+            "1.yaml:7:1: server: is a duplicate key: it is at line 4, column 1 too",
             "1.yaml:8:1: max_sleep: `10m` is not within 100ms .. 5m",
             "1.yaml:9:18: routes.c.lease: `5s` is too short for the timeout of its sink, 10s, and 500ms",
             "1.yaml:9:29: route_defaults.partitions: `many` is not a whole number",
@@ -397,7 +412,12 @@ fn a_file_that_cannot_be_parsed_hides_only_what_would_mislead() {
     let problems = setup.problems();
     assert_eq!(problems.len(), 2, "{problems:#?}");
     assert!(problems[0].starts_with("1.yaml:2:") || problems[0].starts_with("1.yaml:3:"), "{problems:#?}");
-    assert_eq!(problems[1], "2.yaml:2:1: a: is a duplicate key");
+    assert_eq!(problems[1], "2.yaml:2:1: a: is a duplicate key: it is at line 1, column 1 too");
     let missing = Sources { files: vec!["/none.yaml".into()], ..Sources::default() };
-    assert!(load(&missing).unwrap_err().to_string().starts_with("/none.yaml: cannot be read: No such file"));
+    assert!(
+        load(&missing, &connector::registry())
+            .unwrap_err()
+            .to_string()
+            .starts_with("/none.yaml: cannot be read: No such file")
+    );
 }

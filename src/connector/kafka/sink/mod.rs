@@ -18,8 +18,8 @@ mod errors;
 mod murmur2;
 mod polled;
 mod producer;
+mod properties;
 mod restored;
-mod settings;
 
 use std::{
     borrow::Cow,
@@ -41,13 +41,16 @@ use self::{
     producer::{LiveProducer, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
-use crate::{config::KafkaSinkConfig, connector::kafka::blocking, sink::Outcome};
+use crate::{
+    connector::kafka::{KafkaSinkSettings, blocking, with_remedy},
+    sink::Outcome,
+};
 
 /// Longest wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct KafkaSink {
-    config: KafkaSinkConfig,
+    config: KafkaSinkSettings,
     shared: Producer,
     /// Sends rejected records again, each in a batch of its own. Created on first use.
     solo: OnceLock<Result<Producer, String>>,
@@ -61,8 +64,8 @@ impl KafkaSink {
     ///
     /// # Errors
     /// The settings that librdkafka rejects.
-    pub fn new(config: &KafkaSinkConfig) -> Result<Self, String> {
-        let settings = settings::producer(config);
+    pub fn new(config: &KafkaSinkSettings) -> Result<Self, String> {
+        let settings = properties::producer(config);
         let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
         let shared = Producer::new(settings, name(config))?;
         Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), domains: Arc::default(), is_murmur2 })
@@ -76,7 +79,7 @@ impl KafkaSink {
                 "a batch was rejected; its records are sent one by one. If the topic accepts only smaller batches than \
                  librdkafka sends, set `batch.size` under `options`"
             );
-            Producer::new(settings::solo_producer(&self.config), kafka)
+            Producer::new(properties::solo_producer(&self.config), kafka)
         });
         made.as_ref().map_err(Clone::clone)
     }
@@ -167,7 +170,7 @@ impl KafkaSink {
 #[async_trait]
 impl Sink for KafkaSink {
     fn timeout(&self) -> Duration {
-        self.config.timeout
+        self.config.timeout.0
     }
 
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
@@ -179,7 +182,7 @@ impl Sink for KafkaSink {
     }
 
     async fn send(&self, batch: Vec<Delivery>, report: Report) {
-        let until = (Instant::now() + self.config.timeout, &report);
+        let until = (Instant::now() + self.config.timeout.0, &report);
         let (topics, indices) = self.topics(&batch, &report);
         let all = (&*batch, &*topics);
         let rejected = self.send_through(Ok(&self.shared), all, indices, false, until).await;
@@ -193,8 +196,9 @@ impl Sink for KafkaSink {
     async fn check(&self) -> Result<(), String> {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);
-        let limit = self.config.timeout.min(CHECK_TIMEOUT);
-        blocking(move || check_topic(&live, topic.as_deref(), limit)).await.unwrap_or_else(Err)
+        let limit = self.config.timeout.0.min(CHECK_TIMEOUT);
+        let brokers = self.config.cluster().addresses();
+        blocking(move || check_topic(&live, topic.as_deref(), &brokers, limit)).await.unwrap_or_else(Err)
     }
 
     async fn close(&self) {
@@ -206,7 +210,7 @@ impl Sink for KafkaSink {
 }
 
 /// Blocks for `limit` at most.
-fn check_topic(live: &LiveProducer, topic: Option<&str>, limit: Duration) -> Result<(), String> {
+fn check_topic(live: &LiveProducer, topic: Option<&str>, brokers: &str, limit: Duration) -> Result<(), String> {
     let error = match live.producer().client().fetch_metadata(topic, limit) {
         // Errors of single topics do not count when all topics are looked up.
         Ok(_) if topic.is_none() => return Ok(()),
@@ -217,7 +221,8 @@ fn check_topic(live: &LiveProducer, topic: Option<&str>, limit: Duration) -> Res
         Err(KafkaError::MetadataFetch(code)) => code,
         Err(other) => return Err(other.to_string()),
     };
-    Err(text(error, topic.unwrap_or("of the message"), live))
+    let topic = topic.unwrap_or("of the message");
+    Err(with_remedy(text(error, topic, live), error, brokers, topic))
 }
 
 /// Adds the likely cause if the code only says that the destination is unavailable.
@@ -229,6 +234,6 @@ fn text(code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> String {
     }
 }
 
-fn name(config: &KafkaSinkConfig) -> String {
-    format!("{}/{}", config.server.brokers.join(","), config.topic.as_constant().unwrap_or("*"))
+fn name(config: &KafkaSinkSettings) -> String {
+    format!("{}/{}", config.cluster().addresses(), config.topic.as_constant().unwrap_or("*"))
 }

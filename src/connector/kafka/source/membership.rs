@@ -19,6 +19,7 @@ use super::{
     positions::Positions,
     start_position::{time_left, watermarks},
 };
+use crate::connector::kafka::with_remedy;
 
 pub struct Membership {
     topics: Vec<String>,
@@ -50,9 +51,9 @@ impl Drop for GroupMember {
 }
 
 impl Membership {
-    pub fn new(topics: &[String]) -> Self {
+    pub fn new(topics: impl IntoIterator<Item = String>) -> Self {
         Self {
-            topics: topics.to_vec(),
+            topics: topics.into_iter().collect(),
             client: Mutex::default(),
             positions: Mutex::default(),
             missing: Mutex::default(),
@@ -78,15 +79,17 @@ impl Membership {
     ///
     /// # Errors
     /// The topic and its error, as text for operators.
-    pub fn check_topics(&self, client: &Client, limit: Duration) -> Result<(), String> {
+    pub fn check_topics(&self, client: &Client, brokers: &str, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         for topic in &self.topics {
             let error = match self.look_up(client, topic, deadline) {
                 Ok(None) => continue,
-                Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => code.to_string(),
-                Err(other) => other.to_string(),
+                Ok(Some(code)) | Err(KafkaError::MetadataFetch(code)) => {
+                    with_remedy(format!("topic {topic}: {code}"), code, brokers, topic)
+                }
+                Err(other) => format!("topic {topic}: {other}"),
             };
-            return Err(format!("topic {topic}: {error}"));
+            return Err(error);
         }
         Ok(())
     }
@@ -177,7 +180,7 @@ mod tests {
             let client: BaseConsumer<ConsumerCallbacks> =
                 settings.create_with_context(ConsumerCallbacks::new("test".into())).expect("valid settings");
             client.subscribe(&["t"]).expect("a subscription");
-            let membership = Arc::new(Membership::new(&["t".into()]));
+            let membership = Arc::new(Membership::new(["t".into()]));
             let member = membership.join(client);
             let rebalance = next_rebalance(&member);
             assert!(matches!(rebalance, Rebalance::Assigned(_)), "{rebalance:?}");

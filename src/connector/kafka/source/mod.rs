@@ -13,11 +13,11 @@ mod membership;
 mod overdue;
 mod poller;
 mod positions;
+mod properties;
 #[cfg(test)]
 mod rebalancing;
 mod record;
 mod schedule;
-mod settings;
 mod start_position;
 mod timing;
 
@@ -43,8 +43,8 @@ use self::{
 };
 use crate::source::{Intake, Source};
 use crate::{
-    config::KafkaSourceConfig,
-    connector::kafka::{blocking, made},
+    config::Period,
+    connector::kafka::{KafkaSourceSettings, blocking, made},
 };
 
 /// Longest wait for an answer to `check`.
@@ -57,7 +57,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct KafkaSource {
-    config: KafkaSourceConfig,
+    config: KafkaSourceSettings,
     membership: Arc<Membership>,
 }
 
@@ -66,14 +66,15 @@ impl KafkaSource {
     ///
     /// # Errors
     /// The settings that librdkafka rejects.
-    pub fn new(config: &KafkaSourceConfig) -> Result<Self, String> {
-        let _: BaseConsumer = made(settings::client(config).create())?;
-        let membership = Arc::new(Membership::new(&config.topics));
+    pub fn new(config: &KafkaSourceSettings) -> Result<Self, String> {
+        let _: BaseConsumer = made(properties::client(config).create())?;
+        let membership = Arc::new(Membership::new(config.topics.iter().cloned()));
         Ok(Self { config: config.clone(), membership })
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.config.server.brokers.join(","), self.config.topics.join(","))
+        let topics: Vec<_> = self.config.topics.iter().map(String::as_str).collect();
+        format!("{}/{}", self.config.cluster().addresses(), topics.join(","))
     }
 
     /// Consumes until `stop`, or until the consumer fails.
@@ -85,7 +86,7 @@ impl KafkaSource {
         let (batches, mut received) = tasks::unbounded_channel();
         let (end_sender, ended) = oneshot::channel();
         let max_overdue = match self.config.max_overdue {
-            Some(most) => Some((most, RedisClock::read(intake).await.map_err(|error| error.to_string())?)),
+            Some(Period(most)) => Some((most, RedisClock::read(intake).await.map_err(|error| error.to_string())?)),
             None => None,
         };
         let (config, membership) = (self.config.clone(), self.membership.clone());
@@ -147,10 +148,11 @@ impl Source for KafkaSource {
 
     /// Looks up the topics. Does not join the group.
     async fn check(&self) -> Result<(), String> {
-        let (settings, name, membership) = (settings::client(&self.config), self.name(), self.membership.clone());
+        let (settings, name, membership) = (properties::client(&self.config), self.name(), self.membership.clone());
+        let brokers = self.config.cluster().addresses();
         blocking(move || {
             let client: Client = made(settings.create_with_context(ConsumerCallbacks::new(name)))?;
-            membership.check_topics(&client, CHECK_TIMEOUT).map_err(|error| {
+            membership.check_topics(&client, &brokers, CHECK_TIMEOUT).map_err(|error| {
                 // The likely cause is among the queued events.
                 while client.poll(Duration::from_millis(10)).is_some() {}
                 client.context().reports.cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
@@ -170,7 +172,7 @@ impl Source for KafkaSource {
 /// The poller's thread creates its consumer from this.
 struct PollerSetup {
     name: String,
-    config: KafkaSourceConfig,
+    config: KafkaSourceSettings,
     membership: Arc<Membership>,
     max_overdue: Option<(Duration, RedisClock)>,
 }
@@ -184,7 +186,7 @@ impl PollerSetup {
     ) -> Result<Poller, String> {
         let Self { name, config, membership, max_overdue } = self;
         let callbacks = ConsumerCallbacks::new(name);
-        let mut client: Client = made(settings::consumer(&config).create_with_context(callbacks))?;
+        let mut client: Client = made(properties::consumer(&config).create_with_context(callbacks))?;
         client.set_nonempty_callback(move || {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);

@@ -33,7 +33,7 @@ use super::{
     start_position::{StartPosition, start_positions, to_list},
 };
 use crate::{
-    config::Start,
+    connector::kafka::Start,
     source::{Intake, SourceEntry},
 };
 
@@ -310,7 +310,7 @@ impl Poller {
             self.state.committed = Some(Instant::now());
             self.commit(CommitMode::Async);
         }
-        if self.state.group.failing && self.membership.check_topics(&self.client, TICK).is_ok() {
+        if self.state.group.failing && self.membership.check_topics(&self.client, "", TICK).is_ok() {
             self.state.group.failing = false;
             if self.state.group.joined {
                 self.intake.running();

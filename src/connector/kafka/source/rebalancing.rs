@@ -32,7 +32,7 @@ use super::{
     poller::{Poller, PollerState, Signal},
 };
 use crate::{
-    config::Start,
+    connector::kafka::Start,
     queue::Queue,
     source::{Intake, SourceEntry, SourceHealth},
     store::redis::{RedisStore, connection::Connection},
@@ -66,7 +66,7 @@ impl PollerHarness {
             // The poller has ended.
             let _ = ready.send(Signal::Ready);
         });
-        let membership = Arc::new(Membership::new(&["t".into()]));
+        let membership = Arc::new(Membership::new(["t".into()]));
         let member = membership.join(client);
         let client = Arc::clone(&member);
         let (batches, received) = unbounded_channel();

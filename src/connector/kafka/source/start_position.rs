@@ -19,7 +19,7 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use super::{callbacks::Client, record::TopicPartition};
-use crate::config::Start;
+use crate::connector::kafka::Start;
 
 /// Metadata of a committed offset, followed by the end offset.
 const FIRST_READ: &str = "first read ends at ";

@@ -28,8 +28,7 @@ use self::{
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 use crate::{
-    config::RabbitMqConfig,
-    connector::rabbitmq::{Broker, text},
+    connector::rabbitmq::{Broker, RabbitMqSinkSettings, text, with_remedy},
     sink::{
         Outcome,
         template::{Address, Allow},
@@ -60,13 +59,13 @@ impl RabbitMqSink {
     ///
     /// # Errors
     /// The setting that is invalid.
-    pub fn new(config: &RabbitMqConfig) -> Result<Self, String> {
-        let broker = Broker::new(&config.server)?;
+    pub fn new(config: &RabbitMqSinkSettings) -> Result<Self, String> {
+        let broker = Broker::new(config.server())?;
         Ok(Self {
-            supervisor: Supervisor::new(broker, connect_limit(config.timeout)),
-            address: config.address.clone(),
+            supervisor: Supervisor::new(broker, connect_limit(config.timeout.0)),
+            address: config.address()?,
             allow: config.allow.clone(),
-            timeout: config.timeout,
+            timeout: config.timeout.0,
             refusals: Refusals::default(),
         })
     }
@@ -140,7 +139,7 @@ impl Sink for RabbitMqSink {
     /// Connects, and checks that the exchange exists. If the messages name it, checks the broker alone.
     async fn check(&self) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
-        let connection = self.supervisor.connection(deadline).await?;
+        let connection = self.supervisor.connection(deadline).await.map_err(with_remedy)?;
         if let Some(reason) = connection.blocked() {
             return Err(publish::blocked(&reason));
         }
@@ -148,7 +147,7 @@ impl Sink for RabbitMqSink {
         connection.forget_exchange(exchange);
         match timeout_at(deadline, connection.ensure_exchange(exchange)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(text(&error)),
+            Ok(Err(error)) => Err(with_remedy(text(&error))),
             Err(_) => Err("the broker does not answer".into()),
         }
     }

@@ -10,7 +10,7 @@
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, counters of the broker, and headers that a sink sets | dropped |
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use lapin::{
@@ -22,14 +22,16 @@ use rand::Rng;
 
 use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
-    config::IdFrom,
-    connector::{headers, rabbitmq},
+    connector::{
+        headers,
+        rabbitmq::{self, IdFrom},
+    },
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
         digest, folded_header,
     },
     retry::Backoff,
-    source::SourceEntry,
+    source::{IdGenerator, SourceEntry},
     time::Due,
 };
 
@@ -39,9 +41,6 @@ const DROPPED: [&str; 4] = ["BCC", "CC", "x-acquired-count", DELIVERY_COUNT];
 
 /// How often the message was returned to a quorum queue.
 const DELIVERY_COUNT: &str = "x-delivery-count";
-
-/// Returns a unique id.
-pub type IdGenerator = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
 pub struct MessageReader {
     pub id_from: IdFrom,
@@ -185,6 +184,8 @@ fn owned(text: Option<&ShortString>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use std::time::Duration;
 
     use rand::{SeedableRng, rngs::StdRng};

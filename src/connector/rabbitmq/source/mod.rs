@@ -20,15 +20,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub use self::message::IdGenerator;
 use self::{
     message::MessageReader,
     session::{Session, SessionEnd},
 };
-use crate::source::{Intake, Source};
 use crate::{
-    config::RabbitMqSourceConfig,
-    connector::rabbitmq::{self, Broker, ReconnectDelay, until_stopped},
+    connector::rabbitmq::{self, Broker, RabbitMqSourceSettings, ReconnectDelay, until_stopped},
+    source::{IdGenerator, Intake, Source},
 };
 
 /// Longest attempt to connect, and longest wait for one answer of the broker.
@@ -59,12 +57,12 @@ impl RabbitMqSource {
     ///
     /// # Errors
     /// The setting that is invalid.
-    pub fn new(config: &RabbitMqSourceConfig, generate_id: IdGenerator, seed: u64) -> Result<Self, String> {
+    pub fn new(config: &RabbitMqSourceSettings, generate_id: IdGenerator, seed: u64) -> Result<Self, String> {
         Ok(Self {
-            broker: Broker::new(&config.server)?,
+            broker: Broker::new(config.server())?,
             queue: config.queue.clone(),
-            prefetch: config.prefetch,
-            reader: MessageReader { id_from: config.id_from, backoff: config.backoff, generate_id },
+            prefetch: u16::try_from(config.prefetch.0).expect("at most 65535"),
+            reader: MessageReader { id_from: config.id_from, backoff: config.delay(), generate_id },
             seed,
             hold_limit: HOLD_LIMIT,
             connection: Mutex::default(),

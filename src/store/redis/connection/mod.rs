@@ -10,7 +10,7 @@ pub use classify::{classify, is_of_cluster};
 pub use mastership::Mastership;
 
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,7 +34,7 @@ use crate::{
     metrics,
     secret::{Secret, SecretUrl},
     store::StoreError,
-    tls,
+    tls::{self, TlsFiles},
 };
 
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
@@ -59,9 +59,7 @@ pub struct RedisEndpoint {
     pub url: SecretUrl,
     pub username: Option<String>,
     pub password: Option<Secret>,
-    pub ca_file: Option<PathBuf>,
-    pub cert_file: Option<PathBuf>,
-    pub key_file: Option<PathBuf>,
+    pub tls: TlsFiles,
 }
 
 /// A client for `server`; it connects later.
@@ -81,8 +79,8 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
     let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-    let client_tls = match (&server.cert_file, &server.key_file) {
+    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let client_tls = match (&server.tls.cert_file, &server.tls.key_file) {
         (Some(cert), Some(key)) => {
             // The client would find out with its first connection only.
             tls::check_pair(cert, key)?;
@@ -90,9 +88,9 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
         }
         _ => None,
     };
-    let root_cert = server.ca_file.as_ref().map(read).transpose()?;
+    let root_cert = server.tls.ca_file.as_deref().map(read).transpose()?;
     // The client would take such a file in silence, and then trust no server.
-    if let (Some(file), Some(pem)) = (&server.ca_file, &root_cert)
+    if let (Some(file), Some(pem)) = (&server.tls.ca_file, &root_cert)
         && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
     {
         return Err(format!("{}: no certificate in it", file.display()));

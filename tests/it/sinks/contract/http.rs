@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -12,9 +13,10 @@ use axum::{
     routing::any,
 };
 use punctual::{
-    config::HttpSinkConfig,
-    connector::http::HttpSink,
+    config::{Flag, List, Period},
+    connector::http::{HttpSettings, HttpSink},
     sink::{Sink, template::Allow},
+    tls::TlsFiles,
 };
 use tokio::{sync::watch, task::JoinHandle};
 
@@ -67,16 +69,14 @@ impl Destination for Endpoint {
     }
 
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
-        let config = HttpSinkConfig {
+        let config = HttpSettings {
             url: format!("http://127.0.0.1:{port}/due").into(),
             allow: Allow::default(),
-            allow_slashes: false,
-            timeout,
-            signing_secrets: vec![],
-            headers: HeaderMap::new(),
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
+            allow_slashes: Flag(false),
+            timeout: Period(timeout),
+            signing_secrets: List::default(),
+            headers: BTreeMap::new(),
+            tls: TlsFiles::default(),
         };
         Box::new(HttpSink::new(&config).expect("a valid configuration"))
     }

@@ -6,7 +6,11 @@ use std::{
 
 use async_trait::async_trait;
 use lapin::types::AMQPValue;
-use punctual::{config::RabbitMqConfig, connector::rabbitmq::sink::RabbitMqSink, sink::Sink};
+use punctual::{
+    config::Period,
+    connector::rabbitmq::{RabbitMqSinkSettings, sink::RabbitMqSink},
+    sink::Sink,
+};
 use tokio::sync::Mutex;
 
 use super::{Arrived, Destination};
@@ -39,7 +43,7 @@ impl Destination for Queue {
     }
 
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
-        let config = RabbitMqConfig { timeout, ..config(port, &self.name) };
+        let config = RabbitMqSinkSettings { timeout: Period(timeout), ..config(port, &self.name) };
         Box::new(RabbitMqSink::new(&config).expect("a valid configuration"))
     }
 

@@ -3,14 +3,14 @@ use std::{collections::BTreeMap, time::Duration};
 use async_trait::async_trait;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use punctual::{
-    config::RedisListConfig,
-    connector::redis_list::RedisListSink,
+    config::Period,
+    connector::redis_list::{RedisListSettings, RedisListSink},
     sink::{
         Sink,
         envelope::ListFormat,
         template::{Allow, Place, Template},
     },
-    store::redis::connection::RedisEndpoint,
+    tls::TlsFiles,
 };
 use redis::AsyncCommands;
 use serde::Deserialize;
@@ -51,21 +51,16 @@ impl Destination for List {
     }
 
     fn sink(&self, port: u16, timeout: Duration) -> Box<dyn Sink> {
-        let server = RedisEndpoint {
-            url: format!("redis://127.0.0.1:{port}/0").into(),
-            username: None,
-            password: None,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-        };
         let place = Place::ListKey { key_prefix: "punctual".into() };
-        let config = RedisListConfig {
+        let config = RedisListSettings {
             key: Template::parse("jobs", place).expect("a valid key"),
             allow: Allow::default(),
             format: ListFormat::Envelope,
-            server: Some(server),
-            timeout,
+            timeout: Period(timeout),
+            url: Some(format!("redis://127.0.0.1:{port}/0").into()),
+            username: None,
+            password: None,
+            tls: TlsFiles::default(),
         };
         Box::new(RedisListSink::new(&config).expect("a valid configuration"))
     }

@@ -3,22 +3,24 @@
 mod replies;
 mod tls;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use axum::http::HeaderMap;
-use punctual::{config::HttpSinkConfig, connector::http::HttpSink, sink::template::Allow};
+use punctual::{
+    config::{Flag, List, Period},
+    connector::http::{HttpSettings, HttpSink},
+    sink::template::Allow,
+    tls::TlsFiles,
+};
 
-fn config(url: String, timeout: Duration) -> HttpSinkConfig {
-    HttpSinkConfig {
+fn config(url: String, timeout: Duration) -> HttpSettings {
+    HttpSettings {
         url: url.into(),
         allow: Allow::default(),
-        allow_slashes: false,
-        timeout,
-        signing_secrets: vec![],
-        headers: HeaderMap::new(),
-        ca_file: None,
-        cert_file: None,
-        key_file: None,
+        allow_slashes: Flag(false),
+        timeout: Period(timeout),
+        signing_secrets: List::default(),
+        headers: BTreeMap::new(),
+        tls: TlsFiles::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use punctual::{config::SigningSecret, sink::Outcome};
+use punctual::{connector::http::SigningSecret, sink::Outcome};
 use tokio::{
     io::AsyncWriteExt,
     net::TcpStream,
@@ -315,7 +315,8 @@ async fn a_request_is_signed_and_carries_the_address_s_user() {
     });
     let url = format!("http://user:hidden@127.0.0.1:{}/due?a=%20b#part", server.port());
     let mut config = super::config(url, TIMEOUT);
-    config.signing_secrets = vec![SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()];
+    config.signing_secrets =
+        [SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()].into_iter().collect();
     let clock = || std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_614_265_330);
     let sink = punctual::connector::http::HttpSink::with_clock(&config, clock).unwrap();
     let batch = vec![delivery("msg_p5jXN8AQM9LWM0D4loKWxJek", r#"{"test": 2432232314}"#)];

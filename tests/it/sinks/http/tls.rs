@@ -56,10 +56,10 @@ impl Authority {
 
     fn sink(&self, host: &str, port: u16, client: bool) -> HttpSink {
         let mut config = config(format!("https://{host}:{port}/due"), TIMEOUT);
-        config.ca_file = Some(self.file("ca.pem"));
+        config.tls.ca_file = Some(self.file("ca.pem"));
         if client {
-            config.cert_file = Some(self.file("client.pem"));
-            config.key_file = Some(self.file("client.key"));
+            config.tls.cert_file = Some(self.file("client.pem"));
+            config.tls.key_file = Some(self.file("client.key"));
         }
         HttpSink::new(&config).unwrap()
     }

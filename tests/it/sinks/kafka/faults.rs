@@ -51,6 +51,9 @@ async fn a_missing_topic_is_unavailable_until_created_and_stops_no_other_sink() 
     }
     let error = missing.check().await.expect_err("it is not there");
     assert!(error.contains("UnknownTopic"), "{error}");
+    let (broker, name) = (&topic.broker, &topic.name);
+    let command = format!("kafka-topics.sh --bootstrap-server {broker} --create --topic {name}");
+    assert!(error.ends_with(&format!(": create it with `{command}`")), "{error}");
 
     kafka::create_topic(&topic.broker, &topic.name, 1, &[]).await;
     delivers_again(&missing).await;

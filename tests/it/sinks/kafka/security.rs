@@ -4,8 +4,7 @@ use std::{fs, time::Duration};
 
 use futures::future::join_all;
 use punctual::{
-    config::KafkaSinkConfig,
-    connector::kafka::sink::KafkaSink,
+    connector::kafka::{KafkaSinkSettings, sink::KafkaSink},
     sink::{Outcome, Sink},
 };
 use serde_json::{Value, json};
@@ -65,26 +64,26 @@ impl Secured {
     }
 }
 
-fn config(port: &Port) -> KafkaSinkConfig {
+fn config(port: &Port) -> KafkaSinkSettings {
     kafka::sink_config(&format!("localhost:{}", port.number()), TOPIC, TIMEOUT, &[])
 }
 
-fn with_certificates(mut config: KafkaSinkConfig, authority: &Authority, client: bool) -> KafkaSinkConfig {
-    config.server.ca_file = Some(authority.file("ca.pem"));
+fn with_certificates(mut config: KafkaSinkSettings, authority: &Authority, client: bool) -> KafkaSinkSettings {
+    config.tls.ca_file = Some(authority.file("ca.pem"));
     if client {
-        config.server.cert_file = Some(authority.file("client.pem"));
-        config.server.key_file = Some(authority.file("client.key"));
+        config.tls.cert_file = Some(authority.file("client.pem"));
+        config.tls.key_file = Some(authority.file("client.key"));
     }
     config
 }
 
-fn with_password(mut config: KafkaSinkConfig, password: &str) -> KafkaSinkConfig {
-    config.server.username = Some("punctual".into());
-    config.server.password = Some(password.into());
+fn with_password(mut config: KafkaSinkSettings, password: &str) -> KafkaSinkSettings {
+    config.sasl.username = Some("punctual".into());
+    config.sasl.password = Some(password.into());
     config
 }
 
-fn sink(config: &KafkaSinkConfig) -> KafkaSink {
+fn sink(config: &KafkaSinkSettings) -> KafkaSink {
     KafkaSink::new(config).expect("a valid configuration")
 }
 
@@ -107,7 +106,7 @@ async fn certificates_and_passwords_are_used_and_wrong_ones_are_unavailable() {
     assert_eq!(secured.arrived().await, 500 * good.len());
 
     let mut by_address = with_certificates(tls.clone(), ours, true);
-    by_address.server.brokers = vec![secured.tls.address().to_string()];
+    by_address.brokers = [secured.tls.address().to_string()].into_iter().collect();
     let bad = [
         ("no client certificate", with_certificates(tls.clone(), ours, false), "ssl"),
         ("another authority", with_certificates(tls.clone(), &other, true), "certificate verify failed"),
@@ -144,11 +143,12 @@ async fn the_program_delivers_over_tls_and_sasl_and_check_reports_errors() {
             "sinks": {
                 "tls": {
                     "type": "kafka", "brokers": [tls], "topic": topic, "timeout": "5s",
-                    "ca_file": file("ca.pem"), "cert_file": file("client.pem"), "key_file": file("client.key"),
+                    "tls": { "ca_file": file("ca.pem"), "cert_file": file("client.pem"), "key_file": file("client.key") },
                 },
                 "sasl": {
                     "type": "kafka", "brokers": [sasl], "topic": TOPIC, "timeout": "5s",
-                    "username": "punctual", "password": password, "options": { "security.protocol": "sasl_plaintext" },
+                    "sasl": { "username": "punctual", "password": password },
+                    "options": { "security.protocol": "sasl_plaintext" },
                 },
             },
             "routes": { "a": { "sink": "tls" }, "b": { "sink": "sasl" } },

@@ -9,7 +9,7 @@ use punctual::{
 use super::{id, ids, message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{address, durable},
+    rabbitmq::{durable, key, template},
     send,
 };
 
@@ -74,7 +74,8 @@ async fn the_routing_key_is_the_sinks_else_the_messages_key() {
     server.declare("keys", "of-the-message").await;
     server.declare_queue("keys-fixed", "keys", "of-the-sink", durable()).await;
     let mut fixed = server.config("keys");
-    fixed.address = address("keys", Some("of-the-sink"));
+    fixed.exchange = template("keys");
+    fixed.routing_key = Some(key("of-the-sink"));
     assert_eq!(send(&sink(&fixed), messages("fixed", 1, "of-the-message")).await, [Outcome::Confirmed]);
     assert_eq!(send(&sink(&server.config("keys")), messages("own", 1, "of-the-message")).await, [Outcome::Confirmed]);
     assert_eq!(ids(&server.drain("keys-fixed").await), ["fixed0"]);

@@ -8,7 +8,8 @@ use lapin::{
     types::FieldTable,
 };
 use punctual::{
-    config::RabbitMqConfig,
+    config::Period,
+    connector::rabbitmq::RabbitMqSinkSettings,
     sink::{Outcome, Sink, template::Allow},
 };
 
@@ -16,13 +17,13 @@ use super::{ids, kinds, message, messages, sink};
 use crate::support::{
     RabbitMq,
     port::Port,
-    rabbitmq::{self, address, durable},
+    rabbitmq::{self, durable, key, template},
     send, send_one,
 };
 
-fn varying(server: &RabbitMq, exchange: &str, routing_key: Option<&str>, allow: &[&str]) -> RabbitMqConfig {
-    let (address, allow) = (address(exchange, routing_key), Allow::new(allow).expect("valid patterns"));
-    RabbitMqConfig { address, allow, ..server.config("") }
+fn varying(server: &RabbitMq, exchange: &str, routing_key: Option<&str>, allow: &[&str]) -> RabbitMqSinkSettings {
+    let allow = Allow::new(allow).expect("valid patterns");
+    RabbitMqSinkSettings { exchange: template(exchange), routing_key: routing_key.map(key), allow, ..server.config("") }
 }
 
 #[tokio::test]
@@ -94,8 +95,8 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
     server.ctl(&["add_user", "limited", "limited"]).await;
     server.ctl(&["set_permissions", "limited", "", "ours", ""]).await;
     let mut config = varying(server, "{key}", Some("k"), &["**"]);
-    config.server.username = Some("limited".into());
-    config.server.password = Some("limited".into());
+    config.username = Some("limited".into());
+    config.password = Some("limited".into());
     let batch = vec![message("a", "ours"), message("b", "theirs"), message("c", "ours")];
     let outcomes = send(&sink(&config), batch).await;
     assert_eq!(kinds(&outcomes), [None, Some("failed"), None]);
@@ -107,9 +108,10 @@ async fn an_exchange_that_is_not_for_us_fails_its_own_messages_only() {
 async fn a_broker_that_is_down_is_unavailable_whatever_a_message_names() {
     // As where a broker was killed, nothing listens there.
     let port = Port::reserve();
-    let (address, allow) = (address("{key}", Some("k")), Allow::new(["**"]).expect("valid patterns"));
-    let timeout = Duration::from_secs(3);
-    let sink = sink(&RabbitMqConfig { address, allow, timeout, ..rabbitmq::config(port.number(), "") });
+    let (exchange, routing_key) = (template("{key}"), Some(key("k")));
+    let (allow, timeout) = (Allow::new(["**"]).expect("valid patterns"), Period(Duration::from_secs(3)));
+    let sink =
+        sink(&RabbitMqSinkSettings { exchange, routing_key, allow, timeout, ..rabbitmq::config(port.number(), "") });
     assert_eq!(send_one(&sink).await.failure_kind(), Some("unavailable"));
     assert!(sink.check().await.is_err());
 }

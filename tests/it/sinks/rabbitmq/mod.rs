@@ -14,15 +14,14 @@ mod tls;
 mod unroutable;
 
 use punctual::{
-    config::RabbitMqConfig,
-    connector::rabbitmq::sink::RabbitMqSink,
+    connector::rabbitmq::{RabbitMqSinkSettings, sink::RabbitMqSink},
     message::MessageId,
     sink::{Delivery, Outcome},
 };
 
 use crate::support::rabbitmq::Got;
 
-fn sink(config: &RabbitMqConfig) -> RabbitMqSink {
+fn sink(config: &RabbitMqSinkSettings) -> RabbitMqSink {
     RabbitMqSink::new(config).expect("a valid configuration")
 }
 

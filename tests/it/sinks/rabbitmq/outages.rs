@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use punctual::sink::{Delivery, Outcome, Sink};
+use punctual::{
+    config::Period,
+    sink::{Delivery, Outcome, Sink},
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{ids, message, messages, sink, unconfirmed};
@@ -38,7 +41,7 @@ async fn a_memory_alarm_is_unavailable_without_a_hang_and_goes_on_afterwards() {
     let server = RabbitMq::troubled().await;
     server.declare("alarm", "k").await;
     let mut config = server.config("alarm");
-    config.timeout = Duration::from_secs(2);
+    config.timeout = Period(Duration::from_secs(2));
     let sink = sink(&config);
     assert_eq!(send(&sink, messages("before", 10, "k")).await, vec![Outcome::Confirmed; 10]);
     server.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]).await;
@@ -79,7 +82,7 @@ async fn a_blocked_connection_can_be_closed() {
     let server = RabbitMq::troubled().await;
     server.declare("blocked-close", "k").await;
     let mut config = server.config("blocked-close");
-    config.timeout = Duration::from_secs(1);
+    config.timeout = Period(Duration::from_secs(1));
     let sink = sink(&config);
     server.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]).await;
     let blocked = async { while send(&sink, messages("m", 1, "k")).await[0] == Outcome::Confirmed {} };
@@ -94,7 +97,7 @@ async fn a_broker_that_hangs_is_unavailable_in_time_and_delivers_afterwards() {
     server.declare("silent", "k").await;
     let proxy = Proxy::start(server.port());
     let mut config = rabbitmq::config(proxy.port(), "silent");
-    config.timeout = Duration::from_secs(2);
+    config.timeout = Period(Duration::from_secs(2));
     let sink = sink(&config);
     send_until_confirmed(&sink, messages("before", 10, "k")).await;
     proxy.set(Mode::BlackHole).await;

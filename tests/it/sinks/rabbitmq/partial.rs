@@ -8,7 +8,8 @@ use std::{
 use futures::future::join_all;
 use lapin::ExchangeKind;
 use punctual::{
-    config::RabbitMqConfig,
+    config::Period,
+    connector::rabbitmq::RabbitMqSinkSettings,
     sink::{Delivery, Outcome, Report, Sink, template::Allow},
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time::timeout};
@@ -16,7 +17,7 @@ use tokio::{sync::mpsc::UnboundedReceiver, time::timeout};
 use super::{message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{Got, address, durable},
+    rabbitmq::{Got, durable, key, template},
     reports, send,
 };
 
@@ -33,10 +34,10 @@ fn most_copies(got: &[Got]) -> usize {
 }
 
 /// As this user, whose password is its name.
-fn as_user(name: &str, config: RabbitMqConfig) -> RabbitMqConfig {
+fn as_user(name: &str, config: RabbitMqSinkSettings) -> RabbitMqSinkSettings {
     let mut config = config;
-    config.server.username = Some(name.into());
-    config.server.password = Some(name.into());
+    config.username = Some(name.into());
+    config.password = Some(name.into());
     config
 }
 
@@ -51,9 +52,14 @@ async fn confirmed(outcomes: &mut UnboundedReceiver<punctual::sink::Reported>, c
 async fn the_domain_is_the_exchange_and_routing_key_unless_both_are_constant() {
     let server = RabbitMq::shared().await;
     server.declare("domains", "a").await;
-    let sink_to = |exchange: &str, key: Option<&str>| {
+    let sink_to = |exchange: &str, name: Option<&str>| {
         let allow = Allow::new(["domains/*"]).expect("valid patterns");
-        sink(&RabbitMqConfig { address: address(exchange, key), allow, ..server.config("") })
+        sink(&RabbitMqSinkSettings {
+            exchange: template(exchange),
+            routing_key: name.map(key),
+            allow,
+            ..server.config("")
+        })
     };
     let batch = || vec![message("m1", "a"), message("m2", "nowhere")];
     let domains = async |sink: &dyn Sink| {
@@ -66,8 +72,9 @@ async fn the_domain_is_the_exchange_and_routing_key_unless_both_are_constant() {
     let named = [(Some("domains/a".to_owned()), None), (Some("domains/nowhere".to_owned()), Some("failed"))];
     assert_eq!(domains(&sink_to("domains", None)).await, named);
     assert_eq!(domains(&sink_to("domains", Some("a"))).await, [(None, None), (None, None)]);
-    let templated = sink(&RabbitMqConfig {
-        address: address("{header:X-Exchange}", None),
+    let templated = sink(&RabbitMqSinkSettings {
+        exchange: template("{header:X-Exchange}"),
+        routing_key: None,
         allow: Allow::new(["domains/*"]).expect("valid patterns"),
         ..server.config("")
     });
@@ -84,7 +91,7 @@ async fn a_queue_that_confirms_nothing_delays_no_other_and_closes_no_connection(
     server.declare_queue("two-queues-hung", "two-queues", "hung", durable()).await;
     server.add_user("two-queues", "two-queues", "").await;
     let mut config = as_user("two-queues", server.config("two-queues"));
-    config.timeout = Duration::from_secs(3);
+    config.timeout = Period(Duration::from_secs(3));
     let sink = &sink(&config);
     assert_eq!(send(sink, messages("before", 10, "good")).await, vec![Outcome::Confirmed; 10]);
     let connections = async || {
@@ -132,7 +139,7 @@ async fn confirms_that_never_come_hold_up_nothing_however_many_there_are() {
     server.declare("many-hung", "good").await;
     server.declare_queue("many-hung-hung", "many-hung", "hung", durable()).await;
     let mut config = server.config("many-hung");
-    config.timeout = Duration::from_secs(1);
+    config.timeout = Period(Duration::from_secs(1));
     let sink = sink(&config);
     server.suspend_queue("many-hung-hung").await;
     for round in 0..6 {
@@ -154,7 +161,7 @@ async fn no_unroutable_message_is_confirmed_beside_a_queue_that_hangs() {
     server.declare("three-ways", "good").await;
     server.declare_queue("three-ways-hung", "three-ways", "hung", durable()).await;
     let mut config = server.config("three-ways");
-    config.timeout = Duration::from_secs(10);
+    config.timeout = Period(Duration::from_secs(10));
     let sink = &sink(&config);
     server.suspend_queue("three-ways-hung").await;
     let key = |n: usize| match (n * 7919 + n / 13) % 64 {
@@ -197,8 +204,9 @@ async fn a_forbidden_routing_key_is_rejected_and_no_other_is_sent_over_twice() {
     server.ctl(&["set_permissions", "partial", "", "forbidding.*", ""]).await;
     server.ctl(&["set_topic_permissions", "partial", "forbidding-too", "^good", ""]).await;
     let constant = as_user("partial", server.config("forbidding"));
-    let templated = RabbitMqConfig {
-        address: address("{header:X-Other}", None),
+    let templated = RabbitMqSinkSettings {
+        exchange: template("{header:X-Other}"),
+        routing_key: None,
         allow: Allow::new(["forbidding*/*"]).expect("valid patterns"),
         ..constant.clone()
     };

@@ -126,6 +126,8 @@ async fn check_connect_reports_broker_and_exchange_and_logs_no_payload() {
     let (code, text) = check("nowhere").await;
     assert_eq!(code, Some(1));
     assert!(text.contains("no exchange 'nowhere'"), "{text}");
+    let command = "rabbitmqadmin --vhost=/ declare exchange name=nowhere type=direct durable=true";
+    assert!(text.ends_with(&format!(": create it with `{command}`")), "{text}");
 
     // Nothing is bound: what comes back must not end up in the log.
     assert_eq!(post(&punctual, json!({"id": "back", "payload": "a-secret-payload", "key": "k"})).await, 201);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{ids, kinds, message, messages, sink};
 use crate::support::{
     RabbitMq,
-    rabbitmq::{address, durable},
+    rabbitmq::{durable, template},
     send, send_one,
 };
 
@@ -123,10 +123,10 @@ async fn a_queue_that_is_full_refuses_by_nack_which_counts_as_failed() {
 async fn a_wrong_password_user_or_virtual_host_is_unavailable_and_reported() {
     let server = RabbitMq::shared().await;
     let mut config = server.config("amq.direct");
-    config.server.username = Some("guest".into());
-    config.server.password = Some("hunter2".into());
+    config.username = Some("guest".into());
+    config.password = Some("hunter2".into());
     let mut wrong_host = server.config("amq.direct");
-    wrong_host.server.url = format!("amqp://127.0.0.1:{}/no-such", server.port()).into();
+    wrong_host.url = format!("amqp://127.0.0.1:{}/no-such", server.port()).into();
     for (config, expected) in [(config, "ACCESS_REFUSED"), (wrong_host, "no-such")] {
         let sink = sink(&config);
         let outcome = send_one(&sink).await;
@@ -134,6 +134,8 @@ async fn a_wrong_password_user_or_virtual_host_is_unavailable_and_reported() {
         for error in [outcome.error().unwrap().to_owned(), sink.check().await.unwrap_err()] {
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
+        let remedy = sink.check().await.unwrap_err().ends_with(": create it with `rabbitmqctl add_vhost no-such`");
+        assert_eq!(remedy, expected == "no-such");
     }
 }
 
@@ -143,11 +145,12 @@ async fn user_and_password_beside_the_url_are_used() {
     server.ctl(&["add_user", "pünktlich", "p@ss/wörd:%"]).await;
     server.ctl(&["set_permissions", "pünktlich", "", "amq\\..*", ""]).await;
     let mut config = server.config("amq.direct");
-    config.server.username = Some("pünktlich".into());
-    config.server.password = Some("p@ss/wörd:%".into());
+    config.username = Some("pünktlich".into());
+    config.password = Some("p@ss/wörd:%".into());
     assert_eq!(send_one(&sink(&config)).await.failure_kind(), Some("failed"));
     // Its rights end here: the broker refuses, and nothing counts.
-    config.address = address("foreign", None);
+    config.exchange = template("foreign");
+    config.routing_key = None;
     let outcome = send_one(&sink(&config)).await;
     assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
     server.declare_exchange("foreign").await;

@@ -1,20 +1,20 @@
 //! TLS to a broker that asks for a client certificate.
 
 use punctual::{
-    config::RabbitMqConfig,
+    connector::rabbitmq::RabbitMqSinkSettings,
     sink::{Outcome, Sink},
 };
 
 use super::{messages, sink};
 use crate::support::{Authority, RabbitMq, send, send_one};
 
-fn encrypted(server: &RabbitMq, host: &str, authority: &Authority, client: bool) -> RabbitMqConfig {
+fn encrypted(server: &RabbitMq, host: &str, authority: &Authority, client: bool) -> RabbitMqSinkSettings {
     let mut config = server.config("tls");
-    config.server.url = format!("amqps://{host}:{}/%2f", server.tls_port()).into();
-    config.server.ca_file = Some(authority.file("ca.pem"));
+    config.url = format!("amqps://{host}:{}/%2f", server.tls_port()).into();
+    config.tls.ca_file = Some(authority.file("ca.pem"));
     if client {
-        config.server.cert_file = Some(authority.file("client.pem"));
-        config.server.key_file = Some(authority.file("client.key"));
+        config.tls.cert_file = Some(authority.file("client.pem"));
+        config.tls.key_file = Some(authority.file("client.key"));
     }
     config
 }

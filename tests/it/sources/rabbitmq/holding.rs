@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use lapin::options::QueueDeleteOptions;
 use punctual::{
     api,
-    config::{IdFrom, RabbitMqSourceConfig},
-    connector::rabbitmq::source::RabbitMqSource,
+    config::{GrowingDelay, Period, Real, Whole},
+    connector::rabbitmq::{DelayFrom, IdFrom, RabbitMqSourceSettings, source::RabbitMqSource},
     message::{Limit, RouteLimits},
     queue::Queue,
     source::{Intake, Source, SourceHealth, SourceState},
@@ -14,6 +14,7 @@ use punctual::{
         RedisStore, RouteSettings,
         connection::{Connection, RedisEndpoint, client},
     },
+    tls::TlsFiles,
 };
 use tokio::{
     sync::watch,
@@ -32,8 +33,8 @@ const MESSAGES: usize = 50;
 const HOLD_LIMIT: Duration = Duration::from_secs(1);
 
 async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
-    let (username, password, ca_file, cert_file, key_file) = (None, None, None, None, None);
-    let server = RedisEndpoint { url: redis.url().as_str().into(), username, password, ca_file, cert_file, key_file };
+    let url = redis.url().as_str().into();
+    let server = RedisEndpoint { url, username: None, password: None, tls: TlsFiles::default() };
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None, limits };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
@@ -41,18 +42,31 @@ async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
     Arc::new(Queue::new(store, &BTreeMap::new(), false))
 }
 
+fn settings(server: &RabbitMq, queue: &str) -> RabbitMqSourceSettings {
+    RabbitMqSourceSettings {
+        route: "r".into(),
+        url: server.config("").url,
+        username: None,
+        password: None,
+        tls: TlsFiles::default(),
+        queue: queue.into(),
+        prefetch: Whole(1000),
+        id_from: IdFrom::Ulid,
+        delay_from: DelayFrom::Headers,
+        backoff: GrowingDelay {
+            initial: Period(PATIENCE),
+            factor: Real(1.0),
+            max: Period(PATIENCE),
+            jitter: Real(0.0),
+        },
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_redis_refuses_for_too_long_is_returned_and_taken_again_later() {
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare_in(server, "held", "quorum").await;
-    let config = RabbitMqSourceConfig {
-        route: "r".into(),
-        server: server.config("").server,
-        queue: "held-in".into(),
-        prefetch: 1000,
-        id_from: IdFrom::Ulid,
-        backoff: None,
-    };
+    let config = settings(server, "held-in");
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL").with_hold_limit(HOLD_LIMIT);
     let (queue, status, (stop, stopping)) =
         (queue(&redis, RouteLimits::default()).await, Arc::<SourceHealth>::default(), watch::channel(false));
@@ -111,14 +125,7 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
     const MOST: u64 = 10;
     let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
     declare(server, "limited").await;
-    let config = RabbitMqSourceConfig {
-        route: "r".into(),
-        server: server.config("").server,
-        queue: "limited-in".into(),
-        prefetch: 1000,
-        id_from: IdFrom::Ulid,
-        backoff: None,
-    };
+    let config = settings(server, "limited-in");
     let source = RabbitMqSource::new(&config, api::ulids(), 1).expect("a valid URL");
     let limits = RouteLimits { messages: Some(MOST), ..RouteLimits::default() };
     let (queue, status, (stop, stopping)) =

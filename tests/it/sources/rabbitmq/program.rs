@@ -163,6 +163,10 @@ async fn the_api_and_check_report_the_queue_and_its_depth() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = check(&configuration.replace("told-in", "nowhere")).await;
     assert!(code == Some(1) && text.contains("no queue 'nowhere'"), "{text}");
+    assert!(
+        text.contains("create it with `rabbitmqadmin --vhost=/ declare queue name=nowhere durable=true`"),
+        "{text}"
+    );
 }
 
 /// They become headers of AMQP 0-9-1: an annotation in whole milliseconds, and a timestamp that has lost its own.

@@ -1,11 +1,12 @@
-//! Checks of what leads to an HTTP endpoint.
+//! The settings of an HTTP sink.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt,
+    time::Duration,
 };
 
-use ::http::{HeaderMap, HeaderName, HeaderValue};
 use base64::{
     Engine,
     engine::{
@@ -13,20 +14,21 @@ use base64::{
         general_purpose::{GeneralPurpose, GeneralPurposeConfig},
     },
 };
-
+use http::{HeaderMap, HeaderName, HeaderValue};
 use ring::signature::Ed25519KeyPair;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Deserializer};
 
-use super::{
-    HttpSinkConfig,
-    check::check_tls,
-    problem::{Path, Problems},
-    raw::RawHttp,
-    sinks::{check_allow, check_timeout},
-};
-use crate::secret::{Secret, SecretUrl};
+use super::HttpSink;
 use crate::{
+    config::{Context, Flag, List, Path, Problems, Settings, Timeout, check_allow, check_tls, parsed},
     message::{folded_header, is_reserved_header},
-    sink::template::UrlTemplate,
+    secret::{Secret, SecretUrl},
+    sink::{
+        OpenSink, SinkSettings,
+        template::{Allow, UrlTemplate},
+    },
+    tls::TlsFiles,
 };
 
 /// Headers that a message may not set, but the configuration of its sink may.
@@ -81,68 +83,105 @@ fn seed(key: &[u8]) -> Option<[u8; 32]> {
     }
 }
 
+impl<'de> Deserialize<'de> for SigningSecret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, Self::parse)
+    }
+}
+
+impl JsonSchema for SigningSecret {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "SigningSecret".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Secret::json_schema(generator)
+    }
+}
+
 impl fmt::Debug for SigningSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
-pub fn sink(raw: RawHttp, at: &Path, problems: &mut Problems) -> Option<HttpSinkConfig> {
-    let tls = [raw.ca_file, raw.cert_file, raw.key_file];
-    let url = problems.require(&at.key("url"), raw.url).and_then(|url| {
-        let template = problems.check(&at.key("url"), template(url.expose()))?;
-        check_tls(at, &tls, template.base().scheme() == "https", problems);
-        Some((SecretUrl::from(url.expose()), template.shape()))
-    });
-    let allow = url.as_ref().and_then(|(_, shape)| check_allow(raw.allow, shape.as_ref(), (at, "url"), problems));
-    let allow_slashes = problems.require(&at.key("allow_slashes"), raw.allow_slashes).map(|flag| flag.0);
-    if let (Some(true), Some((_, None))) = (allow_slashes, &url) {
-        problems.add(&at.key("allow_slashes"), "does nothing: `url` has no placeholders");
-    }
-    let timeout = check_timeout(at, raw.timeout, problems);
-    let mut signing_secrets = Vec::new();
-    for (place, secret) in raw.signing_secrets.items() {
-        let at = at.key("signing_secrets").key(place.to_string());
-        signing_secrets.extend(problems.check(&at, SigningSecret::parse(secret.expose())));
-    }
-    let headers = headers(&at.key("headers"), &raw.headers, problems);
-    let [ca_file, cert_file, key_file] = tls;
-    Some(HttpSinkConfig {
-        url: url?.0,
-        allow: allow?,
-        allow_slashes: allow_slashes?,
-        timeout: timeout?,
-        signing_secrets,
-        headers,
-        ca_file,
-        cert_file,
-        key_file,
+/// POST to an HTTP endpoint.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpSettings {
+    /// `http://` or `https://`; required. Path and query may have `{key}`, `{route}`, `{header:NAME}`.
+    #[serde(deserialize_with = "url")]
+    #[schemars(with = "Secret")]
+    pub url: SecretUrl,
+    /// Required with placeholders: patterns of the paths that they may become, percent-encoded; with the query
+    /// where it has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
+    pub allow: Allow,
+    /// Whether what stands for a placeholder in the path may have `/` and `\`: they are sent percent-encoded, and many
+    /// servers make path segments of them.
+    pub allow_slashes: Flag,
+    /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    pub timeout: Timeout,
+    /// Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of the seed of an
+    /// ed25519 key. Every secret signs.
+    pub signing_secrets: List<SigningSecret>,
+    /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
+    pub headers: BTreeMap<String, Secret>,
+    /// For `https://`.
+    pub tls: TlsFiles,
+}
+
+fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretUrl, D::Error> {
+    parsed(deserializer, |text| match UrlTemplate::parse(text)?.base().scheme() {
+        "http" | "https" => Ok(text.into()),
+        other => Err(format!("has the scheme `{other}`; known: http, https")),
     })
 }
 
-fn template(text: &str) -> Result<UrlTemplate, String> {
-    let url = UrlTemplate::parse(text)?;
-    match url.base().scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("has the scheme `{other}`; known: http, https")),
+impl Settings for HttpSettings {
+    fn check(&mut self, at: &Path, _: &Context, problems: &mut Problems) {
+        let Some(url) = problems.check(&at.key("url"), UrlTemplate::parse(self.url.expose())) else { return };
+        check_tls(at, &self.tls, url.base().scheme() == "https", problems);
+        check_allow(&self.allow, url.shape().as_ref(), (at, "url"), problems);
+        if self.allow_slashes.0 && url.shape().is_none() {
+            problems.add(&at.key("allow_slashes"), "does nothing: `url` has no placeholders");
+        }
+        let mut names = BTreeSet::new();
+        for (name, value) in &self.headers {
+            let at = at.key("headers").key(name);
+            if problems.check(&at, header_name(name)).is_some() && !names.insert(folded_header(name)) {
+                problems.add(&at, "comes twice: header names have no case, and receivers may take `_` for `-`");
+            }
+            problems.check(&at, header_value(value));
+        }
     }
 }
 
-fn headers(at: &Path, raw: &BTreeMap<String, Secret>, problems: &mut Problems) -> HeaderMap {
-    let (mut headers, mut names) = (HeaderMap::new(), BTreeSet::new());
-    for (name, value) in raw {
-        let at = at.key(name);
-        let (Some(name), Some(value)) =
-            (problems.check(&at, header_name(name)), problems.check(&at, header_value(value)))
-        else {
-            continue;
-        };
-        if !names.insert(folded_header(name.as_str())) {
-            problems.add(&at, "comes twice: header names have no case, and receivers may take `_` for `-`");
-        }
-        headers.insert(name, value);
+impl HttpSettings {
+    /// `headers` as they are sent; the values are marked as sensitive.
+    ///
+    /// # Errors
+    /// What cannot be a header; the text shows no value.
+    pub fn header_map(&self) -> Result<HeaderMap, String> {
+        self.headers.iter().map(|(name, value)| Ok((header_name(name)?, header_value(value)?))).collect()
     }
-    headers
+}
+
+impl SinkSettings for HttpSettings {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout.0
+    }
+
+    fn open(&self) -> Result<OpenSink, String> {
+        HttpSink::new(self).map(OpenSink::new)
+    }
 }
 
 fn header_name(text: &str) -> Result<HeaderName, String> {

@@ -3,7 +3,7 @@
 
 use rdkafka::ClientConfig;
 
-use crate::{config::KafkaSourceConfig, connector::kafka::connect};
+use crate::connector::kafka::{KafkaSourceSettings, connect};
 
 /// Properties that `options` may change.
 const DEFAULTS: [(&str, &str); 7] = [
@@ -22,7 +22,7 @@ const DEFAULTS: [(&str, &str); 7] = [
 ];
 
 /// The properties of a member of the group.
-pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
+pub fn consumer(config: &KafkaSourceSettings) -> ClientConfig {
     let mut settings = client(config);
     settings
         .set("group.id", &config.group_id)
@@ -35,9 +35,9 @@ pub fn consumer(config: &KafkaSourceConfig) -> ClientConfig {
 }
 
 /// The properties of a client that queries the brokers and joins no group.
-pub fn client(config: &KafkaSourceConfig) -> ClientConfig {
+pub fn client(config: &KafkaSourceSettings) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    connect(&mut settings, &config.server);
+    connect(&mut settings, config.cluster());
     settings
 }

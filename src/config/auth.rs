@@ -1,4 +1,4 @@
-//! Who may call the API, as it is written, see `raw`.
+//! `server.auth`: who may call the API, as it is written.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,52 +9,58 @@ use serde::{
 };
 
 use super::{
-    Right,
+    tokens::Right,
     value::{Flag, List, Whole},
 };
 use crate::secret::Secret;
 
 /// Who may call the API.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct RawTokens {
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
     /// Text (all rights, all routes), or a mapping; required. `sha256:` and 64 hexadecimal digits stand for the token
     /// with this digest.
-    pub tokens: List<RawToken>,
+    #[serde(default)]
+    pub tokens: List<Token>,
     /// Whether /metrics answers without a token.
-    pub open_metrics: Option<Flag>,
+    #[serde(default = "no")]
+    pub open_metrics: Flag,
 }
 
 /// `none`, or tokens.
-#[derive(Debug, Default)]
-pub struct RawAuth(pub Option<RawTokens>);
+#[derive(Debug)]
+pub struct Auth(pub Option<Tokens>);
 
 /// One token and what it may do.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct RawTokenEntry {
+pub struct TokenEntry {
     pub token: Option<Secret>,
     /// Required: any of schedule, read, admin.
     pub rights: List<Right>,
     /// Route names; `*` means all, as does leaving the key out.
     #[serde(deserialize_with = "given")]
     pub routes: Option<List<String>>,
-    pub limits: RawTokenLimits,
+    pub limits: TokenLimits,
 }
 
 /// How much a token may do.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct RawTokenLimits {
+pub struct TokenLimits {
     /// Messages that it may schedule on one instance: 1 to 1000000.
-    pub messages_per_second: Option<Whole>,
+    pub messages_per_second: Option<Whole<1, 1_000_000>>,
 }
 
 /// A token that may do all, or one with rights.
 #[derive(Debug)]
-pub enum RawToken {
+pub enum Token {
     Plain(Secret),
-    Entry(RawTokenEntry),
+    Entry(TokenEntry),
+}
+
+fn no() -> Flag {
+    Flag(false)
 }
 
 /// Of a list that may be left out, but not be left empty.
@@ -62,27 +68,27 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
     List::deserialize(deserializer).map(Some)
 }
 
-impl<'de> Deserialize<'de> for RawAuth {
+impl<'de> Deserialize<'de> for Auth {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NoneOrTokens;
 
         impl<'de> Visitor<'de> for NoneOrTokens {
-            type Value = RawAuth;
+            type Value = Auth;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("`none` or a mapping with `tokens`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawAuth, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Auth, E> {
                 match text {
-                    "none" => Ok(RawAuth(None)),
+                    "none" => Ok(Auth(None)),
                     // Not shown: it may well be a token.
                     _ => Err(E::custom("must be `none` or a mapping with `tokens`")),
                 }
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawAuth, A::Error> {
-                RawTokens::deserialize(MapAccessDeserializer::new(map)).map(|tokens| RawAuth(Some(tokens)))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Auth, A::Error> {
+                Tokens::deserialize(MapAccessDeserializer::new(map)).map(|tokens| Auth(Some(tokens)))
             }
         }
 
@@ -90,38 +96,38 @@ impl<'de> Deserialize<'de> for RawAuth {
     }
 }
 
-impl JsonSchema for RawAuth {
+impl JsonSchema for Auth {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "RawAuth".into()
+        "Auth".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let tokens = generator.subschema_for::<RawTokens>();
+        let tokens = generator.subschema_for::<Tokens>();
         json_schema!({ "anyOf": [{ "const": "none" }, tokens] })
     }
 }
 
-impl<'de> Deserialize<'de> for RawToken {
+impl<'de> Deserialize<'de> for Token {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PlainOrEntry;
 
         impl<'de> Visitor<'de> for PlainOrEntry {
-            type Value = RawToken;
+            type Value = Token;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a text or a mapping with `token`, `rights`, `routes` and `limits`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawToken, E> {
-                Ok(RawToken::Plain(text.into()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Token, E> {
+                Ok(Token::Plain(text.into()))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawToken, A::Error> {
-                RawTokenEntry::deserialize(MapAccessDeserializer::new(map)).map(RawToken::Entry)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Token, A::Error> {
+                TokenEntry::deserialize(MapAccessDeserializer::new(map)).map(Token::Entry)
             }
         }
 
@@ -129,17 +135,17 @@ impl<'de> Deserialize<'de> for RawToken {
     }
 }
 
-impl JsonSchema for RawToken {
+impl JsonSchema for Token {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "RawToken".into()
+        "Token".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let entry = generator.subschema_for::<RawTokenEntry>();
+        let entry = generator.subschema_for::<TokenEntry>();
         json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
     }
 }

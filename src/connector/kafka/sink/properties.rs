@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::{config::KafkaSinkConfig, connector::kafka::connect};
+use crate::connector::kafka::{KafkaSinkSettings, connect};
 
 /// Time before the sink's timeout at which librdkafka fails a message, so that the report arrives before the timeout.
 /// librdkafka checks for timeouts once a second.
@@ -29,19 +29,19 @@ const DEFAULTS: [(&str, &str); 7] = [
 ];
 
 /// The properties of a producer. `options` win, except over those that delivery guarantees depend on.
-pub fn producer(config: &KafkaSinkConfig) -> ClientConfig {
+pub fn producer(config: &KafkaSinkSettings) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    connect(&mut settings, &config.server);
+    connect(&mut settings, config.cluster());
     settings
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        .set("message.timeout.ms", message_timeout(config.timeout).as_millis().to_string());
+        .set("message.timeout.ms", message_timeout(config.timeout.0).as_millis().to_string());
     settings
 }
 
 /// The properties of a producer that puts each record into a batch of its own.
-pub fn solo_producer(config: &KafkaSinkConfig) -> ClientConfig {
+pub fn solo_producer(config: &KafkaSinkSettings) -> ClientConfig {
     let mut settings = producer(config);
     settings.set("batch.num.messages", "1");
     settings
@@ -55,8 +55,12 @@ fn message_timeout(timeout: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::KafkaServer;
-    use crate::sink::template::{Allow, Place, Template};
+    use crate::{
+        config::{Period, Property},
+        connector::kafka::Sasl,
+        sink::template::{Allow, Place, Template},
+        tls::TlsFiles,
+    };
 
     #[test]
     fn a_message_times_out_before_the_sink_does() {
@@ -68,19 +72,17 @@ mod tests {
 
     #[test]
     fn options_win_except_over_delivery_guarantees() {
-        let server = KafkaServer {
-            brokers: vec!["one:1".into(), "two:2".into()],
+        let config = KafkaSinkSettings {
+            brokers: ["one:1".to_owned(), "two:2".to_owned()].into_iter().collect(),
+            topic: Template::parse("t", Place::Topic).unwrap(),
+            allow: Allow::default(),
+            timeout: Period(Duration::from_secs(10)),
+            sasl: Sasl { username: Some("u".into()), password: Some("p".into()), ..Sasl::default() },
+            tls: TlsFiles { ca_file: Some("/ca.pem".into()), ..TlsFiles::default() },
             options: [("linger.ms", "3"), ("acks", "0"), ("sasl.mechanism", "SCRAM-SHA-512")]
-                .map(|(name, value)| (name.to_owned(), value.into()))
+                .map(|(name, value)| (name.to_owned(), Property(value.into())))
                 .into(),
-            username: Some("u".into()),
-            password: Some("p".into()),
-            ca_file: Some("/ca.pem".into()),
-            cert_file: None,
-            key_file: None,
         };
-        let topic = Template::parse("t", Place::Topic).unwrap();
-        let config = KafkaSinkConfig { server, topic, allow: Allow::default(), timeout: Duration::from_secs(10) };
         let settings = producer(&config);
         for (name, value) in [
             ("bootstrap.servers", "one:1,two:2"),

@@ -1,0 +1,43 @@
+//! What to do about a text that is not YAML.
+
+/// What to do about `error`, which the parser met in `line` (from 1; 0: not known) of `text`: the usual causes are a tab,
+/// a `${...}` without quotes, and the indentation.
+pub fn remedy(text: &str, line: usize, error: &str) -> Option<&'static str> {
+    if error.contains(" tab") || error.starts_with("tabs ") {
+        return Some("indent with spaces: YAML takes no tabs");
+    }
+    let lines: Vec<&str> = text.lines().take(line).filter(|line| !line.trim().is_empty()).collect();
+    let [.., at] = lines[..] else { return None };
+    if has_unquoted_expansion(at) {
+        return Some("within braces and brackets, put text with `${...}` in quotes");
+    }
+    let about_keys = ["expected key", "mapping values", "indentation"];
+    let [.., before, at] = lines[..] else { return None };
+    let [outer, inner] = [before, at].map(|line| line.len() - line.trim_start().len());
+    if outer == inner || !about_keys.iter().any(|part| error.contains(part)) {
+        return None;
+    }
+    // What follows a key without a value is rightly indented.
+    if inner > outer && before.trim_end().ends_with(':') {
+        return Some("put text with `: ` in quotes");
+    }
+    Some("check the indentation: all keys of a mapping begin in the same column")
+}
+
+/// Whether a flow mapping or list of `line` holds a `${` outside of quotes.
+fn has_unquoted_expansion(line: &str) -> bool {
+    let (mut quote, mut depth) = (None, 0_u32);
+    let mut characters = line.chars().peekable();
+    while let Some(c) = characters.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '$') if characters.peek() == Some(&'{') && depth > 0 => return true,
+            (None, '{' | '[') => depth += 1,
+            (None, '}' | ']') => depth = depth.saturating_sub(1),
+            (None, '#') => return false,
+            _ => {}
+        }
+    }
+    false
+}

@@ -1,0 +1,81 @@
+//! The JSON Schema of a configuration file, composed of those of the sections and of the registered types.
+
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::{check::Root, registry::Registry, source::NEVER_EMPTY};
+
+/// The JSON Schema (draft 2020-12) of a configuration file.
+pub fn schema(registry: &Registry) -> Value {
+    let mut generator = SchemaGenerator::default();
+    let sections = [
+        ("sink_defaults", "sinks", registry.sinks.schemas(&mut generator)),
+        ("source_defaults", "sources", registry.sources.schemas(&mut generator)),
+    ];
+    let mut root = generator.into_root_schema_for::<Root>().to_value();
+    relax(&mut root);
+    for (defaults, entries, types) in sections {
+        let types: Vec<_> = types.into_iter().map(|(name, schema)| (name, relaxed(schema))).collect();
+        let of_each: Map<String, Value> =
+            types.iter().map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+        let entry: Vec<Value> = types.into_iter().map(|(name, schema)| tagged(name, schema)).collect();
+        let properties = &mut root["properties"];
+        properties[defaults]["additionalProperties"] = false.into();
+        properties[defaults]["properties"] = of_each.into();
+        properties[entries]["additionalProperties"] = json!({ "oneOf": entry });
+    }
+    root
+}
+
+fn relaxed(schema: Schema) -> Value {
+    let mut schema = schema.to_value();
+    relax(&mut schema);
+    schema
+}
+
+/// With its `type` among the properties.
+fn tagged(name: &str, mut schema: Value) -> Value {
+    schema["properties"]["type"] = json!({ "const": name });
+    schema["required"] = json!(["type"]);
+    schema
+}
+
+/// What is left out comes from the defaults, and so does what is left empty.
+fn relax(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            object.values_mut().for_each(relax);
+            if let Some(Value::Object(properties)) = object.get_mut("properties") {
+                for (_, property) in properties.iter_mut().filter(|(key, _)| !NEVER_EMPTY.contains(&key.as_str())) {
+                    allow_empty(property);
+                }
+                object.remove("required");
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(relax),
+        _ => {}
+    }
+}
+
+fn allow_empty(property: &mut Value) {
+    let null = json!({ "type": "null" });
+    let Value::Object(object) = property else { return };
+    if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
+        choices.push(null);
+    } else if let Some(kind) = object.get_mut("type") {
+        *kind = match kind.take() {
+            Value::Array(mut kinds) => {
+                if !kinds.iter().any(|kind| kind == "null") {
+                    kinds.push("null".into());
+                }
+                kinds.into()
+            }
+            kind => json!([kind, "null"]),
+        };
+    } else {
+        let description = object.remove("description");
+        let inner = Value::from(std::mem::take(object));
+        object.extend(description.map(|text| ("description".to_owned(), text)));
+        object.insert("anyOf".into(), json!([inner, null]));
+    }
+}

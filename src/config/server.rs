@@ -1,0 +1,140 @@
+//! `server`: the HTTP server.
+
+use std::{fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    auth::Auth,
+    check::Names,
+    listen::Listen,
+    problem::{Path, Problems},
+    shared::parsed,
+    tokens::{self, AuthConfig},
+    value::{Period, Size, Whole},
+};
+
+/// Largest `max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of the arguments
+/// included.
+const MAX_PAYLOAD: u64 = 3 << 20;
+
+/// Largest `max_connections_per_address`: there are no more.
+const MAX_PER_ADDRESS: u64 = 4096;
+
+/// The server of the API, as it runs.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    pub listen: Listen,
+    /// `None`: plain HTTP.
+    pub tls: Option<ServerTls>,
+    /// For /livez and /readyz alone.
+    pub health_listen: Option<SocketAddr>,
+    /// `None`: half of all.
+    pub max_connections_per_address: Option<usize>,
+    /// `None`: no token is asked for.
+    pub auth: Option<AuthConfig>,
+    /// Bytes.
+    pub max_payload: usize,
+    pub request_timeout: Duration,
+}
+
+/// The API's own certificate chain and key, PEM.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
+}
+
+/// The HTTP server.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Address and port of the API, /metrics, /livez and /readyz, or `unix:` and the path of a socket. Any but a
+    /// loopback address and a socket needs tokens.
+    #[serde(deserialize_with = "listen")]
+    #[schemars(with = "String")]
+    listen: Listen,
+    tls: TlsFiles,
+    /// Address and port of a listener for /livez and /readyz alone, without tokens.
+    #[serde(default, deserialize_with = "health_listen")]
+    #[schemars(with = "Option<String>")]
+    health_listen: Option<SocketAddr>,
+    /// Most connections of one IPv4 address or IPv6 /64 network: 1 to 4096; half of all unless it is set.
+    max_connections_per_address: Option<Whole<1, MAX_PER_ADDRESS>>,
+    auth: Auth,
+    /// Largest payload of a message: 1 to 3MiB.
+    pub max_payload: Size<1, MAX_PAYLOAD>,
+    /// Longest time that one API call may take: 100ms to 60s.
+    request_timeout: Period<100, 60_000>,
+}
+
+/// TLS of `server.listen`; read again on SIGHUP.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ServerTls")]
+struct TlsFiles {
+    /// PEM: the certificate and those between it and the root. With `key_file`.
+    cert_file: Option<PathBuf>,
+    /// PEM.
+    key_file: Option<PathBuf>,
+}
+
+fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Listen, D::Error> {
+    parsed(deserializer, str::parse)
+}
+
+fn health_listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    parsed(deserializer, |text| {
+        let wrong = |_| format!("`{text}` is not an address and port such as 127.0.0.1:8081");
+        Some(text).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
+    })
+}
+
+impl Server {
+    pub fn check(self, names: &Names, problems: &mut Problems) -> ServerConfig {
+        let at = Path::of("server");
+        let known = [&self.listen].into_iter().find(|_| !problems.is_refused(&at.key("listen")));
+        let open = known.filter(|listen| !listen.is_local());
+        let auth = tokens::auth(self.auth, open.is_some(), names, problems);
+        if let Some(listen) = open.filter(|_| auth.is_none() && !problems.is_refused(&at.key("auth"))) {
+            let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
+            problems.add(&at.key("listen"), text);
+        }
+        if self.health_listen.is_some_and(|health| known == Some(&Listen::Tcp(health))) {
+            problems.add(&at.key("health_listen"), "is that of `listen`, which answers probes anyway");
+        }
+        let per_address = self.max_connections_per_address;
+        ServerConfig {
+            tls: self.tls.check(&self.listen, &at.key("tls"), problems),
+            listen: self.listen,
+            health_listen: self.health_listen,
+            max_connections_per_address: per_address.map(|number| usize::try_from(number.0).expect("at most 4096")),
+            auth,
+            max_payload: usize::try_from(self.max_payload.0).expect("at most 3 MiB"),
+            request_timeout: self.request_timeout.0,
+        }
+    }
+}
+
+impl TlsFiles {
+    fn check(self, listen: &Listen, at: &Path, problems: &mut Problems) -> Option<ServerTls> {
+        for (file, key) in [(&self.cert_file, "cert_file"), (&self.key_file, "key_file")] {
+            if let Some(file) = file
+                && let Err(error) = File::open(file)
+            {
+                problems.add(&at.key(key), format!("`{}` cannot be read: {error}", file.display()));
+            }
+        }
+        match (self.cert_file, self.key_file) {
+            (Some(_), Some(_)) if matches!(listen, Listen::Unix(_)) => {
+                problems.add(at, "is for an address; a Unix socket has none");
+            }
+            (Some(cert_file), Some(key_file)) => return Some(ServerTls { cert_file, key_file }),
+            (Some(_), None) => problems.add(&at.key("cert_file"), "needs `key_file` too"),
+            (None, Some(_)) => problems.add(&at.key("key_file"), "needs `cert_file` too"),
+            (None, None) => {}
+        }
+        None
+    }
+}
