@@ -12,6 +12,7 @@ mod foreign_limits;
 mod foreign_moves;
 mod grant;
 mod header;
+mod include;
 mod injection;
 mod model;
 mod operation;
