@@ -20,7 +20,7 @@ for _, set in ipairs({ pending, unack, dead }) do
   end
 end
 
-local reply, buried, bodies, graves, texts = {}, {}, {}, {}, {}
+local reply, buried, bodies, dead_scores, texts = {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   if live[id] then
     reply[i] = 0
@@ -29,7 +29,7 @@ for i, id in ipairs(ids) do
     local n = #buried + 1
     buried[n] = id
     bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i + 1]
-    graves[2 * n - 1], graves[2 * n] = whole(now), id
+    dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
     texts[2 * n - 1], texts[2 * n] = id, ARGV[3 * i]
   end
 end
@@ -38,7 +38,7 @@ local steps = {}
 if #buried > 0 then
   add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(buried) } })
   revive(steps, remembered, buried)
-  add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(buried) } })
+  add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
   add(steps, 'HSET', errors, texts, {})
 end
 return commit(steps) or reply

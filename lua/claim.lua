@@ -145,7 +145,7 @@ if repeated then
   orphans = {}
 elseif not is_paused and not overtaken then
   take(candidates())
-  local removed, back, leases, graves, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
+  local removed, back, leases, dead_scores, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
   for _, list in ipairs({ taken, orphans, put_off }) do
     for _, one in ipairs(list) do
       removed[#removed + 1] = one[1]
@@ -157,7 +157,7 @@ elseif not is_paused and not overtaken then
   end
   for _, one in ipairs(orphans) do
     ids[#ids + 1] = one[1]
-    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), one[1]
+    dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), one[1]
     marks[#marks + 1], marks[#marks + 2] = one[1], '\0'
     reasons[#reasons + 1], reasons[#reasons + 2] = one[1], 'orphan: the body was missing'
   end
@@ -169,7 +169,7 @@ elseif not is_paused and not overtaken then
     add(steps, 'ZADD', pending, put_off_at, { { 'ZREM', pending, unpack(others) } })
   end
   if #ids > 0 then
-    add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(ids) } })
+    add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(ids) } })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(ids) } })
     add(steps, 'HSET', errors, reasons, restore(errors, ids, redis.call('HMGET', errors, unpack(ids))))
   end

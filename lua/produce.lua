@@ -377,9 +377,9 @@ local earliest, steps = head(pending), {}
 add(steps, 'HSET', messages, { id, body }, restore(messages, { id }, { old }))
 if dead_score then add(steps, 'ZREM', dead, { id }, { { 'ZADD', dead, dead_score, id } }) end
 if completed then add(steps, 'ZREM', remembered, { id }, { { 'ZADD', remembered, completed, id } }) end
-if pending_score or dead_score then
-  drop(steps, attempts, { id })
-  drop(steps, errors, { id })
+for _, key in ipairs({ attempts, errors }) do
+  local value = (pending_score or dead_score) and redis.call('HGET', key, id)
+  if value then add(steps, 'HDEL', key, { id }, restore(key, { id }, { value })) end
 end
 grow(steps, bytes, added)
 add(steps, 'ZADD', pending, { whole(due), id }, {})

@@ -17,7 +17,7 @@ for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
 if #ids == 0 then return { 0, 0, 0 } end
 
 local old = redis.call('HMGET', attempts, unpack(ids))
-local back, dues, graves, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
+local back, dues, dead_scores, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
 local waiting, buried = {}, {}
 local wake_up = false
 for i, id in ipairs(ids) do
@@ -28,7 +28,7 @@ for i, id in ipairs(ids) do
   tries[#tries + 1], tries[#tries + 2] = id, failures .. ' ' .. crashes
   if crashes >= MAX_CRASHES then
     buried[#buried + 1] = id
-    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), id
+    dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
     texts[#texts + 1], texts[#texts + 2] = id, 'crash: ' .. crashes .. ' leases expired, the last ones alone'
   else
     -- Due at the end of its lease, after older ones.
@@ -43,7 +43,7 @@ redis.call('ZCARD', dead)
 local steps = {}
 add(steps, 'ZREM', unack, ids, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
-add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(buried) } })
+add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
 grow(steps, bytes, -sizes(messages, buried))
 add(steps, 'HSET', attempts, tries, restore(attempts, ids, old))
 add(steps, 'HSET', errors, texts, {})

@@ -163,12 +163,12 @@ local undo = restore(messages, old_ids, old_bodies)
 if #fresh > 0 then undo[#undo + 1] = { 'HDEL', messages, unpack(fresh) } end
 add(steps, 'HSET', messages, bodies, undo)
 if #revived > 0 then
-  local graves = { 'ZADD', dead }
+  local dead_scores = { 'ZADD', dead }
   for _, id in ipairs(revived) do
-    graves[#graves + 1] = old_score[id]
-    graves[#graves + 1] = id
+    dead_scores[#dead_scores + 1] = old_score[id]
+    dead_scores[#dead_scores + 1] = id
   end
-  add(steps, 'ZREM', dead, revived, { graves })
+  add(steps, 'ZREM', dead, revived, { dead_scores })
 end
 add(steps, 'ZREM', remembered, reused, { reused_scores })
 -- A replaced message starts again: no failures.

@@ -43,7 +43,7 @@ local earliest = head(pending)
 local reply = held(unack, ids, tokens)
 local values = redis.call('EXISTS', attempts) == 1 and redis.call('HMGET', attempts, unpack(ids)) or {}
 local settled, moved, back = {}, {}, { 'ZADD', unack }
-local completed, dues, waiting, graves, buried, texts = {}, {}, {}, {}, {}, {}
+local completed, dues, waiting, dead_scores, buried, texts = {}, {}, {}, {}, {}, {}
 local counted, failures, old = {}, {}, {}
 local wake_up, left = false, 0
 
@@ -64,7 +64,7 @@ for i, id in ipairs(ids) do
     elseif how == 'bury' then
       left = left + ARGV[place - 2]
       buried[#buried + 1] = id
-      graves[#graves + 1], graves[#graves + 2] = whole(now), id
+      dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(now), id
       texts[#texts + 1], texts[#texts + 2] = id, ARGV[place + 1]
       keep_count(i, tonumber(ARGV[place]))
     else
@@ -88,7 +88,7 @@ end
 local steps = {}
 add(steps, 'ZREM', unack, moved, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
-add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(buried) } })
+add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
 count(steps, attempts, counted, failures, old)
 if #texts > 0 then
   local named = {}

@@ -2,8 +2,7 @@
 -- Moves messages of a hdt3213/delayqueue into the queue: those that are due, ready, to be retried, or held by a
 -- consumer beyond its deadline.
 --
--- KEYS   pending unack messages dead errors paused route remembered bytes their_pending ready retry their_unack counts
---        body...
+-- KEYS   pending unack messages dead errors paused route remembered bytes their_pending ready retry their_unack counts body...
 -- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
 --        largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
 --        JSON

@@ -41,7 +41,7 @@ local function take(entries, weigh, read)
   if redis.call('EXISTS', queue.paused) == 1 then room = 0 end
 
   local verdicts, taken, good, bad = {}, {}, {}, {}
-  local bodies, scores, graves, texts = {}, {}, {}, {}
+  local bodies, scores, dead_scores, texts = {}, {}, {}, {}
   local bytes, added, full, wake_up = 0, 0, false, false
 
   -- The payload of the i-th and why it is invalid, or nothing when there is no room for it.
@@ -89,7 +89,7 @@ local function take(entries, weigh, read)
       if problem then
         verdicts[i] = 'invalid'
         bad[#bad + 1] = entry.id
-        graves[#graves + 1], graves[#graves + 2] = whole(limits.now), entry.id
+        dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(limits.now), entry.id
         texts[#texts + 1], texts[#texts + 2] = entry.id, 'invalid: ' .. problem
       else
         verdicts[i] = 'taken'
@@ -107,7 +107,7 @@ local function take(entries, weigh, read)
   revive(steps, queue.remembered, all)
   grow(steps, queue.bytes, added)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
-  add(steps, 'ZADD', queue.dead, graves, { { 'ZREM', queue.dead, unpack(bad) } })
+  add(steps, 'ZADD', queue.dead, dead_scores, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })
   return verdicts, steps, taken, wake_up
 end
