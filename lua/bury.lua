@@ -1,8 +1,10 @@
--- Takes in messages that are dead from the start: what a source could not understand is kept, with the reason.
+-- include clock commit layout revival scores
+-- Writes messages that are dead from the start: those that a source could not read, with the reason.
 --
 -- KEYS   messages dead errors pending unack route remembered
--- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body from the metadata's length on
--- reply  for each message: 1 taken | 0 its id is live, nothing done; error `PUNCTUAL unregistered <text>` when the
+-- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body from the metadata's length
+--        on
+-- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller registers the route first
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
@@ -18,25 +20,25 @@ for _, set in ipairs({ pending, unack, dead }) do
   end
 end
 
-local reply, taken, bodies, graves, texts = {}, {}, {}, {}, {}
+local reply, buried, bodies, dead_scores, texts = {}, {}, {}, {}, {}
 for i, id in ipairs(ids) do
   if live[id] then
     reply[i] = 0
   else
     reply[i], live[id] = 1, true
-    local n = #taken + 1
-    taken[n] = id
+    local n = #buried + 1
+    buried[n] = id
     bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i + 1]
-    graves[2 * n - 1], graves[2 * n] = whole(now), id
+    dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
     texts[2 * n - 1], texts[2 * n] = id, ARGV[3 * i]
   end
 end
 
 local steps = {}
-if #taken > 0 then
-  add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(taken) } })
-  revive(steps, remembered, taken)
-  add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(taken) } })
+if #buried > 0 then
+  add(steps, 'HSET', messages, bodies, { { 'HDEL', messages, unpack(buried) } })
+  revive(steps, remembered, buried)
+  add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
   add(steps, 'HSET', errors, texts, {})
 end
 return commit(steps) or reply

@@ -1,9 +1,10 @@
+-- include bodies bytes commit fields records remembered revival sizes
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes
--- ARGV   id, how long to remember it (ms; one that is purged only for a record's sake), how many at most, the record it
---        stands for ("" is none; see newer), 1 when what it cancels was read with it and never scheduled else 0: with a
---        record that is remembered too
+-- ARGV   id, how long to remember it (ms; a purged one only with a record), how many at most, its record ("" is none;
+--        see records.lua), 1 when the source read the cancelled message too and did not schedule it, else 0: with a
+--        record such an id is remembered too
 -- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed)
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
 local id, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -26,7 +27,7 @@ if score then
   add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
 elseif record and ARGV[5] == '1' and keep > 0 then
   status = 'not_found'
-  -- What ended before under this id may be remembered.
+  -- An earlier message of this id may be remembered.
   revive(steps, remembered, { id })
 else
   return 'not_found'
@@ -38,5 +39,5 @@ else
   drop(steps, records, { id })
 end
 if record and keep > 0 then add(steps, 'HSET', records, { id, record }, restore(records, { id }, { stored })) end
-if score then forget(steps, attempts, errors, messages, { id }) end
+if score then delete(steps, attempts, errors, messages, { id }) end
 return commit(steps) or status

@@ -1,52 +1,53 @@
+-- include attempts clock commit fields scores
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
---        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for another try of a claim that got no
---        answer, else 0
--- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, when another
---        instance took messages last, us, -1 if the last was this one,
+--        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
+--        without a reply, else 0
+-- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, time of the
+--        last claim that took messages, us, or -1 if it was of this instance or there was none,
 --        then for each message: id, body, failures, score in pending, 1 for a suspect else 0
 --
--- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new one
--- where that has expired and nothing recovered them. A smaller number, from a request that was overtaken, takes nothing.
--- The first message comes whatever its size. An id without a body becomes dead, reason orphan: its marker body
--- is a single zero byte.
+-- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new
+-- one when that has expired and was not recovered. A request with a smaller number was overtaken and takes nothing. The
+-- first message is returned at any size. An id without a body becomes dead, reason orphan: its marker body is a zero
+-- byte.
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 local SUSPECT_CRASHES = 2
--- Between suspects that are put off, ms: each has its turn alone.
+-- Between suspects that are put off, ms: each is claimed alone.
 local SPACING = 20
--- Due messages that a claim looks at where suspects are put off: they alone must not make it come back empty.
+-- Due messages that a claim reads when it puts suspects off, so that suspects alone do not make it empty.
 local MAX_SEEN = 1000
--- Age in us from which the entry of an instance that claims no more is deleted, and how many are at once: `unpack` takes
--- 7,999 values.
-local FORGET = 86400000000
-local MAX_FORGOTTEN = 1000
--- Scores and times, ms, are below it.
+-- Age in us at which the entry of a stopped instance is deleted, and how many one call deletes: `unpack` takes 7,999
+-- values.
+local MAX_AGE = 86400000000
+local MAX_DELETED = 1000
+-- Scores and times in ms are below it.
 local MAX_MILLIS = 2 ^ 53
 
 local now = clock()
--- A foreign value at any key is found here: what could not be settled must not be delivered.
+-- A value of a wrong type at any key is an error here: a message that cannot be settled must not be delivered.
 for _, set in ipairs({ pending, unack, dead, remembered }) do redis.call('ZCARD', set) end
 for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
 local counts_bytes = redis.call('STRLEN', bytes) > 0
 local is_paused = redis.call('GET', paused) and true or false
--- The latest claim that took messages, of any instance, is kept under a name that is no instance's.
+-- The field `latest` is the last claim that took messages, of any instance.
 local known = redis.call('HMGET', claims, instance, 'latest')
 local last, last_token = string.match(known[1] or '0 0', '^(%d+) (%d+)$')
 local latest, latest_at = string.match(known[2] or '', '^(%x+) (%d+)$')
 local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 
--- Shared with no other claim: a claim is found again by it.
+-- Unique among current leases: a repeated claim finds its messages by it.
 local token = now + lease
 while redis.call('ZCOUNT', unack, whole(token), whole(token)) > 0 do token = token + 1 end
 
 -- `put_off` as { id, score }, `put_off_at` with the new scores as ZADD takes them.
 local taken, orphans, put_off, put_off_at = {}, {}, {}, {}
 
--- The due time inside a body, 0 in a damaged one: what was claimed has lost its score.
+-- The due time inside a body, 0 in a damaged one: a claimed message has no score in pending.
 local function due_inside(body)
   local due = #body >= 17 and struct.unpack('>I8', body, 2) or 0
   return due < MAX_MILLIS and due or 0
@@ -74,7 +75,7 @@ local function take(chosen)
   end
 end
 
--- What this instance claimed under this number and is still leased.
+-- Messages that this instance claimed under this number and that are still leased.
 local function claimed_before()
   local ids = redis.call('ZRANGEBYSCORE', unack, last_token, last_token)
   local chosen = {}
@@ -86,7 +87,7 @@ local function claimed_before()
   return chosen
 end
 
--- Due messages in their order, behind the first `seen`.
+-- Due messages in order of score, after the first `seen`.
 local function due_ones(seen, count)
   local found =
     redis.call('ZRANGEBYSCORE', pending, '-inf', whole(math.floor(now / 1000)), 'WITHSCORES', 'LIMIT', seen, count)
@@ -101,7 +102,7 @@ local function due_ones(seen, count)
   return list
 end
 
--- Those that are due and may be taken now.
+-- Due messages that may be taken now.
 local function candidates()
   local chosen, due = {}, math.floor(now / 1000) + (tonumber(suspects) or 0)
   local function choose(list)
@@ -140,14 +141,14 @@ if repeated then
     add(steps, 'ZADD', unack, renewed, { { 'ZREM', unack, unpack(ids) } })
     add(steps, 'HSET', claims, { instance, last .. ' ' .. whole(token) }, {})
   end
-  -- Without a body it cannot be settled as delivered: recovery and the next claim find it.
+  -- Not reported: recovery returns it to pending, and the next claim finds it.
   orphans = {}
 elseif not is_paused and not overtaken then
   take(candidates())
-  local gone, back, leases, graves, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
+  local removed, back, leases, dead_scores, marks, reasons, ids = {}, { 'ZADD', pending }, {}, {}, {}, {}, {}
   for _, list in ipairs({ taken, orphans, put_off }) do
     for _, one in ipairs(list) do
-      gone[#gone + 1] = one[1]
+      removed[#removed + 1] = one[1]
       back[#back + 1], back[#back + 2] = one[2], one[1]
     end
   end
@@ -156,19 +157,19 @@ elseif not is_paused and not overtaken then
   end
   for _, one in ipairs(orphans) do
     ids[#ids + 1] = one[1]
-    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), one[1]
+    dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), one[1]
     marks[#marks + 1], marks[#marks + 2] = one[1], '\0'
     reasons[#reasons + 1], reasons[#reasons + 2] = one[1], 'orphan: the body was missing'
   end
-  -- The shrinking write first: claiming must work at maxmemory, where only a script's first write is checked.
-  add(steps, 'ZREM', pending, gone, { back })
+  -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
+  add(steps, 'ZREM', pending, removed, { back })
   if #put_off > 0 then
     local others = {}
     for _, one in ipairs(put_off) do others[#others + 1] = one[1] end
     add(steps, 'ZADD', pending, put_off_at, { { 'ZREM', pending, unpack(others) } })
   end
   if #ids > 0 then
-    add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(ids) } })
+    add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(ids) } })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(ids) } })
     add(steps, 'HSET', errors, reasons, restore(errors, ids, redis.call('HMGET', errors, unpack(ids))))
   end
@@ -178,8 +179,8 @@ elseif not is_paused and not overtaken then
     if last == '0' then
       local old, entries = {}, redis.call('HGETALL', claims)
       for i = 1, #entries, 2 do
-        local is_old = tonumber(string.match(entries[i + 1], '%d+$')) < now - FORGET
-        if is_old and entries[i] ~= 'latest' and #old < MAX_FORGOTTEN then old[#old + 1] = entries[i] end
+        local is_old = tonumber(string.match(entries[i + 1], '%d+$')) < now - MAX_AGE
+        if is_old and entries[i] ~= 'latest' and #old < MAX_DELETED then old[#old + 1] = entries[i] end
       end
       drop(steps, claims, old)
     end
@@ -189,12 +190,12 @@ end
 local failed = commit(steps)
 if failed then return failed end
 if ARGV[8] == '1' and #taken == 0 and not repeated and not overtaken then
-  -- Without memory for it the earlier try may still take messages, which come back with their lease.
+  -- At maxmemory this fails. Then the earlier try may still take messages until their lease expires.
   redis.pcall('HSET', claims, instance, whole(number) .. ' ' .. whole(token))
 end
 
 local next_due, next_lease = head(pending), head(unack)
--- Bodies that somebody deleted are counted until nothing is left.
+-- The sizes of bodies that were deleted by hand are counted until the partition is empty.
 if counts_bytes and not next_due and not next_lease then redis.pcall('DEL', bytes) end
 
 local reply = {

@@ -1,12 +1,14 @@
--- Looks at other programs' keys: what is due there, and when the next one will be.
+-- include clock external
+-- Due members in keys of other programs, and the next due time there.
 --
 -- KEYS   source...
--- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to 250), most bytes of them
+-- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to
+--        250), most bytes of them
 -- reply  now us, next due ms or -1, then members, none twice
 --
--- The first member comes whatever its size.
+-- The first member is returned at any size.
 local sets, unit, limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
--- Read at first, while their size is unknown.
+-- Members of the first read: their sizes are unknown.
 local FIRST = 8
 local MAX_MILLIS = 9007199254740991
 
@@ -15,7 +17,7 @@ local now = clock()
 local latest = string.format('%.17g', (math.floor(now / 1000) + 0.001) / unit)
 local reply, seen, bytes, found = { now, -1 }, {}, 0, 0
 
--- Adds what read(offset, count) gives, in parts that are likely to fit.
+-- Adds the members of read(offset, count), in parts that probably fit.
 local function collect(read)
   local offset, count = 0, FIRST
   while found < limit and bytes < max_bytes do

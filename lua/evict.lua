@@ -1,8 +1,10 @@
--- Deletes the oldest dead messages: those that died too long ago, and those that are too many.
+-- include bodies clock commit fields scores
+-- Evicts the oldest dead messages, by age and by number.
 --
 -- KEYS   messages attempts errors dead records
 -- ARGV   longest age (ms; 0 is no limit), most that are kept (0 is no limit), limit (1 to 1000)
--- reply  deleted for their age, deleted for their number, 1 when more are to be else 0, ms until the next is too old or -1
+-- reply  deleted for their age, deleted for their number, 1 when more must be else 0, ms until the next is too old or
+--        -1
 local messages, attempts, errors, dead, records = unpack(KEYS)
 local max_age, max_count, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -10,20 +12,20 @@ local now = math.floor(clock() / 1000)
 local oldest = max_age > 0 and redis.call('ZCOUNT', dead, '-inf', whole(now - max_age)) or 0
 local beyond = max_count > 0 and redis.call('ZCARD', dead) - max_count or 0
 local wanted = math.max(oldest, beyond)
-local aged, gone, back = math.min(oldest, limit), {}, { 'ZADD', dead }
+local aged, evicted, back = math.min(oldest, limit), {}, { 'ZADD', dead }
 if wanted > 0 then
   local found = redis.call('ZRANGE', dead, 0, math.min(wanted, limit) - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
-    gone[#gone + 1] = found[i]
+    evicted[#evicted + 1] = found[i]
     back[#back + 1], back[#back + 2] = found[i + 1], found[i]
   end
 end
 
 local steps = {}
-add(steps, 'ZREM', dead, gone, { back })
-drop(steps, records, gone)
-forget(steps, attempts, errors, messages, gone)
+add(steps, 'ZREM', dead, evicted, { back })
+drop(steps, records, evicted)
+delete(steps, attempts, errors, messages, evicted)
 local failed = commit(steps)
 if failed then return failed end
 local first = max_age > 0 and head(dead)
-return { aged, #gone - aged, wanted > #gone and 1 or 0, first and math.max(0, first + max_age - now) or -1 }
+return { aged, #evicted - aged, wanted > #evicted and 1 or 0, first and math.max(0, first + max_age - now) or -1 }

@@ -1,7 +1,8 @@
--- One live message, or how it ended where that is remembered.
+-- include attempts clock ending
+-- One live message, or how it was completed, if that is remembered.
 --
 -- KEYS   pending unack messages attempts errors dead remembered
--- ARGV   id, how long an ended one is remembered (ms)
+-- ARGV   id, how long a completed one is remembered (ms)
 -- reply  nothing, or: pending | unack | dead, score, failures, error or "", body or "";
 --        or: delivered | cancelled, when (ms)
 local pending, unack, messages, attempts, errors, dead, remembered = unpack(KEYS)

@@ -1,14 +1,16 @@
--- A part of one set, in order of score, then id, from behind a given place.
+-- include attempts
+-- A page of one set, in order of score, then id, after a given place.
 --
 -- KEYS   set messages attempts errors; the set is pending, unack or dead
--- ARGV   limit (1 to 1000), most bytes of ids, errors and bodies, then score and id of the last one seen, or none
+-- ARGV   limit (1 to 1000), most bytes of ids, errors and bodies, then score and id of the last one of the page before,
+--        or none
 -- reply  1 when more follow else 0, then for each: id, score, failures, error or "", body or ""
 --
--- The first message comes whatever its size.
+-- The first message is returned at any size.
 local set, messages, attempts, errors = unpack(KEYS)
 local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 
--- Redis orders equal scores by bytes; Lua's < would ask the locale.
+-- Redis orders equal scores by bytes; Lua's < depends on the locale.
 local function before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -17,8 +19,8 @@ local function before(a, b)
   return #a < #b
 end
 
--- The first rank behind (score, id), by bisection: many members may share one score.
-local function rank_behind(score, id)
+-- The first rank after (score, id), by bisection: many members may share one score.
+local function rank_after(score, id)
   local low, high = 0, redis.call('ZCARD', set)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -33,7 +35,7 @@ local function rank_behind(score, id)
   return low
 end
 
-local from = ARGV[3] and rank_behind(tonumber(ARGV[3]), ARGV[4]) or 0
+local from = ARGV[3] and rank_after(tonumber(ARGV[3]), ARGV[4]) or 0
 local found = redis.call('ZRANGE', set, from, from + limit - 1, 'WITHSCORES')
 local reply, bytes, count = { 0 }, 0, 0
 for i = 1, #found, 2 do

@@ -1,3 +1,4 @@
+-- include commit wake
 -- Stops or restarts claiming, for every instance.
 --
 -- KEYS   paused
@@ -6,7 +7,7 @@
 local paused = KEYS[1]
 local channel, action = ARGV[1], ARGV[2]
 
--- Deleting first lets pausing through at maxmemory, where only a script's first write is checked.
+-- The shrinking write first: at maxmemory only a script's first write is refused, and pausing must work.
 local was = redis.call('GET', paused)
 local steps = { { { 'DEL', paused }, was and { { 'SET', paused, was } } or {} } }
 if action == 'pause' then add(steps, 'SET', paused, { '1' }, {}) end

@@ -1,4 +1,4 @@
--- Takes the expiry off other programs' values that are still waited for.
+-- Removes the expiry of values of other programs whose messages are not moved yet.
 --
 -- KEYS   body...
 -- reply  how many had one

@@ -1,43 +1,44 @@
--- Cancels pending messages: of all those that are due first, or named ones. What is in flight stays.
+-- include bodies bytes commit remembered sizes
+-- Cancels pending messages: the first due ones of all, or named ones. Messages in flight stay.
 --
 -- KEYS   pending messages attempts errors remembered records bytes
--- ARGV   how long to remember them (ms), how many at most, limit (1 to 1000; any to count), 1 to only count else 0, then
---        the ids (at most 1000), or none for all
--- reply  cancelled, or how many would be; how many of those asked for wait beside these
+-- ARGV   how long to remember them (ms), how many at most, limit (1 to 1000; any to count), 1 to only count else 0,
+--        then the ids (at most 1000), or none for all
+-- reply  cancelled, or how many would be; how many more of those asked for are pending
 local pending, messages, attempts, errors, remembered, records, bytes = unpack(KEYS)
 local keep, max, limit, is_dry = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local FIRST = 5
 
-local gone, back, rest = {}, { 'ZADD', pending }, 0
+local cancelled, back, rest = {}, { 'ZADD', pending }, 0
 if #ARGV >= FIRST then
   local ids, seen = { unpack(ARGV, FIRST) }, {}
   for i, score in ipairs(redis.call('ZMSCORE', pending, unpack(ids))) do
     local id = ids[i]
     if score and not seen[id] then
       seen[id] = true
-      if #gone < limit then
-        gone[#gone + 1] = id
+      if #cancelled < limit then
+        cancelled[#cancelled + 1] = id
         back[#back + 1], back[#back + 2] = score, id
       else
         rest = rest + 1
       end
     end
   end
-  if is_dry then return { #gone, rest } end
+  if is_dry then return { #cancelled, rest } end
 else
   local waiting = redis.call('ZCARD', pending)
   if is_dry then return { math.min(limit, waiting), math.max(0, waiting - limit) } end
   local found = redis.call('ZRANGE', pending, 0, limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
-    gone[#gone + 1] = found[i]
+    cancelled[#cancelled + 1] = found[i]
     back[#back + 1], back[#back + 2] = found[i + 1], found[i]
   end
-  rest = waiting - #gone
+  rest = waiting - #cancelled
 end
 
 local steps = {}
-add(steps, 'ZREM', pending, gone, { back })
-grow(steps, bytes, -sizes(messages, gone))
-remember(steps, remembered, records, gone, true, keep, max)
-forget(steps, attempts, errors, messages, gone)
-return commit(steps) or { #gone, rest }
+add(steps, 'ZREM', pending, cancelled, { back })
+grow(steps, bytes, -sizes(messages, cancelled))
+remember(steps, remembered, records, cancelled, true, keep, max)
+delete(steps, attempts, errors, messages, cancelled)
+return commit(steps) or { #cancelled, rest }

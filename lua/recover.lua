@@ -1,11 +1,12 @@
--- Expired leases: each counts a crash and is pending again, or dead after the last crash.
+-- include attempts bytes clock commit fields scores sizes wake
+-- Recovers expired leases: each counts a crash, and its message is pending again, or dead after the last crash.
 --
 -- KEYS   pending unack messages attempts errors dead bytes
 -- ARGV   wake channel, limit (1 to 1000)
--- reply  leases that had expired, of these made dead, 1 when more wait else 0
+-- reply  leases that had expired, of these made dead, 1 when more remain else 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
--- Two crashes in company make a suspect, three more alone make it dead.
+-- Two crashes make a suspect, which is claimed alone; three more make it dead.
 local MAX_CRASHES = 5
 
 local now = clock()
@@ -16,8 +17,8 @@ for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
 if #ids == 0 then return { 0, 0, 0 } end
 
 local old = redis.call('HMGET', attempts, unpack(ids))
-local back, dues, graves, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
-local alive, gone = {}, {}
+local back, dues, dead_scores, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
+local waiting, buried = {}, {}
 local wake_up = false
 for i, id in ipairs(ids) do
   local deadline = found[2 * i]
@@ -26,13 +27,13 @@ for i, id in ipairs(ids) do
   crashes = crashes + 1
   tries[#tries + 1], tries[#tries + 2] = id, failures .. ' ' .. crashes
   if crashes >= MAX_CRASHES then
-    gone[#gone + 1] = id
-    graves[#graves + 1], graves[#graves + 2] = whole(math.floor(now / 1000)), id
+    buried[#buried + 1] = id
+    dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
     texts[#texts + 1], texts[#texts + 2] = id, 'crash: ' .. crashes .. ' leases expired, the last ones alone'
   else
-    -- Due since its lease ended: behind what waited longer.
+    -- Due at the end of its lease, after older ones.
     local due = math.floor(tonumber(deadline) / 1000)
-    alive[#alive + 1] = id
+    waiting[#waiting + 1] = id
     dues[#dues + 1], dues[#dues + 2] = whole(due), id
     if not earliest or due < earliest then wake_up = true end
   end
@@ -41,13 +42,13 @@ redis.call('ZCARD', dead)
 
 local steps = {}
 add(steps, 'ZREM', unack, ids, { back })
-add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(alive) } })
-add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(gone) } })
-grow(steps, bytes, -sizes(messages, gone))
+add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
+add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
+grow(steps, bytes, -sizes(messages, buried))
 add(steps, 'HSET', attempts, tries, restore(attempts, ids, old))
 add(steps, 'HSET', errors, texts, {})
 local failed = commit(steps)
 if failed then return failed end
 if wake_up then wake(channel) end
 local next_lease = head(unack)
-return { #ids, #gone, next_lease and next_lease <= now and 1 or 0 }
+return { #ids, #buried, next_lease and next_lease <= now and 1 or 0 }

@@ -1,4 +1,5 @@
--- Sends dead messages on their way again: attempts 0, due now. The limits of the route do not hold them up.
+-- include bytes clock commit fields scores wake
+-- Makes dead messages pending again: attempts 0, due now. The limits of the route do not apply.
 --
 -- KEYS   pending messages attempts errors dead bytes
 -- ARGV   wake channel, died before (ms; "" means now), limit (1 to 1000), most bytes of bodies,

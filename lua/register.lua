@@ -1,8 +1,10 @@
--- Makes a route known, to producers and to other instances, and opens its partitions for scheduling.
+-- include commit fields
+-- Registers a route for producers and other instances, and opens its partitions for scheduling.
 --
 -- KEYS   P:routes route...
--- ARGV   route, version, partitions, its JSON, what `route` keeps behind version, partitions and number
--- reply  created | kept | updated (its settings) | reopened (it was known, a partition was not open), or the JSON of another version or partition count: nothing written
+-- ARGV   route, version, partitions, its JSON, the rest of `route` after version, partitions and number
+-- reply  created | kept | updated (its settings) | reopened (it was registered, a partition was not open), or the
+--        registered JSON, if that has another version or number of partitions: nothing written
 --
 -- Writes nothing when nothing changed: an instance must be able to start at maxmemory.
 local routes = KEYS[1]
@@ -12,7 +14,8 @@ local BEFORE_PARTITIONS = 1
 local known = redis.call('HGET', routes, route)
 if known and known ~= text then
   local ok, value = pcall(cjson.decode, known)
-  if not ok or type(value) ~= 'table' or value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
+  if not ok or type(value) ~= 'table' then return known end
+  if value.version ~= tonumber(version) or value.partitions ~= tonumber(partitions) then return known end
 end
 local steps, reopened = {}, false
 if known ~= text then

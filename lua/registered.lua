@@ -1,8 +1,9 @@
--- Whether routes are known, and their partitions open. Writes nothing, by a command that a replica refuses all the same.
+-- include layout
+-- Whether routes are registered, and their partitions open. HDEL of no field writes nothing, but a replica refuses it.
 --
 -- KEYS   P:routes route...; those of a route's partitions in order, route after route
 -- ARGV   for each route: route, version, partitions
--- reply  for each route: its JSON, or nothing where it is not known or a partition is not open
+-- reply  for each route: its JSON, or nothing when it is not registered or a partition is not open
 local routes = KEYS[1]
 local reply, place = {}, 1
 for i = 1, #ARGV, 3 do

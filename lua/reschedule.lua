@@ -1,8 +1,9 @@
--- Gives a pending message another due time.
+-- include clock commit limits scores wake
+-- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route
 -- ARGV   wake channel, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found | limit_delay (longer than the route takes), due ms (0 unless done)
+-- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows), due ms (0 unless done)
 local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, id, when = unpack(ARGV)
 
@@ -10,7 +11,7 @@ if redis.call('ZSCORE', unack, id) then return { 'in_flight', 0 } end
 if redis.call('ZSCORE', dead, id) then return { 'dead', 0 } end
 local score = redis.call('ZSCORE', pending, id)
 local body = redis.call('HGET', messages, id)
--- Without a body it is an orphan, which the next claim makes dead.
+-- An id without a body is an orphan: the next claim makes it dead.
 if not score or not body then return { 'not_found', 0 } end
 
 local now = math.floor(clock() / 1000)

@@ -1,18 +1,19 @@
--- Schedules a batch: each id becomes pending, or is kept or replaced where it is live already.
+-- include bytes clock commit ending fields layout limits records scores wake
+-- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
 -- KEYS   pending unack messages attempts errors dead route remembered records bytes
 -- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
---        how long an ended one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
---        "keep" | "replace", the record it stands for ("" is none; see newer), body from the metadata's length on
+--        how long a completed one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
+--        "keep" | "replace", its record ("" is none; see records.lua), body from the metadata's length on
 --        (checked by the caller)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
---        in_flight (not replaced) | delivered, cancelled (remembered, and it stands for no record: nothing changed; the
---        time is that of its end) | known (its record was applied before: nothing changed; the time is 0) |
+--        in_flight (not replaced) | delivered, cancelled (remembered, and it has no record: nothing changed; the time
+--        is that of its completion) | known (its record was applied before: nothing changed; the time is 0) |
 --        limit_messages, limit_bytes, limit_delay (a limit of the route: nothing changed);
---        error `PUNCTUAL split <text>`, nothing written, when several messages need more bytes of
---        stored bodies than that: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is
---        not open: the caller registers the route first
+--        error `PUNCTUAL split <text>`, nothing written, when the stored bodies of several messages exceed the most
+--        bytes: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is not open: the
+--        caller registers the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local FIRST, EACH = 5, 5
@@ -25,7 +26,7 @@ local earliest = head(pending)
 local ids = {}
 for i = FIRST, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
 
--- Where each id is now, and, as the batch goes on, where it will be.
+-- The state of each id, updated as the batch proceeds.
 local state, due_of = {}, {}
 for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dead } }) do
   local scores = redis.call('ZMSCORE', set[2], unpack(ids))
@@ -37,7 +38,7 @@ for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dea
   end
 end
 
--- Stored bodies are read where their due time is asked for, and to undo a replacement. Those that wait count in `bytes`.
+-- Stored bodies are read for their due time, and to undo a replacement. Those in pending count in `bytes`.
 local bytes, counted, size_of = 0, {}, {}
 for i = FIRST, #ARGV, EACH do
   local id = ARGV[i]
@@ -52,7 +53,7 @@ if bytes > max_bytes and #ids > 1 then
   return redis.error_reply('PUNCTUAL split the stored bodies take ' .. bytes .. ' bytes')
 end
 
--- The due time inside a body; the score says something else once it is claimed or dead.
+-- The due time inside a body: the score is another one in unack and dead.
 local inside = {}
 local function due_inside(id)
   if not inside[id] then
@@ -62,14 +63,14 @@ local function due_inside(id)
   return inside[id]
 end
 
--- The score of those that ended.
-local ended = {}
+-- The scores of completed ids.
+local completed = {}
 if redis.call('EXISTS', remembered) == 1 then
   local scores = redis.call('ZMSCORE', remembered, unpack(ids))
-  for i, id in ipairs(ids) do ended[id] = scores[i] end
+  for i, id in ipairs(ids) do completed[id] = scores[i] end
 end
 
--- The record that was last applied to each id that comes with one: as stored, and as the batch goes on.
+-- The record last applied to each id that has one in the batch: as stored, and updated as the batch proceeds.
 local recorded, stored, record_of = {}, {}, {}
 for i = FIRST, #ARGV, EACH do
   local id = ARGV[i]
@@ -84,8 +85,8 @@ end
 
 local left, added = quota(settings, pending, unack, held_bytes), 0
 local limited = math.min(left.messages, left.bytes, left.delay) < math.huge
--- The limit that stands in the way of a body of `size` bytes more, if one does.
-local function over(is, size, wait)
+-- The limit that `size` more bytes would exceed, if one.
+local function exceeded(is, size, wait)
   if wait > left.delay then return 'limit_delay' end
   if is ~= 'pending' and left.messages < 1 then return 'limit_messages' end
   if size > 0 and size > left.bytes then return 'limit_bytes' end
@@ -93,7 +94,7 @@ end
 
 local reply = {}
 local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
-local back_alive, endings = {}, { 'ZADD', remembered }
+local reused, reused_scores = {}, { 'ZADD', remembered }
 local old_score = {}
 local wake_up = false
 for i = FIRST, #ARGV, EACH do
@@ -104,10 +105,10 @@ for i = FIRST, #ARGV, EACH do
   if record == nil then
     status, due = 'known', 0
   elseif not is and not record and keep > 0 then
-    status, due = ending(ended[id], keep, now)
+    status, due = ending(completed[id], keep, now)
   end
   if status then
-    -- Neither kept nor replaced: it is over, or was done before.
+    -- Completed, or its record was applied before.
   elseif is and conflict == 'keep' then
     status = is
     due = is == 'pending' and due_of[id] or due_inside(id)
@@ -119,7 +120,7 @@ for i = FIRST, #ARGV, EACH do
     if string.sub(when, 1, 1) == '+' then due = now + due end
     local new = 17 + #tail
     local size = is == 'pending' and new - (size_of[id] or old_score[id]) or new
-    status = limited and over(is, size, due - now)
+    status = limited and exceeded(is, size, due - now)
     if not status then
       added = added + size
       if limited then
@@ -129,12 +130,12 @@ for i = FIRST, #ARGV, EACH do
       if is then size_of[id] = new end
       if not is then
         fresh[#fresh + 1] = id
-        if ended[id] then
-          back_alive[#back_alive + 1] = id
-          endings[#endings + 1], endings[#endings + 2] = ended[id], id
+        if completed[id] then
+          reused[#reused + 1] = id
+          reused_scores[#reused_scores + 1], reused_scores[#reused_scores + 2] = completed[id], id
         end
       elseif not old_score[id] then
-        -- Read once, also where the batch names the id again.
+        -- Read once, also when the batch names the id again.
         old_score[id] = whole(due_of[id])
         old_ids[#old_ids + 1] = id
         old_bodies[#old_bodies + 1] = redis.call('HGET', messages, id)
@@ -156,21 +157,21 @@ for i = FIRST, #ARGV, EACH do
   reply[#reply + 1] = due
 end
 
--- The growing write first: at maxmemory it is the one that is refused, before anything changed.
+-- The growing write first: at maxmemory only a script's first write is refused.
 local steps = {}
 local undo = restore(messages, old_ids, old_bodies)
 if #fresh > 0 then undo[#undo + 1] = { 'HDEL', messages, unpack(fresh) } end
 add(steps, 'HSET', messages, bodies, undo)
 if #revived > 0 then
-  local graves = { 'ZADD', dead }
+  local dead_scores = { 'ZADD', dead }
   for _, id in ipairs(revived) do
-    graves[#graves + 1] = old_score[id]
-    graves[#graves + 1] = id
+    dead_scores[#dead_scores + 1] = old_score[id]
+    dead_scores[#dead_scores + 1] = id
   end
-  add(steps, 'ZREM', dead, revived, { graves })
+  add(steps, 'ZREM', dead, revived, { dead_scores })
 end
-add(steps, 'ZREM', remembered, back_alive, { endings })
--- A replaced message starts anew.
+add(steps, 'ZREM', remembered, reused, { reused_scores })
+-- A replaced message starts again: no failures.
 drop(steps, attempts, old_ids)
 drop(steps, errors, old_ids)
 local noted, note_ids, notes = {}, {}, {}

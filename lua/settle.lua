@@ -1,15 +1,34 @@
--- Ends claims: each message is gone, pending again, or dead.
+-- include attempts bodies bytes clock commit fields leases remembered scores wake
+-- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes
 -- ARGV   wake channel, how long to remember an acknowledged one (ms), how many at most, then for each lease: id, token,
---        bytes of its body, and its end: ack | retry, delay ms, error | bury, 1 when the attempt counts else 0, "<reason>: <error>" |
---        release, score | defer, pause ms
+--        bytes of its body, and its end: ack | retry, delay ms, error | bury, 1 when the attempt counts else 0,
+--        "<reason>: <error>" | release, score | defer, pause ms
 -- reply  for each lease: 1 done | 0 stale
 --
--- A settlement, also a stale one, proves that the process of the claim lives: crashes of the message are forgotten.
+-- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ARGUMENTS = { ack = 0, retry = 2, bury = 2, release = 1, defer = 1 }
+
+-- Adds the steps that set the failures of ids and reset their crashes. An id with neither has no field.
+local function count(steps, attempts, ids, failures, old)
+  local set, changed, changed_old, cleared, cleared_old = {}, {}, {}, {}, {}
+  for i, id in ipairs(ids) do
+    local value = failures[i] > 0 and failures[i] .. ' 0'
+    if value and value ~= old[i] then
+      changed[#changed + 1], changed_old[#changed_old + 1] = id, old[i]
+      set[#set + 1], set[#set + 2] = id, value
+    elseif old[i] and not value then
+      cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
+    end
+  end
+  -- When all are stale this is the first write, which must shrink: see below.
+  if #steps == 0 then add(steps, 'HDEL', attempts, changed, restore(attempts, changed, changed_old)) end
+  add(steps, 'HSET', attempts, set, restore(attempts, changed, changed_old))
+  add(steps, 'HDEL', attempts, cleared, restore(attempts, cleared, cleared_old))
+end
 
 local ids, tokens, ends, places = {}, {}, {}, {}
 local at = 4
@@ -24,7 +43,7 @@ local earliest = head(pending)
 local reply = held(unack, ids, tokens)
 local values = redis.call('EXISTS', attempts) == 1 and redis.call('HMGET', attempts, unpack(ids)) or {}
 local settled, moved, back = {}, {}, { 'ZADD', unack }
-local gone, dues, waiting, graves, buried, texts = {}, {}, {}, {}, {}, {}
+local completed, dues, waiting, dead_scores, buried, texts = {}, {}, {}, {}, {}, {}
 local counted, failures, old = {}, {}, {}
 local wake_up, left = false, 0
 
@@ -40,12 +59,12 @@ for i, id in ipairs(ids) do
     moved[#moved + 1] = id
     back[#back + 1], back[#back + 2] = tokens[i], id
     if how == 'ack' then
-      gone[#gone + 1] = id
+      completed[#completed + 1] = id
       left = left + ARGV[place - 2]
     elseif how == 'bury' then
       left = left + ARGV[place - 2]
       buried[#buried + 1] = id
-      graves[#graves + 1], graves[#graves + 2] = whole(now), id
+      dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(now), id
       texts[#texts + 1], texts[#texts + 2] = id, ARGV[place + 1]
       keep_count(i, tonumber(ARGV[place]))
     else
@@ -65,11 +84,11 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The shrinking write first: settling must work at maxmemory, where only a script's first write is checked.
+-- The shrinking write first: at maxmemory only a script's first write is refused, and settling must work.
 local steps = {}
 add(steps, 'ZREM', unack, moved, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
-add(steps, 'ZADD', dead, graves, { { 'ZREM', dead, unpack(buried) } })
+add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
 count(steps, attempts, counted, failures, old)
 if #texts > 0 then
   local named = {}
@@ -77,8 +96,8 @@ if #texts > 0 then
   add(steps, 'HSET', errors, texts, restore(errors, named, redis.call('HMGET', errors, unpack(named))))
 end
 grow(steps, bytes, -left)
-remember(steps, remembered, records, gone, false, keep, max)
-forget(steps, attempts, errors, messages, gone)
+remember(steps, remembered, records, completed, false, keep, max)
+delete(steps, attempts, errors, messages, completed)
 local failed = commit(steps)
 if failed then return failed end
 if wake_up then wake(channel) end

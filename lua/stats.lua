@@ -1,7 +1,9 @@
--- The numbers of one partition.
+-- include clock scores
+-- Statistics of one partition.
 --
 -- KEYS   pending unack dead paused bytes
--- reply  now us, paused 0/1, pending, of these due, unack, dead, next due ms or -1, bytes of the bodies in pending and unack
+-- reply  now us, paused 0/1, pending, of these due, unack, dead, next due ms or -1, bytes of the bodies in pending and
+--        unack
 local pending, unack, dead, paused, bytes = unpack(KEYS)
 
 local now = clock()

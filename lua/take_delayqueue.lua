@@ -1,19 +1,21 @@
--- Moves messages of a hdt3213/delayqueue into the queue: due ones, those that its consumers have ready, or to retry,
--- or kept longer than they may.
+-- include commit external fields scores taking wake
+-- Moves messages of a hdt3213/delayqueue into the queue: those that are due, ready, to be retried, or held by a
+-- consumer beyond its deadline.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes their_pending ready retry their_unack counts body...
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
---        pending, largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
+--        largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
 --        JSON
--- reply  for each id: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room, or a limit of the route); error
---        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+-- reply  for each id: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
+--        partition is not open
 --
--- A body that is too large is not read: its id becomes a dead letter, and the body stays where it is.
+-- A body that is too large is not read: its id becomes a dead letter, and the body stays.
 local theirs, ready, retry, held_by, counts = unpack(KEYS, OWN_KEYS + 1, OWN_KEYS + 5)
 local BEFORE_BODIES = OWN_KEYS + 5
 -- Their scores are seconds.
 local UNIT = 1000
--- Ids at the end of a list, where its consumers take them, among which one is looked for.
+-- Ids read from the end of a list, where its consumers pop them.
 local WINDOW = 1000
 local MAX_ATTEMPTS = 4294967295
 
@@ -32,7 +34,7 @@ for _, key in ipairs({ ready, retry }) do
 end
 local left = redis.call('HMGET', counts, unpack(names))
 
--- How often it may be tried; a consumer that let its time pass has used up one.
+-- The most attempts; a consumer beyond its deadline has used one.
 local function attempts(i)
   local retries = math.max(0, tonumber(left[i]))
   return math.min(MAX_ATTEMPTS, deadlines[i] and math.max(1, retries) or retries + 1)
@@ -44,7 +46,7 @@ for i, entry in ipairs(entries) do
   if due and due <= limits.now then
     entry.due = due
   elseif late or listed[names[i]] then
-    -- A passed deadline says nothing of when it was due.
+    -- Its due time is unknown.
     entry.due = limits.now
   end
   if left[i] and string.find(left[i], '^%-?%d+$') then
@@ -65,7 +67,7 @@ local function weigh(i)
   return size
 end
 
--- The keys of what was read, by place.
+-- The keys that were read, by index.
 local read_from = {}
 local function read(i)
   local key = KEYS[BEFORE_BODIES + i]
@@ -76,10 +78,10 @@ end
 local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, theirs, taken, names, scores)
 leave(steps, held_by, taken, names, deadlines)
-local gone, counted, old, done_with = {}, {}, {}, {}
+local moved, counted, old, read_keys = {}, {}, {}, {}
 for _, i in ipairs(taken) do
-  gone[names[i]] = true
-  done_with[#done_with + 1] = read_from[i]
+  moved[names[i]] = true
+  read_keys[#read_keys + 1] = read_from[i]
   if left[i] then
     counted[#counted + 1] = names[i]
     old[#old + 1] = left[i]
@@ -88,18 +90,18 @@ end
 for _, list in ipairs(lists) do
   local kept = {}
   for _, name in ipairs(list.tail) do
-    if not gone[name] then kept[#kept + 1] = name end
+    if not moved[name] then kept[#kept + 1] = name end
   end
   if #kept < #list.tail then
-    -- LREM could not be undone: it forgets the place.
+    -- LREM has no undo: the position is lost.
     steps[#steps + 1] =
       { { 'LTRIM', list.key, 0, -(#list.tail + 1) }, { { 'RPUSH', list.key, unpack(list.tail) } } }
     add(steps, 'RPUSH', list.key, kept, { { 'LTRIM', list.key, 0, -(#kept + 1) } })
   end
 end
 add(steps, 'HDEL', counts, counted, restore(counts, counted, old))
--- Last: what expires could not be brought back.
-if #done_with > 0 then steps[#steps + 1] = { { 'DEL', unpack(done_with) }, {} } end
+-- Last: the expiry of a body could not be restored.
+if #read_keys > 0 then steps[#steps + 1] = { { 'DEL', unpack(read_keys) }, {} } end
 local failed = commit(steps)
 if failed then return failed end
 if wake_up then wake(channel) end

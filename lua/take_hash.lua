@@ -1,20 +1,22 @@
--- Moves due members of another program's sorted set into the queue: each names a hash, whose fields become the
+-- include commit external json taking utf8 wake
+-- Moves due members of a sorted set of another program into the queue: each names a hash, whose fields become the
 -- payload, a JSON object.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes source details...
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
---        pending, largest payload and most bytes of all bodies, ms in 1 of a score, what the name of a hash begins with,
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
+--        largest payload and most bytes of all bodies, ms in 1 of a score, what the name of a hash begins with,
 --        then for each member: id, member, metadata as JSON
--- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room, or a limit of the route); error
---        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+-- reply  for each member: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
+--        partition is not open
 --
--- details: for each member its name, or that of `source` where the hash may not be touched.
--- A hash that is too large is not read: its member becomes a dead letter, and the hash stays where it is.
+-- details: for each member its name, or that of `source` when the hash may not be read.
+-- A hash that is too large is not read: its member becomes a dead letter, and the hash stays.
 local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
 local prefix = ARGV[OWN_ARGUMENTS + 2]
--- Fields of a hash: each takes a microsecond or two.
+-- Fields of a hash that is read: each takes 1 to 2 us.
 local MAX_FIELDS = 2000
--- What a field counts for among the bytes of a call, beside its own.
+-- Bytes that a field counts for in a call, besides its own.
 local FIELD_WEIGHT = 128
 
 local entries, members = {}, {}
@@ -28,31 +30,7 @@ for i, entry in ipairs(entries) do
   if due and due <= limits.now then entry.due = due end
 end
 
--- UTF-8 as RFC 3629 has it: nothing above ASCII is left once its sequences are out.
-local SEQUENCES = {
-  '[\194-\223][\128-\191]',
-  '[\225-\236\238\239][\128-\191][\128-\191]', '\224[\160-\191][\128-\191]', '\237[\128-\159][\128-\191]',
-  '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
-  '\244[\128-\143][\128-\191][\128-\191]',
-}
-local function is_ascii(text)
-  return string.match(text, '^[%z\1-\127]*()') > #text
-end
-local function is_utf8(text)
-  for _, sequence in ipairs(SEQUENCES) do
-    if is_ascii(text) then return true end
-    text = string.gsub(text, sequence, ' ')
-  end
-  return is_ascii(text)
-end
-
--- cjson escapes what must be, and the slash, which need not be.
-local function encode(value)
-  local json = cjson.encode(value)
-  return string.find(json, '\\/', 1, true) and string.gsub(json, '\\/', '/') or json
-end
-
--- What is no text is kept all the same: its bytes as the characters U+0000 to U+00FF.
+-- A string that is not UTF-8, as JSON: its bytes as the characters U+0000 to U+00FF.
 local function quote_bytes(text)
   return (string.gsub(encode(text), '[\128-\255]', function(byte)
     return string.format('\\u%04x', string.byte(byte))
@@ -63,14 +41,14 @@ local function too_large(size)
   return 'its details take ' .. size .. ' bytes as JSON, at most ' .. limits.payload .. ': they stay where they are'
 end
 
--- Why a member may not name its hash, if it may not: a producer chooses the name, and this script has more rights than
--- the producer. Keys of any punctual are {<prefix>:<route>:<partition>}:<what> and <prefix>:routes.
+-- Why the hash of a member must not be read, if so: a producer chooses the name, and this script has more rights than
+-- the producer. Keys of any punctual are {<prefix>:<route>:<partition>}:<name> and <prefix>:routes.
 local function barred(member, key)
   if string.find(member, '^{[%w._-]+:[%w._-]+:%d+}:') or string.find(member, '^[%w._-]+:routes$') then
     return "its details are one of punctual's own keys"
   end
   if string.sub(member, 1, #prefix) ~= prefix or key ~= member then
-    return 'its details are not looked at: the name does not begin with `hash_prefix`'
+    return 'its details are not read: the name does not begin with `hash_prefix`'
   end
 end
 
@@ -84,7 +62,8 @@ local function weigh(i)
   if kind ~= 'hash' then return 0, 'its details are no hash, but a ' .. kind, members[i] end
   local count = redis.call('HLEN', key)
   if count > MAX_FIELDS then
-    return 0, 'its details have ' .. count .. ' fields, at most ' .. MAX_FIELDS .. ': they stay where they are', members[i]
+    local problem = 'its details have ' .. count .. ' fields, at most ' .. MAX_FIELDS .. ': they stay where they are'
+    return 0, problem, members[i]
   end
   local fields, size = redis.call('HKEYS', key), 0
   for _, field in ipairs(fields) do size = size + #field + redis.call('HSTRLEN', key, field) end
@@ -95,11 +74,11 @@ local function weigh(i)
   return size + FIELD_WEIGHT * count
 end
 
--- The keys of what was read, by place.
+-- The keys that were read, by index.
 local read_from = {}
 local function read(i)
   local key = KEYS[OWN_KEYS + 1 + i]
-  -- In the order of the fields, as long as nothing changes.
+  -- HVALS has the order of HKEYS while the hash is unchanged.
   local fields, values, json, problem = fields_of[i], redis.call('HVALS', key), nil, nil
   -- One call for all of them is several times cheaper than one for each.
   if is_utf8(table.concat(fields, ' ')) and is_utf8(table.concat(values, ' ')) then
@@ -111,7 +90,8 @@ local function read(i)
     for n, field in ipairs(fields) do
       local quoted = is_utf8(field) and is_utf8(values[n]) and encode or quote_bytes
       if quoted == quote_bytes and not problem then
-        problem = 'field ' .. quote_bytes(string.sub(field, 1, 64)) .. ' is not UTF-8: its bytes stand as U+0000 to U+00FF'
+        local shown = quote_bytes(string.sub(field, 1, 64))
+        problem = 'field ' .. shown .. ' is not UTF-8: its bytes are written as U+0000 to U+00FF'
       end
       pairs_of[n] = quoted(field) .. ':' .. quoted(values[n])
     end
@@ -124,10 +104,10 @@ end
 
 local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, source, taken, members, scores)
-local done_with = {}
-for _, i in ipairs(taken) do done_with[#done_with + 1] = read_from[i] end
--- Last: what expires with the hash could not be brought back.
-if #done_with > 0 then steps[#steps + 1] = { { 'DEL', unpack(done_with) }, {} } end
+local read_keys = {}
+for _, i in ipairs(taken) do read_keys[#read_keys + 1] = read_from[i] end
+-- Last: the expiry of a hash could not be restored.
+if #read_keys > 0 then steps[#steps + 1] = { { 'DEL', unpack(read_keys) }, {} } end
 local failed = commit(steps)
 if failed then return failed end
 if wake_up then wake(channel) end

@@ -1,11 +1,13 @@
--- Moves due members of another program's sorted set into the queue: the member is the payload.
+-- include commit external taking wake
+-- Moves due members of a sorted set of another program into the queue: the member is the payload.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes source
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), due messages that may wait in
---        pending, largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
+-- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
+--        largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
 --        metadata as JSON
--- reply  for each member: taken | invalid (a dead letter now) | gone | conflict (its id is live) | left (no room, or a limit of the route); error
---        `PUNCTUAL unregistered <text>`, nothing done, when the partition is not open
+-- reply  for each member: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
+--        partition is not open
 local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
 
 local entries, members = {}, {}

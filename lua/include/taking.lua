@@ -1,7 +1,7 @@
--- Put behind commit.lua in front of the scripts take_*.lua: decides what becomes of messages that wait in other
--- programs' keys.
+-- include bytes clock commit layout limits revival scores
+-- What take_*.lua share: they move messages from keys of other programs into the queue.
 
--- What stands first in KEYS and ARGV of each of them.
+-- The first KEYS and ARGV of each.
 local OWN_KEYS = 9
 local OWN_ARGUMENTS = 5
 local queue = {
@@ -9,23 +9,23 @@ local queue = {
   remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
--- now (ms), room (due messages that may wait in pending), payload (the largest, bytes), bytes (of all bodies)
+-- now (ms), room (most due messages in pending), payload (largest, bytes), bytes (most of all bodies)
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[3]), payload = tonumber(ARGV[4]), bytes = tonumber(ARGV[5]),
 }
--- Largest content in bytes that is read or kept at all.
+-- Largest content that is read and kept, bytes.
 local MAX_CONTENT = 16 * 1024 * 1024
 
 local refusal, settings = closed(KEYS[7], ARGV[2])
 if refusal then return refusal end
 local left = quota(settings, queue.pending, queue.unack, queue.bytes)
 
--- entries  { id, metadata as JSON, due (ms; nil: it is no longer there, or not due) }
--- weigh    function(i): bytes that reading the i-th takes; or 0 and why it is not read, and what is kept in its place
--- read     function(i): the payload of the i-th, and what is wrong with it, if anything is. Called for the taken only
--- returns  a verdict for each, the steps that write the taken into the queue, their places, whether to wake
---          verdict: taken | invalid (a dead letter) | gone | conflict (its id is live) | left (no room, a limit of the
---          route, or enough bytes; the first one is taken whatever its size)
+-- entries  { id, metadata as JSON, due (ms; nil: absent or not due) }
+-- weigh    function(i): bytes that reading the i-th takes; or 0, why it is not read, and the payload in its place
+-- read     function(i): the payload of the i-th, and why it is invalid, if it is. Called for the taken only
+-- returns  a verdict for each, the steps that write the taken into the queue, their indexes, whether to wake
+--          verdict: taken | invalid (a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--          left (no room, a limit of the route, or enough bytes; the first one is taken at any size)
 local function take(entries, weigh, read)
   local earliest = head(queue.pending)
   local ids, live = {}, {}
@@ -35,16 +35,16 @@ local function take(entries, weigh, read)
       if score then live[ids[i]] = true end
     end
   end
-  -- A foreign value at one of these is found before anything is written.
+  -- A value of a wrong type is an error here, before the first write.
   for _, hash in ipairs({ queue.messages, queue.errors }) do redis.call('HLEN', hash) end
   local room = limits.room - redis.call('ZCOUNT', queue.pending, '-inf', whole(limits.now))
   if redis.call('EXISTS', queue.paused) == 1 then room = 0 end
 
   local verdicts, taken, good, bad = {}, {}, {}, {}
-  local bodies, scores, graves, texts = {}, {}, {}, {}
+  local bodies, scores, dead_scores, texts = {}, {}, {}, {}
   local bytes, added, full, wake_up = 0, 0, false, false
 
-  -- The payload of the i-th and what is wrong with it, or nothing once there is no room for it.
+  -- The payload of the i-th and why it is invalid, or nothing when there is no room for it.
   local function content(i)
     if full or #taken >= room or left.messages < 1 then return end
     local size, problem, instead = weigh(i)
@@ -59,7 +59,7 @@ local function take(entries, weigh, read)
       problem = 'the payload takes ' .. #payload .. ' bytes, at most ' .. limits.payload
     end
     if not problem then
-      -- As its body is written below.
+      -- The size of the body below.
       local stored = 21 + #entries[i].metadata + #payload
       if stored > left.bytes then
         full = true
@@ -89,7 +89,7 @@ local function take(entries, weigh, read)
       if problem then
         verdicts[i] = 'invalid'
         bad[#bad + 1] = entry.id
-        graves[#graves + 1], graves[#graves + 2] = whole(limits.now), entry.id
+        dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(limits.now), entry.id
         texts[#texts + 1], texts[#texts + 2] = entry.id, 'invalid: ' .. problem
       else
         verdicts[i] = 'taken'
@@ -100,26 +100,26 @@ local function take(entries, weigh, read)
     end
   end
 
-  -- The growing write first: at maxmemory it is the one that is refused, before anything changed.
+  -- The growing write first: at maxmemory only a script's first write is refused.
   local steps, all = {}, {}
   for n, i in ipairs(taken) do all[n] = ids[i] end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
   revive(steps, queue.remembered, all)
   grow(steps, queue.bytes, added)
   add(steps, 'HSET', queue.errors, texts, { { 'HDEL', queue.errors, unpack(bad) } })
-  add(steps, 'ZADD', queue.dead, graves, { { 'ZREM', queue.dead, unpack(bad) } })
+  add(steps, 'ZADD', queue.dead, dead_scores, { { 'ZREM', queue.dead, unpack(bad) } })
   add(steps, 'ZADD', queue.pending, scores, { { 'ZREM', queue.pending, unpack(good) } })
   return verdicts, steps, taken, wake_up
 end
 
--- Adds the step that removes from a sorted set those of names[i] that have scores[i], for the taken i.
+-- Adds the step that removes names[i] with scores[i], for the taken i, from a sorted set.
 local function leave(steps, set, taken, names, scores)
-  local gone, back = {}, { 'ZADD', set }
+  local removed, back = {}, { 'ZADD', set }
   for _, i in ipairs(taken) do
     if scores[i] then
-      gone[#gone + 1] = names[i]
+      removed[#removed + 1] = names[i]
       back[#back + 1], back[#back + 2] = scores[i], names[i]
     end
   end
-  add(steps, 'ZREM', set, gone, { back })
+  add(steps, 'ZREM', set, removed, { back })
 end

@@ -57,10 +57,25 @@ scripts! {
     TRANSFER "transfer"
 }
 
+macro_rules! includes {
+    ($($name:literal)*) => {
+        /// The files that scripts share, by name.
+        const INCLUDES: [(&str, &str); [$($name),*].len()] =
+            [$(($name, include_str!(concat!("../../../lua/include/", $name, ".lua")))),*];
+    };
+}
+
+includes! {
+    "attempts" "bodies" "bytes" "clock" "commit" "ending" "external" "fields" "json" "layout" "leases" "limits"
+    "records" "remembered" "revival" "scores" "sizes" "taking" "utf8" "wake"
+}
+
 impl Script {
+    /// Panics when an include is missing.
     fn new(name: &'static str, body: &str) -> Self {
-        let taking = if name.starts_with("take_") { include_str!("../../../lua/include/taking.lua") } else { "" };
-        let code = format!("{}\n{taking}{body}", include_str!("../../../lua/include/commit.lua"));
+        let mut includes = Vec::new();
+        resolve(body, &mut includes);
+        let code = includes.into_iter().map(|(_, text)| text).chain([body]).collect::<String>();
         let sha = redis::Script::new(&code).get_hash().to_owned();
         Self { name, code, sha }
     }
@@ -90,6 +105,19 @@ impl Script {
         let loaded: Option<String> =
             connection.run_if_permitted(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await?;
         Ok(loaded.is_some())
+    }
+}
+
+/// Adds the includes that `text` names in its first line, `-- include <name>...`, each once and after its own.
+fn resolve(text: &str, includes: &mut Vec<(&'static str, &'static str)>) {
+    let line = text.lines().next().and_then(|line| line.strip_prefix("-- include ")).unwrap_or_default();
+    for name in line.split(' ').filter(|name| !name.is_empty()) {
+        if includes.iter().all(|(included, _)| *included != name) {
+            let include = INCLUDES.into_iter().find(|(known, _)| *known == name);
+            let include = include.unwrap_or_else(|| panic!("lua/include/{name}.lua is missing"));
+            resolve(include.1, includes);
+            includes.push(include);
+        }
     }
 }
 

@@ -143,7 +143,7 @@ async fn a_member_that_names_an_unrelated_hash_or_key_changes_nothing() {
     }
     for (n, name) in names.iter().enumerate().skip(4) {
         let error = &rows.errors[&format!("hostile-{n}")];
-        assert_eq!(error, "invalid: its details are not looked at: the name does not begin with `hash_prefix`", "{n}");
+        assert_eq!(error, "invalid: its details are not read: the name does not begin with `hash_prefix`", "{n}");
         assert_eq!(&message(&rows, &format!("hostile-{n}")).payload[..], name.as_bytes());
     }
 }

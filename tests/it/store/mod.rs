@@ -11,6 +11,7 @@ mod external_limits;
 mod external_moves;
 mod faults;
 mod header;
+mod include;
 mod injection;
 mod operation;
 mod produce;

@@ -11,10 +11,13 @@ use redis::RedisResult;
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id},
+    include::includes,
     rows::key,
     scene::ROUTE,
 };
 
+const BEGIN: &str = "-- begin include/";
+const END: &str = "\n-- end\n";
 const SOON: &str = "+60000";
 /// As the header of the script says it.
 const MAX_METADATA_BYTES: usize = 65_536;
@@ -153,6 +156,26 @@ async fn a_queue_of_another_release_is_left_alone() {
     redis::cmd("SET").arg(route).arg("2 1 0 1000 more").exec_async(&mut bench.raw).await.expect("written");
     let error = bench.produce_raw(ROUTE, 0, &[b"1", b"a", b"0", b"", b""]).await.expect_err("refused");
     assert!(matches!(classify(&error), StoreError::Refused { slug, .. } if slug == "version"));
+}
+
+#[test]
+fn its_copies_of_the_includes_are_current() {
+    let text = super::lua("produce");
+    let (head, rest) = text.split_once(BEGIN).expect("the first include");
+    let (copies, script) = rest.rsplit_once(END).expect("the end of the last include");
+    let includes = includes(&text);
+    if std::env::var_os("PUNCTUAL_WRITE_LUA").is_some() {
+        let copies: String =
+            includes.iter().map(|(name, include)| format!("{BEGIN}{name}.lua\n{include}{}", &END[1..])).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/produce.lua");
+        return std::fs::write(path, format!("{head}{copies}{script}")).expect("written");
+    }
+    let remedy = "`PUNCTUAL_WRITE_LUA=1 cargo test --test it store::produce` writes lua/produce.lua again";
+    let copies: Vec<&str> = copies.split(&format!("{END}{BEGIN}")).collect();
+    for ((name, include), copy) in includes.iter().zip(&copies) {
+        assert!(format!("{name}.lua\n{include}") == format!("{copy}\n"), "include/{name}.lua differs: {remedy}");
+    }
+    assert_eq!(includes.len(), copies.len(), "{remedy}");
 }
 
 fn bad_options() -> Vec<Vec<u8>> {

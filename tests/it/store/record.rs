@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures::{Stream, StreamExt};
 
-use super::bench::Bench;
+use super::{bench::Bench, include::includes};
 
 /// A script call as it went over the wire.
 #[derive(Clone, Debug)]
@@ -20,12 +20,10 @@ pub fn scripts() -> HashMap<String, String> {
         .map(|file| file.expect("readable").file_name().into_string().expect("a plain name"))
         .filter_map(|file| file.strip_suffix(".lua").map(str::to_owned))
         .map(|name| {
-            let (text, commit) = (super::lua(&name), super::lua("include/commit"));
-            let code = match &*name {
-                "produce" => text,
-                _ if name.starts_with("take_") => format!("{commit}\n{}{text}", super::lua("include/taking")),
-                _ => format!("{commit}\n{text}"),
-            };
+            let text = super::lua(&name);
+            // It contains them.
+            let includes = if name == "produce" { Vec::new() } else { includes(&text) };
+            let code = includes.into_iter().map(|(_, include)| include).chain([text]).collect();
             (name, code)
         })
         .collect()

@@ -1,0 +1,10 @@
+-- The value of `records` for an id after `record` is applied to it: "<offset> <timestamp ms> <place>". `stored` is its
+-- value before, or false. Nothing when the record was applied before: the source read that place again. A smaller
+-- offset with a later time is of a new log. The time is the latest one: those of a log need not ascend.
+local function newer(record, stored)
+  local offset, at, place = string.match(record, '^(%d+) (%d+) (.+)$')
+  local last, latest, same = string.match(stored or '', '^(%d+) (%d+) (.+)$')
+  if place ~= same then return record end
+  if tonumber(offset) <= tonumber(last) and tonumber(at) <= tonumber(latest) then return end
+  return offset .. ' ' .. (tonumber(at) > tonumber(latest) and at or latest) .. ' ' .. place
+end
