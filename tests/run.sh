@@ -145,7 +145,15 @@ amqp_client() {
     [ -x target/clients/amqp/bin/pip ] || python3 -m venv --clear target/clients/amqp || return
     target/clients/amqp/bin/pip install --quiet --disable-pip-version-check -r tests/clients/amqp/requirements.txt
 }
-for language in python node go amqp; do
+java_client() {
+    .ci/need javac=default-jdk-headless mvn=maven || return
+    # Only as a whole: a fetch that was cut off must not look like one.
+    rm -rf target/clients/java
+    mvn -q -B -f tests/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
+        javac -cp 'target/clients/java/new/*' -d target/clients/java/new tests/clients/java/Publish.java &&
+        mv target/clients/java/new target/clients/java/libs
+}
+for language in python node go amqp java; do
     if [ "${CI:-}" = true ]; then
         step "client $language" "${language}_client"
     elif "${language}_client"; then

@@ -2,6 +2,7 @@
 
 mod check;
 mod failure;
+mod migrate;
 mod open;
 mod output;
 mod schedule;
@@ -62,6 +63,8 @@ enum Command {
     Schedule(Box<schedule::Arguments>),
     /// Show the numbers of the routes
     Stats(stats::Arguments),
+    /// Make the new definitions of a broker, and a configuration, from those of one with a delayed exchange
+    Migrate(migrate::Arguments),
 }
 
 /// Runs the command line of this process.
@@ -90,6 +93,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         }
         Command::Schedule(arguments) => schedule::run(&global, *arguments).await,
         Command::Stats(arguments) => stats::run(&global, arguments).await,
+        Command::Migrate(arguments) => migrate::run(&global, arguments).await,
     }
 }
 

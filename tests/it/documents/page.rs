@@ -10,6 +10,9 @@ pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// First line of a block of commands that the tests leave out; the reason follows.
 const NOT_TESTED: &str = "# Not tested: ";
 
+/// First line of a block of commands that another test runs; the path of the test follows.
+const TESTED_BY: &str = "# Tested by ";
+
 /// A fenced block.
 #[derive(Debug)]
 pub struct Block {
@@ -24,6 +27,21 @@ impl Block {
     /// Why the tests do not run it.
     pub fn not_tested(&self) -> Option<&str> {
         self.text.lines().next()?.strip_prefix(NOT_TESTED)
+    }
+
+    /// Which test runs it instead.
+    ///
+    /// # Panics
+    /// When there is no such file or folder.
+    pub fn tested_by(&self) -> Option<&str> {
+        let path = self.text.lines().next()?.strip_prefix(TESTED_BY)?;
+        assert!(Path::new(ROOT).join(path).exists(), "no test `{path}`");
+        Some(path)
+    }
+
+    /// Whether the test of the pages runs it.
+    pub fn is_run(&self) -> bool {
+        self.not_tested().is_none() && self.tested_by().is_none()
     }
 }
 

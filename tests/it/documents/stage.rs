@@ -77,8 +77,7 @@ pub struct Stage {
 impl Stage {
     /// `None`: the page needs a server that cannot be started here.
     pub async fn set_up(page: &Page) -> Option<Self> {
-        let text: String =
-            page.blocks().iter().filter(|block| block.not_tested().is_none()).map(|b| &*b.text).collect();
+        let text: String = page.blocks().iter().filter(|block| block.is_run()).map(|b| &*b.text).collect();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (redis, api, receiver) = (RedisServer::start().await, Port::reserve(), Receiver::start());
         let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();

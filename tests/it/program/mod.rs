@@ -6,6 +6,7 @@ pub mod client;
 pub mod metrics_page;
 pub mod partial;
 mod payload;
+mod rabbitmq_migration;
 
 mod commands;
 mod crash;

@@ -174,6 +174,19 @@ impl RabbitMq {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// A shell script that calls `$RABBITMQCTL`, with these arguments. What it printed; fails when it does.
+    pub async fn script(&self, script: &Path, arguments: &[&str]) -> String {
+        let ctl = self.command("rabbitmqctl");
+        let words = [ctl.get_program()].into_iter().chain(ctl.get_args()).map(|word| word.to_str().expect("UTF-8"));
+        let words: Vec<_> = words.chain(["-n", "punctual@localhost"]).collect();
+        let mut command = tokio::process::Command::new("sh");
+        command.arg(script).args(arguments).env("RABBITMQCTL", words.join(" "));
+        command.envs(ctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = command.output().await.expect("a shell");
+        assert!(output.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// Makes a classic queue hang: it keeps what it gets, and confirms nothing until `resume_queue`.
     pub async fn suspend_queue(&self, name: &str) {
         self.system_call("suspend", name).await;
@@ -253,6 +266,11 @@ impl RabbitMq {
 
     /// With more lines of `rabbitmq.conf`.
     pub async fn start_with(settings: &str) -> Self {
+        Self::start_with_plugins("", settings).await
+    }
+
+    /// And with plugins, their names separated by commas.
+    pub async fn start_with_plugins(plugins: &str, settings: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory").keep();
         let authority = Authority::within(&directory);
         let epmd = Port::reserve();
@@ -266,7 +284,7 @@ impl RabbitMq {
             authority,
             node: None,
         };
-        fs::write(server.directory.join("plugins"), "[].").expect("written");
+        fs::write(server.directory.join("plugins"), format!("[{plugins}].")).expect("written");
         fs::write(server.directory.join("rabbitmq.conf"), server.settings() + settings).expect("written");
         server.restart().await;
         server

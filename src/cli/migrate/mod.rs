@@ -1,0 +1,156 @@
+//! `punctual migrate rabbitmq EXPORT`: from a broker with the delayed-message exchange plugin to one without it.
+
+mod check;
+mod definitions;
+mod management;
+mod names;
+mod parameters;
+mod pattern;
+mod pipeline;
+mod plan;
+mod policies;
+mod retired;
+mod rights;
+mod scripts;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod user;
+mod write;
+
+use std::{
+    collections::BTreeSet,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{Global, failure::Failure, output};
+use definitions::Definitions;
+use plan::{Plan, QueueType};
+
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Subcommand)]
+enum From {
+    /// From the delayed-message exchange plugin of RabbitMQ
+    Rabbitmq(RabbitMq),
+}
+
+#[derive(Args)]
+struct RabbitMq {
+    /// What `rabbitmqctl export_definitions FILE` wrote on the old broker; `-` is standard input
+    export: PathBuf,
+    /// Write the new definitions, punctual.yaml, scripts and a summary into this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "check")]
+    out: Option<PathBuf>,
+    /// Type of the queues that punctual reads
+    #[arg(long, value_enum, default_value = "quorum")]
+    queue_type: QueueType,
+    /// Compare with a running broker: the URL of its management API, such as `http://localhost:15672`, or an export of
+    /// it, `-` from standard input
+    #[arg(long, value_name = "URL|FILE")]
+    check: Option<String>,
+    /// For `--check URL`: needs the tag `monitoring` and any right in each virtual host, or the tag `administrator` to
+    /// see the rights of others too. The password is in `PUNCTUAL_MANAGEMENT_PASSWORD`
+    #[arg(long, value_name = "NAME", default_value = "guest")]
+    user: String,
+}
+
+pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+    let From::Rabbitmq(arguments) = arguments.from;
+    let path = &arguments.export;
+    let nothing = || Failure::NotFound(format!("{}: there is no exchange of type x-delayed-message", path.display()));
+    let mut plan = plan::plan(read(path)?, arguments.queue_type).ok_or_else(nothing)?;
+    match (&arguments.check, &arguments.out) {
+        (Some(broker), _) => compare(global, &plan, broker, &arguments).await,
+        (None, Some(directory)) => {
+            let written = write(&mut plan, directory, path)?;
+            show(global, &plan, &written)
+        }
+        (None, None) => show(global, &plan, &[]),
+    }
+}
+
+fn read(path: &Path) -> Result<Definitions, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
+    let text = if path == Path::new("-") {
+        let mut text = Vec::new();
+        std::io::stdin().read_to_end(&mut text).map(|_| text)
+    } else {
+        std::fs::read(path)
+    };
+    Definitions::parse(&text.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
+}
+
+fn write(plan: &mut Plan, directory: &Path, export: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let given = std::env::var(user::PASSWORD).ok().filter(|password| !password.is_empty());
+    let password = given.clone().unwrap_or_else(|| user::password(rand::random()));
+    user::add(plan, &password, rand::random());
+    let definitions = serde_json::to_string_pretty(&plan.definitions).expect("names and values") + "\n";
+    let export = std::path::absolute(export).unwrap_or_else(|_| export.to_owned());
+    let mut files = vec![
+        ("definitions.json", definitions),
+        ("punctual.yaml", pipeline::yaml(plan)),
+        ("cutover.sh", scripts::cutover(plan)),
+        ("rollback.sh", scripts::rollback(plan, &export.to_string_lossy())),
+        ("SUMMARY.md", summary::text(plan)),
+    ];
+    if given.is_none() {
+        files.push(("password", password + "\n"));
+    }
+    write::all(directory, &files).map_err(Failure::Failed)
+}
+
+fn show(global: &Global, plan: &Plan, written: &[PathBuf]) -> Result<(), Failure> {
+    if global.json {
+        let (moved, changed, undecided) = (&plan.moved, &plan.changed, &plan.undecided);
+        return output::line(json!({ "moved": moved, "changed": changed, "undecided": undecided, "written": written }));
+    }
+    let end = if written.is_empty() {
+        "Nothing is written: `--out DIR` writes the definitions, punctual.yaml, scripts and this.".to_owned()
+    } else {
+        let written: Vec<_> = written.iter().map(|path| path.display().to_string()).collect();
+        format!("Written: {}", written.join(", "))
+    };
+    output::line(format_args!("{}\n{end}", summary::text(plan)))
+}
+
+async fn compare(global: &Global, plan: &Plan, broker: &str, arguments: &RabbitMq) -> Result<(), Failure> {
+    let running = if broker.starts_with("http://") || broker.starts_with("https://") {
+        if broker.contains('@') {
+            return Err(Failure::Usage(format!(
+                "--check: the user is in --user, the password in {}",
+                management::PASSWORD
+            )));
+        }
+        let password = std::env::var(management::PASSWORD)
+            .map_err(|_| Failure::Usage(format!("{} is not set", management::PASSWORD)))?;
+        let vhosts: BTreeSet<_> = plan.moved.iter().map(|moved| &moved.vhost).collect();
+        management::definitions(broker, &arguments.user, &password, vhosts).await.map_err(Failure::Failed)?
+    } else {
+        read(Path::new(broker))?
+    };
+    let found = check::compare(plan, &running);
+    let rights = if running.permissions.is_empty() { "not seen" } else { "compared" };
+    if global.json {
+        output::line(json!({ "found": found, "rights": rights }))?;
+    } else {
+        for note in &found {
+            output::line(format_args!("{}: {}", note.about, note.text))?;
+        }
+        if found.is_empty() {
+            output::line(format_args!("the broker is as planned; rights were {rights}"))?;
+        }
+    }
+    match found.len() {
+        0 => Ok(()),
+        count => Err(Failure::Failed(format!("{count} differences from the plan"))),
+    }
+}

@@ -1,0 +1,57 @@
+//! The `punctual.yaml` that belongs to a plan: a source, route and sink for each delayed exchange.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::plan::Plan;
+
+const HEAD: &str = r#"# Made by `punctual migrate rabbitmq`. Needs PUNCTUAL_RABBITMQ_PASSWORD, the content of the file `password` where that
+# was made; also heeds PUNCTUAL_RABBITMQ_URL, without the virtual host, and PUNCTUAL_REDIS_URL.
+# `punctual check --connect -c punctual.yaml` tells whether all of it is there.
+
+redis:
+  url: "${PUNCTUAL_REDIS_URL:-redis://127.0.0.1:6379/0}"
+
+"#;
+
+/// Without secrets.
+pub fn yaml(plan: &Plan) -> String {
+    let mut text = HEAD.to_owned();
+    for defaults in ["source_defaults", "sink_defaults"] {
+        let user = quoted(&plan.user);
+        let _ = writeln!(
+            text,
+            "{defaults}:\n  rabbitmq: {{ username: {user}, password: \"${{PUNCTUAL_RABBITMQ_PASSWORD}}\" }}"
+        );
+    }
+    text += "\nsources:\n";
+    for moved in &plan.moved {
+        let (name, queue) = (quoted(&moved.route), quoted(&moved.queue));
+        let url = url(&moved.vhost);
+        let _ = writeln!(text, "  {name}: {{ type: rabbitmq, url: {url}, queue: {queue}, route: {name} }}");
+    }
+    text += "\nroutes:\n";
+    for moved in &plan.moved {
+        let name = quoted(&moved.route);
+        let _ = writeln!(text, "  {name}: {{ sink: {name} }}");
+    }
+    text += "\n# Without a routing key: each message keeps its own.\nsinks:\n";
+    for moved in &plan.moved {
+        let (name, url) = (quoted(&moved.route), url(&moved.vhost));
+        // Where a sink takes a template, a brace that is meant as such is doubled.
+        let exchange = quoted(&moved.out.replace('{', "{{").replace('}', "}}"));
+        let _ = writeln!(text, "  {name}: {{ type: rabbitmq, url: {url}, exchange: {exchange} }}");
+    }
+    text
+}
+
+fn url(vhost: &str) -> String {
+    let vhost = utf8_percent_encode(vhost, NON_ALPHANUMERIC);
+    format!("\"${{PUNCTUAL_RABBITMQ_URL:-amqp://localhost:5672}}/{vhost}\"")
+}
+
+/// As YAML, of a text that names no variable.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text.replace("${", "$${")).to_string()
+}

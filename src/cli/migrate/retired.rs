@@ -1,0 +1,43 @@
+//! What an export of RabbitMQ 3 has and RabbitMQ 4 refuses: a policy with such a key ends the whole import, and a queue
+//! with such an argument is left out without a word. An import deletes nothing, so a broker of 3.x keeps both.
+
+use serde_json::Value;
+
+use super::plan::{Note, Plan};
+
+/// Where the leader of a classic queue is: refused by 4.3.
+const LOCATOR: &str = "queue-master-locator";
+/// Keys that begin so are about mirrors of classic queues: refused by 4.0; quorum queues have replicas.
+const MIRRORS: &str = "ha-";
+
+pub fn remove(plan: &mut Plan) {
+    let retired = |key: &str| key.starts_with(MIRRORS) || key == LOCATOR;
+    let mut emptied = Vec::new();
+    for policy in &mut plan.definitions.policies {
+        let Value::Object(definition) = &mut policy.definition else { continue };
+        let keys: Vec<String> = definition.keys().filter(|key| retired(key)).cloned().collect();
+        if keys.is_empty() {
+            continue;
+        }
+        definition.retain(|key, _| !retired(key));
+        let keys = keys.join("`, `");
+        let text = if definition.is_empty() {
+            format!("is left out: RabbitMQ 4 refuses `{keys}`")
+        } else {
+            format!("goes on without `{keys}`, which RabbitMQ 4 refuses")
+        };
+        plan.changed.push(Note::new(format!("policy `{}` of `{}`", policy.name, policy.vhost), text));
+        if definition.is_empty() {
+            emptied.push((policy.vhost.clone(), policy.name.clone()));
+        }
+    }
+    plan.definitions
+        .policies
+        .retain(|policy| !emptied.iter().any(|(vhost, name)| (vhost, name) == (&policy.vhost, &policy.name)));
+    for queue in &mut plan.definitions.queues {
+        if queue.arguments.remove(&format!("x-{LOCATOR}")).is_some() {
+            let text = format!("goes on without `x-{LOCATOR}`: RabbitMQ 4.3 leaves out a queue that has it");
+            plan.changed.push(Note::new(format!("queue `{}` of `{}`", queue.name, queue.vhost), text));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Rights are regular expressions on names. Who could bind to a delayed exchange must be able to bind to the one that
+//! has its bindings now.
+
+use std::collections::BTreeSet;
+
+use super::{
+    definitions::Permission,
+    pattern,
+    plan::{Moved, Note, Plan},
+};
+
+pub fn adapt(plan: &mut Plan) {
+    let mut consumers = BTreeSet::new();
+    for permission in &mut plan.definitions.permissions {
+        let about = format!("user `{}` in `{}`", permission.user, permission.vhost);
+        let of_vhost: Vec<&Moved> = plan.moved.iter().filter(|moved| moved.vhost == permission.vhost).collect();
+        if !of_vhost.is_empty()
+            && [&permission.configure, &permission.write, &permission.read]
+                .iter()
+                .any(|right| pattern::allows(right, "").is_none())
+        {
+            let text = "has a right that cannot be evaluated here: look which of the new names it matches";
+            plan.undecided.push(Note::new(&about, text));
+        }
+        let may = |right: &str, name: &str| pattern::allows(right, name) == Some(true);
+        let readable: Vec<&str> = of_vhost
+            .iter()
+            .filter(|moved| may(&permission.read, &moved.exchange))
+            .inspect(|moved| {
+                consumers.insert((permission.user.clone(), moved.vhost.clone(), moved.exchange.clone()));
+            })
+            .filter(|moved| !may(&permission.read, &moved.out))
+            .map(|moved| &*moved.out)
+            .collect();
+        if !readable.is_empty() {
+            permission.read = format!("(?:{})|{}", permission.read, pattern::exactly(readable.iter().copied()));
+            let text = format!("may read `{}`, to bind its queues there", readable.join("`, `"));
+            plan.changed.push(Note::new(&about, text));
+        }
+        for moved in of_vhost {
+            if may(&permission.configure, &moved.exchange) && !may(&permission.configure, &moved.out) {
+                let text = format!(
+                    "may declare `{}` and not `{}`: a consumer that declares the exchange to which it binds must leave \
+                     that out, or get the right",
+                    moved.exchange, moved.out
+                );
+                plan.undecided.push(Note::new(&about, text));
+            }
+        }
+    }
+    for user in plan.definitions.users.iter().filter(|user| !user.has_password()) {
+        let text = "has no password in the export, so an import gives none: set it anew if the user logs in with one";
+        plan.undecided.push(Note::new(format!("user `{}`", user.name), text));
+    }
+    for moved in &plan.moved {
+        let who: Vec<_> = consumers
+            .iter()
+            .filter(|(_, vhost, exchange)| (vhost, exchange) == (&moved.vhost, &moved.exchange))
+            .map(|(user, ..)| format!("`{user}`"))
+            .collect();
+        if !who.is_empty() {
+            let text = format!(
+                "can be bound to by {}: a program of theirs that binds a queue at its start must bind to `{}`, or each \
+                 message comes twice, first without its delay",
+                who.join(", "),
+                moved.out
+            );
+            plan.undecided.push(Note::new(format!("exchange `{}` of `{}`", moved.exchange, moved.vhost), text));
+        }
+    }
+}
+
+/// The rights that punctual needs, one for each virtual host, in order.
+pub fn least(plan: &Plan) -> Vec<Permission> {
+    let vhosts: BTreeSet<&String> = plan.moved.iter().map(|moved| &moved.vhost).collect();
+    let of = |vhost: &String| {
+        let moved = || plan.moved.iter().filter(|moved| moved.vhost == *vhost);
+        Permission {
+            user: plan.user.clone(),
+            vhost: vhost.clone(),
+            configure: pattern::exactly([]),
+            write: pattern::exactly(moved().map(|moved| &*moved.out)),
+            read: pattern::exactly(moved().map(|moved| &*moved.queue)),
+        }
+    };
+    vhosts.into_iter().map(of).collect()
+}

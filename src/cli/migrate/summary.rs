@@ -1,0 +1,48 @@
+//! What a person reads: what becomes of each exchange, what else changed, and what is left to decide.
+
+use std::fmt::Write as _;
+
+use super::{
+    plan::{Note, Plan},
+    rights,
+};
+
+/// As Markdown, for a terminal too. Holds no secret.
+pub fn text(plan: &Plan) -> String {
+    let mut text = "# Delayed exchanges\n\n".to_owned();
+    for moved in &plan.moved {
+        let _ = writeln!(
+            text,
+            "- `{}` of `{}`, {}: now a fanout, which producers publish to as before; queue `{}`; exchange `{}` of type {} \
+             with {} of its bindings",
+            moved.exchange, moved.vhost, moved.kind, moved.queue, moved.out, moved.kind, moved.bindings
+        );
+    }
+    for right in rights::least(plan) {
+        let _ = writeln!(
+            text,
+            "- New user `{}` in `{}`: configure `{}`, write `{}`, read `{}`",
+            right.user, right.vhost, right.configure, right.write, right.read
+        );
+    }
+    text += "\n# For you to do\n\n\
+        - Producers: leave out what declares such an exchange as `x-delayed-message`. Everything else stays.\n\
+        - Consumers: what binds a queue to such an exchange at its start must bind to the `.delay.out` one instead. An \
+          exclusive queue is in no export: its program binds it.\n\
+        - What waits inside the plugin: let it run empty before the old exchange goes.\n";
+    list(&mut text, &plan.undecided);
+    if !plan.changed.is_empty() {
+        text += "\n# Also changed\n\n";
+        list(&mut text, &plan.changed);
+    }
+    text
+}
+
+fn list(text: &mut String, notes: &[Note]) {
+    for note in notes {
+        let mut about = note.about.chars();
+        let first = about.next().map(|c| c.to_ascii_uppercase()).into_iter();
+        let about: String = first.chain(about).collect();
+        let _ = writeln!(text, "- {about} {}.", note.text);
+    }
+}

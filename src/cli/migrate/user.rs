@@ -1,0 +1,46 @@
+//! The least-privilege user as an import creates it. `rabbitmqctl add_user` does not: 4.0 never reads a password from
+//! its input, and other users of the machine see an argument.
+
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE},
+};
+use serde_json::{Map, json};
+use sha2::{Digest, Sha256};
+
+use super::{definitions::User, plan::Plan, rights};
+
+/// What the configuration has in place of the password; where it is set, it is the password.
+pub const PASSWORD: &str = "PUNCTUAL_RABBITMQ_PASSWORD";
+
+/// Adds the user and its rights to the definitions.
+pub fn add(plan: &mut Plan, password: &str, salt: [u8; 4]) {
+    let rights = rights::least(plan);
+    let fields = json!({
+        "password_hash": hash(password, salt), "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": [],
+    });
+    let fields: Map<_, _> = fields.as_object().cloned().unwrap_or_default();
+    plan.definitions.users.push(User::new(plan.user.clone(), fields));
+    plan.definitions.permissions.extend(rights);
+}
+
+/// 32 of A-Za-z0-9-_.
+pub fn password(random: [u8; 24]) -> String {
+    BASE64_URL_SAFE.encode(random)
+}
+
+fn hash(password: &str, salt: [u8; 4]) -> String {
+    let digest = Sha256::digest([&salt, password.as_bytes()].concat());
+    BASE64_STANDARD.encode([&salt[..], &digest].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RabbitMQ's documentation.
+    #[test]
+    fn passwords_are_hashed_as_rabbitmq_does() {
+        assert_eq!(hash("test12", [0x90, 0x8D, 0xC6, 0x0A]), "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR");
+    }
+}
