@@ -137,7 +137,7 @@ impl ApiServer {
             let _ = stopped.await;
         };
         let serving = tokio::spawn(api::serve(listener, api::router(api), Limits::of_process(None), shutdown));
-        // The client wants it, although it speaks plain HTTP here. Another test may have been first.
+        // The client needs it, although it uses plain HTTP here. Another test may have been first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
         Self { redis, store, address, client, stop: Some(stop), serving }
