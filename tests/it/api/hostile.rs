@@ -255,7 +255,7 @@ async fn a_head_without_end_is_refused() {
     let mut request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
     request.resize(request.len() + (1 << 20), b'x');
     let reply = talk(&server, &request).await;
-    // The rest of the head may still be on its way when the connection is closed: then no answer is read.
+    // The rest of the head may still be in transit when the connection is closed: then no answer is read.
     assert!(reply.is_empty() || status_of(&reply) == 431, "{reply}");
     assert_eq!(server.call("GET", "/livez", "").await.status, 200);
 }

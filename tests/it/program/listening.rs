@@ -32,7 +32,7 @@ async fn is_served(client: &reqwest::Client, address: SocketAddr) -> bool {
 
 #[tokio::test]
 async fn https_is_served_and_sighup_reads_the_certificate_again() {
-    // Installs the provider that clients want.
+    // Installs the provider that clients need.
     let plain = http::client();
     let (redis, [old, new]) = (RedisServer::start().await, [Authority::new(), Authority::new()]);
     let mut punctual = Punctual::spawn(

@@ -17,7 +17,7 @@ const TOO_MANY: usize = 80;
 /// Messages of the largest payload that make one page of the listing.
 const PAGE: usize = 7;
 const MIB: usize = 1 << 20;
-/// Most that readers may add to the memory of the process, in MiB: 64 for parts of listings and what is on its way.
+/// Most that readers may add to the memory of the process, in MiB: 64 for parts of listings, and what is in transit.
 const READERS_MEMORY_MIB: usize = 160;
 
 /// Nothing is due while a test runs.
@@ -107,7 +107,7 @@ async fn slow_readers_of_control_characters_take_bounded_memory() {
             let head = b"GET /v1/routes/full/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
             stream.write_all(head).await.expect("written");
             let mut status = [0; 12];
-            // A process that is out of breath may answer late; then it holds what it read all the same.
+            // A process under load may answer late; it holds what it read all the same.
             let _ = timeout(Duration::from_secs(20), stream.read_exact(&mut status)).await;
             (stream, status == *b"HTTP/1.1 200")
         });

@@ -114,7 +114,7 @@ async fn what_was_claimed_but_not_sent_is_released() {
     let proxy = Proxy::start(redis.port());
     let configuration = configuration(&redis, &receiver).replace(&redis.url(), &proxy.redis_url());
     let mut punctual = Punctual::start(&configuration).await;
-    // The answer to a claim is on its way when the signal comes.
+    // The reply to a claim is in transit when the signal comes.
     proxy.set(Mode::Delay(Duration::from_millis(400))).await;
     Client::of(&punctual).schedule("web", &array("m", 50)).await;
     eventually("all are claimed", Duration::from_secs(5), async || (count(&redis, "unack").await == 50).then_some(()))

@@ -28,7 +28,7 @@ async fn get(punctual: &Punctual, path: &str) -> Value {
     serde_json::from_str(&answer.text().await.unwrap()).unwrap()
 }
 
-/// Once nothing is on its way any more: the dead by id, with their last error.
+/// Waits until nothing is in flight. Returns the dead by id, with their last error.
 async fn dead(punctual: &Punctual, route: &str) -> Vec<(String, String)> {
     let deadline = Instant::now() + PATIENCE;
     loop {

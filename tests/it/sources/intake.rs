@@ -271,7 +271,7 @@ async fn what_is_called_back_before_it_left_is_not_written_later() {
     let mut pause = redis::cmd("CLIENT");
     pause.arg("PAUSE").arg(2000).arg("ALL").exec_async(&mut bench.redis.connection().await).await.expect("paused");
     let mut under_way = Vec::new();
-    // The first two calls are on their way, and the third waits for one of them.
+    // The first two calls are in flight, and the third waits for one of them.
     for (n, text) in ["one", "two", "three"].into_iter().enumerate() {
         let intake = bench.intake.clone();
         let entry = schedule(text, n as u64, HOUR);

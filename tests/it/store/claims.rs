@@ -44,7 +44,7 @@ async fn a_claim_whose_reply_was_lost_returns_the_same_when_repeated() {
     assert!(repeated.messages.iter().all(|one| once.unack[one.id.as_str()] == repeated.token.0));
     let settled = store.settle(&partition(), &all(leases(&repeated), &ClaimEnd::Ack)).await;
     assert_eq!(settled, Ok(vec![Settled::Done; 2]));
-    // Nothing is left of it, also for a request that is still on its way.
+    // Nothing is left of it, also for a request that is still in transit.
     assert!(until_answered(&store, request).await.messages.is_empty());
 }
 

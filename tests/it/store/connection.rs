@@ -122,7 +122,7 @@ async fn the_kernel_asks_a_silent_peer_every_two_seconds_whether_it_is_there() {
             if let Some(due) = row[5].strip_prefix("02:") {
                 return u32::from_str_radix(due, 16).unwrap();
             }
-            // A segment of ours is on its way yet.
+            // One of our segments is still in transit.
             sleep(Duration::from_millis(10)).await;
         }
     });

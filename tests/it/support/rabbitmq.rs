@@ -1,5 +1,5 @@
 //! A private RabbitMQ node with an epmd of its own. A guardian shell stops both when this process ends, however
-//! it does: the nodes that tests share live in statics, which are never dropped.
+//! it does: the nodes that tests share are in statics, which are never dropped.
 
 use std::{
     fs,

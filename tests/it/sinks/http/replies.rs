@@ -214,7 +214,7 @@ async fn taken_of_an_endless(head: &'static str, piece: &'static [u8]) -> (Outco
         }
     });
     let outcome = send_one(&sink(server.port(), TIMEOUT)).await;
-    // The client closes what it does not want: the server's writing ends.
+    // The client closes the connection: the server's writing ends.
     tokio::time::timeout(TIMEOUT, ended.recv()).await.expect("the connection was closed");
     (outcome, written.load(Ordering::SeqCst))
 }

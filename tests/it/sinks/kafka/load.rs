@@ -14,7 +14,7 @@ const BATCH: usize = 100;
 const SENDERS: usize = 4;
 
 pub struct Load {
-    /// Not confirmed, and not on their way.
+    /// Neither confirmed nor in flight.
     waiting: Mutex<Vec<usize>>,
     confirmed: watch::Sender<BTreeSet<usize>>,
     total: usize,

@@ -125,7 +125,7 @@ async fn records_that_time_out_in_one_partition_delay_no_confirm_of_the_others()
     let (mut ticks, mut sending) = (interval(TICK), JoinSet::new());
     for tick in 0..ticks_in_all {
         ticks.tick().await;
-        // Some records are on their way there.
+        // Some records for it are in flight.
         if tick == 10 {
             second.kill();
         }

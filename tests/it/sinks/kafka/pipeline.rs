@@ -62,8 +62,8 @@ async fn all_arrived(broker: &str, topic: &str) -> Vec<Arrived> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_arrive_once_on_time_and_complete_as_kafkas_consumer_counts() {
-    // At one rate, and more than a route has in flight.
-    let (count, spread) = rounds((3000, 3), (10_000, 10));
+    // More than a route has in flight; in the plain run at half the rate, which a busy machine keeps too.
+    let (count, spread) = rounds((2000, 4), (10_000, 10));
     let spread = Duration::from_secs(spread);
     let _alone = alone().await;
     // The broker's time, when it has the record.

@@ -19,7 +19,7 @@ use crate::support::{
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TOPIC: &str = "secured";
-/// All that a URL or a shell would stumble over.
+/// Has all characters that URLs and shells treat specially.
 const PASSWORD: &str = "p@ss/wörd:%\"'";
 
 /// A broker with listeners for TLS with client certificates, for SASL PLAIN, and for both at once.
@@ -36,7 +36,7 @@ impl Secured {
         let (tls, sasl, sasl_tls) = (Port::reserve(), Port::reserve(), Port::reserve());
         let authority = Authority::new();
         let broker = Broker::start_with(|directory| {
-            // Kafka wants the key and its chain in one file.
+            // Kafka reads the key and its chain from one file.
             let store = directory.join("server.store.pem");
             let read = |name| fs::read_to_string(authority.file(name)).expect("it was written");
             fs::write(&store, read("server.key") + &read("server.pem")).expect("it is written");

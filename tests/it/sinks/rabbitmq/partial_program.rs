@@ -176,7 +176,6 @@ async fn a_forbidden_routing_key_makes_its_own_messages_dead_and_no_others() {
 async fn a_message_too_large_is_dead_and_each_other_arrives_at_most_twice() {
     const COUNT: u64 = 256;
     const BROKEN: u64 = 200;
-    let _alone = alone().await;
     let broker = RabbitMq::small().await;
     broker.declare("program-large", "k").await;
     let redis = RedisServer::start().await;

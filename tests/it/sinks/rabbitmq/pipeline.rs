@@ -111,8 +111,8 @@ fn arrived(at: u64, key: &str, properties: &BasicProperties, payload: Vec<u8>) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_arrive_once_on_time_and_complete() {
-    // At one rate, and more than a route has in flight.
-    let (count, spread) = rounds((3000, 3), (10_000, 10));
+    // More than a route has in flight; in the plain run at half the rate, which a busy machine keeps too.
+    let (count, spread) = rounds((2000, 4), (10_000, 10));
     let spread = Duration::from_secs(spread);
     let _alone = alone().await;
     let broker = RabbitMq::shared().await;

@@ -62,7 +62,8 @@ fn is_routable(n: usize) -> bool {
 }
 
 /// Why returned messages are noted on their way to lapin (`amqp::Returns`): with those that lapin hands out, confirms are
-/// credited to the wrong messages. Should this test fail, lapin has learned better, and the notes can go.
+/// credited to the wrong messages. Should this test fail, lapin credits them correctly, and
+/// the notes can be removed.
 #[tokio::test]
 async fn confirms_taken_one_by_one_are_credited_to_the_wrong_messages() {
     let server = RabbitMq::shared().await;

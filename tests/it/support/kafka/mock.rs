@@ -12,7 +12,7 @@ pub struct MockBroker {
     done: Mutex<mpsc::Receiver<()>>,
 }
 
-/// It lives on a thread of its own, because it cannot be sent between threads.
+/// It runs on a thread of its own, because it cannot be sent between threads.
 pub fn mock_broker() -> MockBroker {
     let (started, address) = mpsc::channel();
     let (errors, given) = mpsc::channel::<Vec<rd_kafka_resp_err_t>>();
