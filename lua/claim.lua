@@ -32,7 +32,7 @@ local now = clock()
 -- A value of a wrong type at any key is an error here: a message that cannot be settled must not be delivered.
 for _, set in ipairs({ pending, unack, dead, remembered }) do redis.call('ZCARD', set) end
 for _, hash in ipairs({ messages, attempts, errors, records }) do redis.call('HLEN', hash) end
-local counts_bytes = redis.call('STRLEN', bytes) > 0
+local counts_bytes = redis.call('GET', bytes)
 local is_paused = redis.call('GET', paused) and true or false
 -- The field `latest` is the last claim that took messages, of any instance.
 local known = redis.call('HMGET', claims, instance, 'latest')

@@ -19,7 +19,7 @@ for n = 2, #KEYS, 9 do
   for hash = n + 6, n + 7 do
     if redis.call('HLEN', KEYS[hash]) > 0 then others[#others + 1] = KEYS[hash] end
   end
-  if redis.call('STRLEN', KEYS[n + 8]) > 0 then others[#others + 1] = KEYS[n + 8] end
+  if redis.call('GET', KEYS[n + 8]) then others[#others + 1] = KEYS[n + 8] end
   local settings = redis.call('GET', KEYS[n + 4])
   if settings then
     open[#open + 1] = KEYS[n + 4]

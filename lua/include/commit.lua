@@ -4,9 +4,9 @@
 -- steps { { command... }, { { undo command... }, ... } }. After a failed step those before it are undone in reverse.
 -- The last step needs no undo. Returns nothing, or the error reply for the script to return.
 --
--- Undo commands cost 2 to 3 % of the CPU of a message (schedule, claim, settle in batches of 500 on Redis 7.0), 9 % of
--- a settled retry and 13 % of a replacement. A check before the first write could replace them for wrong types, but not
--- for the rights of the user, which Redis checks at each command.
+-- Undo commands cost at most 3 % of the CPU of a message (schedule, claim, settle in batches of 500 on Redis 7.0), 9 %
+-- of a settled retry and 15 % of a replacement. A check before the first write could replace them for wrong types, but
+-- not for the rights of the user, which Redis checks at each command.
 local function commit(steps)
   for i, step in ipairs(steps) do
     local reply = redis.pcall(unpack(step[1]))

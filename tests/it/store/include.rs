@@ -26,12 +26,15 @@ fn each_file_includes_just_what_it_uses() {
     for name in scripts.iter().chain(&shared) {
         let text = own(super::lua(name));
         let local = self::functions(&text);
-        let uses = |function: &String| !local.contains(function) && calls(&text, function);
-        let used = functions.iter().filter(|(_, functions)| functions.iter().any(uses));
-        let used: BTreeSet<_> = used.map(|(name, _)| name.strip_prefix("include/").expect("shared")).collect();
+        let is_called = |function: &String| !local.contains(function) && calls(&text, function);
+        let needed: BTreeSet<&str> = functions
+            .iter()
+            .filter(|(_, functions)| functions.iter().any(is_called))
+            .map(|(include, _)| include.strip_prefix("include/").expect("shared"))
+            .collect();
         assert_eq!(
             named(&text).collect::<BTreeSet<_>>(),
-            used,
+            needed,
             "lua/{name}.lua: left what it includes, right what it uses"
         );
     }

@@ -165,8 +165,8 @@ fn its_copies_of_the_includes_are_current() {
     let (copies, script) = rest.rsplit_once(END).expect("the end of the last include");
     let includes = includes(&text);
     if std::env::var_os("PUNCTUAL_WRITE_LUA").is_some() {
-        let copies: String =
-            includes.iter().map(|(name, include)| format!("{BEGIN}{name}.lua\n{include}{}", &END[1..])).collect();
+        let block = |(name, include): &(String, String)| format!("{BEGIN}{name}.lua\n{include}{}", &END[1..]);
+        let copies = includes.iter().map(block).collect::<Vec<_>>().concat();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/produce.lua");
         return std::fs::write(path, format!("{head}{copies}{script}")).expect("written");
     }
