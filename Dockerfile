@@ -2,7 +2,7 @@
 #
 #   docker build -t punctual .
 #   docker run --rm -p 8080:8080 -v punctual-data:/data \
-#     -v ./punctual.yaml:/etc/punctual.yaml:ro -e PUNCTUAL__SERVER__AUTH__TOKENS=change-me \
+#     -v ./punctual.yaml:/etc/punctual.yaml:ro -e PUNCTUAL__SERVER__AUTH__TOKENS=change-me-16-or-more \
 #     punctual serve -c /etc/punctual.yaml
 #
 # It listens on every address of the container, and punctual refuses that without tokens: name them in the

@@ -50,7 +50,7 @@ impl Grant {
             rights: vec![Right::Schedule, Right::Read, Right::Admin],
             routes: None,
             rate: None,
-            share: Share::new(true),
+            share: Share::new(1),
         }
     }
 
@@ -92,7 +92,7 @@ impl Guard {
                 rights: rights.clone(),
                 routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
                 rate: messages_per_second.map(Rate::new),
-                share: Share::new(readers < 2),
+                share: Share::new(readers),
             };
             auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(entry)))).collect()
         });

@@ -164,7 +164,7 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::GET, MESSAGE, read, get(messages::look_at)),
         call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
-        call(Method::POST, "/v1/routes/{route}/messages/purge", admin, post(purge::pending)),
+        call(Method::POST, "/v1/routes/{route}/purge", admin, post(purge::pending)),
         call(Method::POST, "/v1/routes/{route}/raw", schedule, post(raw::raw)),
         call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(dead::redrive)),
         call(Method::DELETE, "/v1/routes/{route}/dead", admin, delete(dead::purge)),

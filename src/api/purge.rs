@@ -1,4 +1,4 @@
-//! `POST /v1/routes/{route}/messages/purge`: cancels pending messages in bulk.
+//! `POST /v1/routes/{route}/purge`: cancels pending messages in bulk.
 
 use std::sync::Arc;
 

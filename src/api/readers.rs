@@ -23,9 +23,9 @@ use crate::queue::QueueError;
 /// In addition each has three pieces of at most 100 KiB, and the buffers of its connection.
 const MEMORY_KIB: u64 = 64 * 1024;
 
-/// Where several tokens may read, each gets one of so many parts of memory and fetches: one token leaves the other half to
-/// others.
-const TOKEN_SHARE: u64 = 2;
+/// Where several tokens may read, memory and fetches are divided into equal shares, into so many at most: a smaller share
+/// of memory would not hold two parts of a page.
+const MAX_SHARES: usize = 4;
 
 /// Most concurrent fetches: Redis blocks for one, and the others wait in its output buffers.
 const FETCHES: usize = 4;
@@ -56,14 +56,14 @@ pub struct Share {
 }
 
 impl Share {
-    /// `alone`: no other token may read, so this one has no bound of its own.
-    pub fn new(alone: bool) -> Self {
-        Self::of(MEMORY_KIB, alone)
+    /// The share of one of `tokens` that may read.
+    pub fn new(tokens: usize) -> Self {
+        Self::of(MEMORY_KIB, tokens)
     }
 
-    fn of(memory_kib: u64, alone: bool) -> Self {
-        let part = if alone { 1 } else { TOKEN_SHARE };
-        let (memory_kib, fetches) = (memory_kib / part, FETCHES / usize::try_from(part).expect("2"));
+    fn of(memory_kib: u64, tokens: usize) -> Self {
+        let shares = tokens.clamp(1, MAX_SHARES);
+        let (memory_kib, fetches) = (memory_kib / shares as u64, FETCHES / shares);
         let permits = usize::try_from(memory_kib).expect("64 MiB");
         Self { memory_kib, memory: Arc::new(Semaphore::new(permits)), fetches: Semaphore::new(fetches) }
     }
@@ -204,7 +204,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readers_beyond_the_memory_wait_and_are_refused_in_the_end() {
-        let (readers, share) = (Readers::of(4), Share::of(4, true));
+        let (readers, share) = (Readers::of(4), Share::of(4, 1));
         let first = readers.enter(&share, 3 * 1024, Instant::now()).await.expect("there is room");
         let began = Instant::now();
         let second = readers.enter(&share, 1025, began + Duration::from_secs(1)).await;
@@ -218,7 +218,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_token_among_others_holds_half_and_fetches_two_parts_at_once() {
         let readers = Readers::of(4);
-        let [greedy, other] = [Share::of(4, false), Share::of(4, false)];
+        let [greedy, other] = [Share::of(4, 2), Share::of(4, 2)];
         let _held = readers.enter(&greedy, 9 * 1024, Instant::now()).await.expect("cut to its share");
         assert!(readers.enter(&greedy, 1, Instant::now()).await.is_err());
         assert!(readers.enter(&other, 2 * 1024, Instant::now()).await.is_ok());

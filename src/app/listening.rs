@@ -1,11 +1,13 @@
 //! The listeners of the API, as configured.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
+    task::spawn_blocking,
+    time::timeout,
 };
 
 use crate::{
@@ -14,27 +16,38 @@ use crate::{
     tls,
 };
 
-/// Binds `server.listen`. Where it has TLS, SIGHUP has the files read again, for the connections that come then.
+/// Longest time to read the files of `server.tls` again.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without, it has no effect.
 ///
 /// # Errors
 /// The setting and what is wrong with it.
 pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
     let wrong = |error: std::io::Error| format!("server.listen {}: {error}", config.listen);
+    // The default action of the signal would end the process.
+    let mut hangups = signal(SignalKind::hangup()).map_err(|error| format!("cannot listen for signals: {error}"))?;
     match (&config.listen, &config.tls) {
         (Listen::Unix(path), _) => Listener::unix(path).map_err(wrong),
         (Listen::Tcp(address), None) => Ok(TcpListener::bind(address).await.map_err(wrong)?.into()),
         (Listen::Tcp(address), Some(files)) => {
             let settings = watch::Sender::new(read(files)?);
             let listener = Listener::tls(TcpListener::bind(address).await.map_err(wrong)?, settings.subscribe());
-            let mut asked =
-                signal(SignalKind::hangup()).map_err(|error| format!("cannot listen for signals: {error}"))?;
             let files = files.clone();
             tokio::spawn(async move {
-                while asked.recv().await.is_some() {
-                    match read(&files) {
-                        Ok(read) => {
-                            settings.send_replace(read);
-                            tracing::info!(file = %files.cert_file.display(), "read the certificate again");
+                while hangups.recv().await.is_some() {
+                    let again = files.clone();
+                    // A file system may block.
+                    let reading = timeout(RELOAD_TIMEOUT, spawn_blocking(move || read(&again)));
+                    let loaded = match reading.await {
+                        Ok(Ok(loaded)) => loaded,
+                        Ok(Err(panic)) => Err(panic.to_string()),
+                        Err(_) => Err(format!("server.tls: not read within {RELOAD_TIMEOUT:?}")),
+                    };
+                    match loaded {
+                        Ok(loaded) => {
+                            settings.send_replace(loaded);
+                            tracing::info!(file = %files.cert_file.display(), "loaded the certificate again");
                         }
                         Err(error) => tracing::error!(error, "cannot use the new certificate; the old one stays"),
                     }

@@ -76,6 +76,6 @@ fn allow_empty(property: &mut Value) {
         let description = object.remove("description");
         let inner = Value::from(std::mem::take(object));
         object.extend(description.map(|text| ("description".to_owned(), text)));
-        object.insert("anyOf".into(), json!([inner, null]));
+        object.insert("anyOf".into(), Value::Array(vec![inner, null]));
     }
 }

@@ -127,7 +127,10 @@ fn token(raw: Token, at: &Path, open: bool, names: &Names, problems: &mut Proble
 
 fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
     let text = token.expose();
-    if let Some(digits) = text.strip_prefix(DIGEST_PREFIX) {
+    // A misspelt prefix must not make the digest itself the token.
+    if let Some((prefix, digits)) = text.split_at_checked(DIGEST_PREFIX.len())
+        && prefix.eq_ignore_ascii_case(DIGEST_PREFIX)
+    {
         return TokenDigest::parse(digits).ok_or_else(|| "is not `sha256:` followed by 64 hexadecimal digits".into());
     }
     // RFC 9110: what an Authorization header can carry.

@@ -1,7 +1,5 @@
 //! One folder for each external system: its settings, its sink, its source and what they share.
 
-pub mod headers;
-
 use crate::config::Registry;
 
 #[cfg(feature = "http")]

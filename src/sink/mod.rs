@@ -4,6 +4,7 @@
 //! The sinks are in `connector`; docs/writing-a-connector.md shows how to add one.
 
 pub mod envelope;
+pub mod headers;
 mod outcome;
 mod settings;
 pub mod template;

@@ -18,10 +18,9 @@ use reqwest::{Request, Url};
 use super::HttpSettings;
 use super::webhook::Signer;
 use crate::{
-    connector::headers,
     message::{check_header_name, folded_header},
     sink::{
-        Delivery, Domain,
+        Delivery, Domain, headers,
         template::{Allow, UrlTemplate},
     },
 };

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ApiServer, Setup};
 
-const PURGE: &str = "/v1/routes/b/messages/purge";
+const PURGE: &str = "/v1/routes/b/purge";
 
 async fn filled(count: usize) -> ApiServer {
     let server = ApiServer::start_with(Setup::default()).await;
@@ -43,7 +43,7 @@ async fn all_or_some_pending_messages_are_purged_and_what_is_in_flight_stays() {
     server.bury("a", "dead").await;
     server.schedule("a", r#"{"id":"held","payload":"x"}"#).await;
     assert_eq!(server.claim("a").await.len(), 1);
-    let answer = server.call("POST", "/v1/routes/a/messages/purge", r#"{"all":true}"#).await;
+    let answer = server.call("POST", "/v1/routes/a/purge", r#"{"all":true}"#).await;
     assert_eq!(answer.json, json!({"count": 1, "more": false}));
     let after = server.call("GET", "/v1/routes/a", "").await.json;
     assert_eq!((&after["pending"], &after["unack"], &after["dead"]), (&json!(0), &json!(1), &json!(1)));

@@ -21,7 +21,7 @@ const ARRIVAL: Duration = Duration::from_secs(10);
 /// Most blocks of commands that are left out: each says why.
 const MOST_NOT_TESTED: usize = 10;
 /// Languages of blocks. `text` and `promql` are not run.
-const LANGUAGES: [&str; 7] = ["yaml", "sh", "console", "http", "json", "text", "promql"];
+const LANGUAGES: [&str; 8] = ["yaml", "sh", "console", "http", "json", "text", "promql", "rust"];
 
 #[test]
 fn blocks_have_a_known_language_and_few_are_not_tested() {

@@ -19,7 +19,7 @@ use super::{
     producer::LiveProducer,
     restored,
 };
-use crate::{connector::headers, sink::Delivery};
+use crate::sink::{Delivery, headers};
 
 /// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);

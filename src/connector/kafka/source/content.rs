@@ -6,8 +6,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use crate::{
-    connector::headers,
     message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header},
+    sink::headers,
 };
 
 /// Text becomes key and headers for every sink. Other bytes go to the `Origin`, which only a Kafka sink sends on.

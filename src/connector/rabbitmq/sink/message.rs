@@ -20,12 +20,12 @@ use lapin::{
 };
 
 use crate::{
-    connector::{
-        headers::{ATTEMPT, DUE, ID, ROUTE},
-        rabbitmq,
-    },
+    connector::rabbitmq,
     message::{Origin, Properties},
-    sink::{Delivery, Domain},
+    sink::{
+        Delivery, Domain,
+        headers::{ATTEMPT, DUE, ID, ROUTE},
+    },
 };
 
 /// `delivery_mode` of messages that survive a restart of the broker.

@@ -22,15 +22,13 @@ use rand::Rng;
 
 use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
-    connector::{
-        headers,
-        rabbitmq::{self, IdFrom},
-    },
+    connector::rabbitmq::{self, IdFrom},
     message::{
         MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
         digest, folded_header,
     },
     retry::Backoff,
+    sink::headers,
     source::{IdGenerator, SourceEntry},
     time::Due,
 };
