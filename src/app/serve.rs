@@ -39,12 +39,14 @@ const REDIS_SHARE: f64 = 0.3;
 /// What of `request_timeout` GET /v1/sinks and /v1/sources wait for what does not answer.
 const STATUS_SHARE: f64 = 0.5;
 
-/// What ended an instance that nobody had asked to stop.
-#[derive(Debug)]
+/// Why an instance ended without a signal.
+#[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A setting that the checks of the configuration cannot judge.
+    /// A setting that only a library could check.
+    #[error("{0}")]
     Configuration(String),
-    /// An address in use, a Redis that must not be used, an embedded one that does not start, or a defect.
+    /// An address in use, an unusable Redis, an embedded one that does not start, or a defect.
+    #[error("{0}")]
     Failed(String),
 }
 

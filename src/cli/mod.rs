@@ -2,6 +2,7 @@
 
 mod check;
 mod failure;
+#[cfg(all(feature = "http", feature = "rabbitmq"))]
 mod migrate;
 mod open;
 mod output;
@@ -64,6 +65,7 @@ enum Command {
     /// Show the numbers of the routes
     Stats(stats::Arguments),
     /// Make the new definitions of a broker, and a configuration, from those of one with a delayed exchange
+    #[cfg(all(feature = "http", feature = "rabbitmq"))]
     Migrate(migrate::Arguments),
 }
 
@@ -93,6 +95,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         }
         Command::Schedule(arguments) => schedule::run(&global, *arguments).await,
         Command::Stats(arguments) => stats::run(&global, arguments).await,
+        #[cfg(all(feature = "http", feature = "rabbitmq"))]
         Command::Migrate(arguments) => migrate::run(&global, arguments).await,
     }
 }

@@ -65,8 +65,8 @@ fn through(sent: &[u8], piece: usize) -> (Vec<u8>, Vec<(u64, String)>) {
         }
     }
     // A tag is one byte in what was sent first, and mutations leave most of them.
-    let noted = (0..=255).filter_map(|tag| Some((tag, notes.take_unreadable(tag)?))).collect();
-    (out, noted)
+    let unreadable = (0..=255).filter_map(|tag| Some((tag, notes.take_unreadable(tag)?))).collect();
+    (out, unreadable)
 }
 
 #[test]

@@ -195,7 +195,9 @@ impl MemoryPartition {
         }
         let (taken, rest) = wanted.split_at(wanted.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
         if !dry_run {
-            taken.iter().for_each(|id| self.delete(id));
+            for id in taken {
+                self.delete(id);
+            }
             self.remember(&taken.iter().map(String::as_str).collect::<Vec<_>>(), true, now, settings);
         }
         (taken.len() as u64, rest.len() as u64)

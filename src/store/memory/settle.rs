@@ -42,7 +42,7 @@ impl MemoryPartition {
             (*settled == Settled::Done && matches!(one.end, ClaimEnd::Ack)).then(|| one.lease.id.clone())
         };
         let acked: Vec<_> = settlements.iter().zip(&settled).filter_map(acked).collect();
-        self.remember(&acked.iter().map(|id| id.as_str()).collect::<Vec<_>>(), false, now, settings);
+        self.remember(&acked.iter().map(crate::message::MessageId::as_str).collect::<Vec<_>>(), false, now, settings);
         settled
     }
 
@@ -99,7 +99,7 @@ impl MemoryPartition {
             Transferred::Done
         };
         let transferred = transfers.iter().map(&mut transfer_one).collect();
-        self.remember(&done.iter().map(|id| id.as_str()).collect::<Vec<_>>(), false, now, settings);
+        self.remember(&done.iter().map(crate::message::MessageId::as_str).collect::<Vec<_>>(), false, now, settings);
         transferred
     }
 }

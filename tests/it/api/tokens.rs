@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 16] = [
+const CALLS: [(&str, &str, Option<Right>); 17] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
@@ -34,6 +34,7 @@ const CALLS: [(&str, &str, Option<Right>); 16] = [
     ("GET", "/metrics", Some(Right::Read)),
     ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
     ("DELETE", "/v1/routes/a/dead", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
     ("GET", "/openapi.json", None),
@@ -48,6 +49,7 @@ fn body(method: &str, path: &str) -> &'static str {
         ("PATCH", _) => r#"{"delay":"2h"}"#,
         ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
         ("POST", Some("raw")) => "payload",
+        ("POST", Some("purge")) => r#"{"all":true}"#,
         _ => "",
     }
 }

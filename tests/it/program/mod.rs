@@ -22,6 +22,7 @@ mod lifecycle;
 mod limits;
 mod listening;
 mod outage;
+mod own_sink;
 mod poison;
 mod readers;
 mod redis_outage;

@@ -194,7 +194,9 @@ impl Bench {
         if scene == "claim only suspects" {
             let others: Vec<_> =
                 rows.pending.iter().filter(|(_, due)| *due != LONG_AGO + 2).map(|(id, _)| id.to_owned()).collect();
-            others.iter().for_each(|id| rows.pending.insert(id, FAR_AHEAD));
+            for id in &others {
+                rows.pending.insert(id, FAR_AHEAD);
+            }
         }
         write(&rows, &mut self.raw, ROUTE, 0).await;
         external::write(&mut self.raw, scene).await;
