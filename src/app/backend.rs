@@ -1,4 +1,4 @@
-//! The Redis of the queues, as configured: a server elsewhere, or the embedded one.
+//! The queue's Redis, as configured: an external server, or the embedded one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A way to the queues' Redis.
+/// Makes connections to the queue's Redis.
 pub struct Backend {
     client: Client,
     timeout: Duration,
@@ -20,7 +20,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// `embedded_url`: where the embedded server listens, when it is the one.
+    /// `embedded_url`: the address of the embedded server, if it is configured.
     ///
     /// # Errors
     /// When the URL or a TLS file cannot be used.
@@ -43,12 +43,12 @@ impl Backend {
         self.client.clone()
     }
 
-    /// A connection of its own; it connects with the first command.
+    /// A new connection; it connects with the first command.
     pub fn connection(&self) -> Arc<Connection> {
         Arc::new(Connection::new(self.client.clone(), self.timeout).beside(self.mastership.clone()))
     }
 
-    /// The subscription to wake-ups, on a connection of its own.
+    /// The subscription to wake-ups, on a new connection.
     pub fn wakes(&self) -> WakeListener {
         WakeListener::new(self.client.clone()).beside(self.mastership.clone())
     }

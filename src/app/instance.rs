@@ -1,10 +1,12 @@
-//! One instance: the configuration turned into live objects, and nothing started yet.
+//! One instance: live objects made from the configuration, not started yet.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::join_all};
 
-use super::{backend::Backend, janitor::Janitor, reachability::Checkup, sinks::Destination, sources::Inlet};
+use super::{
+    backend::Backend, janitor::Janitor, reachability::Reachability, sinks::RunningSink, sources::RunningSource,
+};
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
@@ -21,31 +23,31 @@ use crate::{
 /// Bytes of a stored message beside payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
 
-/// How long a sink may take at the start to say whether it can deliver, before that is nobody's concern.
+/// Longest time of the first check of a sink. A later result is not logged.
 const FIRST_ANSWER: Duration = Duration::from_secs(15);
 
 /// The parts of an instance.
 pub struct Instance {
     pub queue: Arc<Queue>,
-    /// The API's connection to Redis: its generations tell when Redis must be prepared again.
+    /// The API's connection to Redis. After each of its reconnects Redis is prepared again.
     pub store: Arc<RedisStore>,
     pub scheduler: Scheduler,
     pub wakes: WakeListener,
-    pub destinations: BTreeMap<String, Destination>,
-    pub inlets: Vec<Inlet>,
+    pub running_sinks: BTreeMap<String, RunningSink>,
+    pub running_sources: Vec<RunningSource>,
     /// Of the routes that do not keep all dead letters.
     pub janitors: Vec<Janitor>,
-    checkups: Vec<(String, Checkup)>,
+    reachability: Vec<(String, Reachability)>,
 }
 
 impl Instance {
-    /// `destinations` and `inlets`: of all configured sinks and sources. `seed` decides the jitter of retries. Must be called within a tokio
+    /// `running_sinks` and `running_sources`: of all configured sinks and sources. `seed` decides the jitter of retries. Must be called within a tokio
     /// runtime.
     pub fn new(
         config: &Config,
         backend: &Backend,
-        destinations: BTreeMap<String, Destination>,
-        inlets: Vec<Inlet>,
+        running_sinks: BTreeMap<String, RunningSink>,
+        running_sources: Vec<RunningSource>,
         seed: u64,
     ) -> Self {
         let prefix = &config.redis.key_prefix;
@@ -86,15 +88,15 @@ impl Instance {
                         largest_message: largest as u64,
                         retry: route.retry,
                     },
-                    target: destinations[&*route.sink].target(),
+                    target: running_sinks[&*route.sink].target(),
                 }
             })
             .collect();
-        for inlet in &inlets {
-            let Some(bells) = inlet.bells() else { continue };
+        for source in &running_sources {
+            let Some(bells) = source.bells() else { continue };
             wakes.notify_on(bells.channels.clone(), &bells.changed);
-            for number in 0..names[inlet.route()].partitions {
-                wakes.also_notify(prefix, &Partition { route: inlet.route().clone(), number }, &bells.woken);
+            for number in 0..names[source.route()].partitions {
+                wakes.also_notify(prefix, &Partition { route: source.route().clone(), number }, &bells.woken);
             }
         }
         let scheduler = Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed);
@@ -107,50 +109,52 @@ impl Instance {
             metrics::begin_queue(route, &vias);
         }
         let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
-        let checkups = destinations.iter().map(|(name, one)| (name.clone(), Checkup::new(one.clone()))).collect();
-        Self { queue: Arc::new(queue), store, scheduler, wakes, destinations, inlets, janitors, checkups }
+        let reachability =
+            running_sinks.iter().map(|(name, one)| (name.clone(), Reachability::new(one.clone()))).collect();
+        Self { queue: Arc::new(queue), store, scheduler, wakes, running_sinks, running_sources, janitors, reachability }
     }
 
-    /// Has every sink connect before its first message comes, and tells which cannot, in the background. Must be called
-    /// within a tokio runtime.
-    pub fn look_at_sinks(&self) {
-        for (name, checkup) in self.checkups.clone() {
+    /// Connects every sink before its first message, and logs failures, in the background. Must be called within a tokio
+    /// runtime.
+    pub fn check_sinks(&self) {
+        for (name, reachability) in self.reachability.clone() {
             tokio::spawn(async move {
-                if let Some(Err(error)) = checkup.answer(FIRST_ANSWER).await {
+                if let Some(Err(error)) = reachability.answer(FIRST_ANSWER).await {
                     tracing::warn!(sink = name, error, "cannot deliver at present");
                 }
             });
         }
     }
 
-    /// What GET /v1/sinks and GET /v1/sources tell; each waits for `patience` at most.
+    /// The data of GET /v1/sinks and GET /v1/sources; each waits for `patience` at most.
     pub fn statuses(&self, patience: Duration) -> Statuses {
         Statuses { sinks: self.sinks(patience), sources: self.sources(patience) }
     }
 
     fn sources(&self, patience: Duration) -> SourceStatuses {
-        let inlets = self.inlets.clone();
+        let running_sources = self.running_sources.clone();
         Arc::new(move || {
-            let inlets = inlets.clone();
-            async move { join_all(inlets.iter().map(|inlet| inlet.status(patience))).await }.boxed()
+            let running_sources = running_sources.clone();
+            async move { join_all(running_sources.iter().map(|source| source.status(patience))).await }.boxed()
         })
     }
 
     fn sinks(&self, patience: Duration) -> SinkStatuses {
-        let sinks: Arc<[_]> = self.checkups.clone().into();
+        let sinks: Arc<[_]> = self.reachability.clone().into();
         Arc::new(move || {
             let sinks = sinks.clone();
-            async move { join_all(sinks.iter().map(|(name, checkup)| status(name, checkup, patience))).await }.boxed()
+            async move { join_all(sinks.iter().map(|(name, reachability)| status(name, reachability, patience))).await }
+                .boxed()
         })
     }
 }
 
-async fn status(name: &str, checkup: &Checkup, patience: Duration) -> SinkStatus {
-    let check = checkup.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
-    let status = checkup.destination().breaker().status();
+async fn status(name: &str, reachability: &Reachability, patience: Duration) -> SinkStatus {
+    let check = reachability.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+    let status = reachability.sink().breaker().status();
     SinkStatus {
         name: name.to_owned(),
-        r#type: checkup.destination().kind(),
+        r#type: reachability.sink().kind(),
         check,
         breaker: match status.state {
             scheduler::BreakerState::Closed => BreakerState::Closed,

@@ -1,5 +1,5 @@
-//! Keeps Redis prepared: scripts loaded, routes registered, safe to use; again after every reconnect, and looked
-//! after once a minute, because one that was emptied (FLUSHALL), or became a replica, keeps its connections.
+//! Keeps Redis prepared: scripts loaded, routes registered, settings safe. Prepares it after every reconnect, and checks it
+//! once a minute: a server that was emptied (FLUSHALL) or became a replica keeps its connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,20 +10,20 @@ use tokio::{
 
 use crate::queue::{Queue, RouteStats, StartError};
 
-/// Pause between two tries while Redis is away: it is found again within a second.
+/// Delay between two attempts while Redis is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two looks, one command each, whether Redis still knows the routes and takes writes.
-const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// Interval of the check that Redis still has the routes and accepts writes; one command each.
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// So often what lasts is logged again.
+/// Interval of log lines about a lasting error.
 const REMINDER_INTERVAL: Duration = Duration::from_mins(1);
 
-/// `generations` of the connection, `subscriptions` of the wake-ups: what was made anew may lead to another server.
-/// Tells `prepared` once Redis was prepared for the first time, then goes on for ever.
+/// `generations` of the connection, `subscriptions` of the wake-ups: a new one may lead to another server. Notifies
+/// `prepared` after the first preparation, then runs forever.
 ///
 /// # Errors
-/// Returns when Redis is definitely not to be used, and was not used before.
+/// Returns when Redis is definitely unusable, and was not used before.
 pub async fn keep(
     queue: Arc<Queue>,
     mut generations: watch::Receiver<u64>,
@@ -41,7 +41,7 @@ pub async fn keep(
     }
     tracing::info!(routes = queue.routes().len(), "redis is ready");
     warn_of_unconfigured(&queue).await;
-    // Whoever waited for it may have gone: the process is stopping.
+    // The receiver is dropped while the process stops.
     let _ = prepared.send(());
     loop {
         generations.mark_unchanged();
@@ -52,13 +52,13 @@ pub async fn keep(
             sleep(RETRY_INTERVAL).await;
         }
         if let Some(Trouble { since, .. }) = trouble {
-            tracing::info!(after = ?since.elapsed(), "redis can be used again");
+            tracing::info!(after = ?since.elapsed(), "redis is usable again");
         }
-        // A sender that is gone: the process is stopping, and the look changes nothing.
+        // A dropped sender means that the process stops; the check changes nothing.
         tokio::select! {
             Ok(()) = generations.changed() => {}
             Ok(()) = subscriptions.changed() => {}
-            () = sleep(LOOK_INTERVAL) => {}
+            () = sleep(CHECK_INTERVAL) => {}
         }
     }
 }
@@ -66,11 +66,11 @@ pub async fn keep(
 /// Redis cannot be used.
 struct Trouble {
     since: Instant,
-    /// The last that was logged, and when.
+    /// The last logged error and its time.
     logged: (String, Instant),
 }
 
-/// Logs each different error, and what lasts again from time to time.
+/// Logs each different error, and a lasting one again every `REMINDER_INTERVAL`.
 fn complain(trouble: &mut Option<Trouble>, error: &StartError) {
     let (text, now) = (error.to_string(), Instant::now());
     let since = trouble.as_ref().map_or(now, |trouble| trouble.since);
@@ -88,13 +88,13 @@ async fn warn_of_unconfigured(queue: &Queue) {
                 match stats {
                     Ok(RouteStats { pending, unack, dead, .. }) => tracing::warn!(
                         %route, pending, unack, dead,
-                        "a route that is not configured holds messages: nobody delivers them"
+                        "a route that is not configured holds messages: they are not delivered"
                     ),
                     Err(error) => tracing::warn!(%route, %error, "a route that is not configured cannot be read"),
                 }
             }
         }
-        Err(error) => tracing::warn!(%error, "cannot look for routes that are not configured"),
+        Err(error) => tracing::warn!(%error, "cannot list routes that are not configured"),
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
                 "resubscription" => subscriptions.send_modify(|generation| *generation += 1),
                 _ => {
                     pause();
-                    advance(LOOK_INTERVAL).await;
+                    advance(CHECK_INTERVAL).await;
                     resume();
                 }
             }

@@ -22,7 +22,7 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without, it has no effect.
 ///
 /// # Errors
-/// The setting and what is wrong with it.
+/// The setting and its error.
 pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
     let wrong = |error: std::io::Error| format!("server.listen {}: {error}", config.listen);
     // The default action of the signal would end the process.
@@ -58,10 +58,10 @@ pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
     }
 }
 
-/// Whether a server could use the files of `server.tls`.
+/// Checks that the files of `server.tls` are usable.
 ///
 /// # Errors
-/// The file that cannot be used, and why.
+/// The unusable file and the reason.
 pub fn check_settings(config: &ServerConfig) -> Result<(), String> {
     config.tls.as_ref().map_or(Ok(()), |files| read(files).map(drop))
 }
@@ -69,7 +69,7 @@ pub fn check_settings(config: &ServerConfig) -> Result<(), String> {
 /// Binds `server.health_listen`, if it is set.
 ///
 /// # Errors
-/// The setting and what is wrong with it.
+/// The setting and its error.
 pub async fn listen_for_probes(config: &ServerConfig) -> Result<Option<TcpListener>, String> {
     let Some(address) = config.health_listen else { return Ok(None) };
     let bound = TcpListener::bind(address).await;

@@ -11,7 +11,7 @@ use crate::config::{LogConfig, LogFormat};
 pub fn init(config: LogConfig) {
     let level = LevelFilter::from_level(config.level.into());
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
-    // It logs messages that came back, payload and all. What matters of a connection the sink says itself.
+    // lapin logs returned messages with their payload. The sink logs connection errors itself.
     let filter = filter.add_directive("lapin=off".parse().expect("a directive"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,4 +1,4 @@
-//! How many files this process may open: each connection of the API and each HTTP request under way takes one.
+//! The limit of open files: each connection of the API and each HTTP request in flight takes one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

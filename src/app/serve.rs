@@ -2,8 +2,8 @@
 //!
 //! Start: API (livez 200, readyz 503), embedded Redis, then, once Redis was prepared, wake-ups, scheduler
 //! and sources.
-//! Stop: nothing more is taken or claimed, what is being sent ends, the rest is released, the API finishes its requests, the sinks
-//! let go, the embedded Redis is the last to leave. A second signal ends the waiting.
+//! Stop: sources and claims end, sends complete, other claimed messages are released, the API completes its requests, the
+//! sinks close, then the embedded Redis stops. A second signal ends the waiting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,13 +30,13 @@ use crate::{
     metrics,
 };
 
-/// How often the exporter folds its samples: unscraped ones take memory until then.
+/// Interval in which the exporter aggregates its samples: until then they take memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the embedded Redis is left of `shutdown_timeout` to end in.
+/// Share of `shutdown_timeout` that is reserved for the embedded Redis.
 const REDIS_SHARE: f64 = 0.3;
 
-/// What of `request_timeout` GET /v1/sinks and /v1/sources wait for what does not answer.
+/// Share of `request_timeout` that GET /v1/sinks and /v1/sources wait for checks.
 const STATUS_SHARE: f64 = 0.5;
 
 /// Why an instance ended without a signal.
@@ -59,12 +59,12 @@ impl From<String> for ServeError {
 /// Runs an instance until SIGTERM or SIGINT, and returns within `shutdown_timeout` then.
 ///
 /// # Errors
-/// What ended it.
+/// The reason.
 pub async fn serve(config: Config) -> Result<(), ServeError> {
     let mut stop = Stop::listen()?;
     let recorder = install_recorder()?;
     open_files::raise_limit();
-    let destinations = settings::check(&config).map_err(ServeError::Configuration)?;
+    let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
     let home = match config.redis.url {
@@ -75,8 +75,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         RedisUrl::Url(_) => None,
     };
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
-    let inlets = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
-    let instance = Instance::new(&config, &backend, destinations, inlets, rand::random());
+    let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
+    let instance = Instance::new(&config, &backend, running_sinks, running_sources, rand::random());
 
     let (stopping, stopped) = watch::channel(false);
     let statuses = instance.statuses(config.server.request_timeout.mul_f64(STATUS_SHARE));
@@ -93,7 +93,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let health = config.server.health_listen.map(tracing::field::display);
     tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 
-    instance.look_at_sinks();
+    instance.check_sinks();
     let mut embedded = None;
     let started = match home {
         None => Ok(true),
@@ -108,7 +108,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), stopped.clone());
-    let sources = sources::run(instance.inlets, queue.clone(), stopped.clone());
+    let sources = sources::run(instance.running_sources, queue.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
@@ -116,7 +116,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         }
         let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors) };
         tokio::select! {
-            // Without routes there is nothing to do.
+            // Without routes `work` ends at once.
             _ = work => asked(stopped).await,
             () = wakes.run() => {}
         }
@@ -140,8 +140,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let orderly = async {
         finish("deliveries", &mut deliveries, whole - redis_share).await;
         finish("requests", &mut server, whole - redis_share).await;
-        for (name, destination) in &instance.destinations {
-            if timeout_at(whole - redis_share, destination.close()).await.is_err() {
+        for (name, sink) in &instance.running_sinks {
+            if timeout_at(whole - redis_share, sink.close()).await.is_err() {
                 tracing::warn!(sink = name, "did not close in time");
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     listening,
-    sinks::{self, Destination},
+    sinks::{self, RunningSink},
     sources,
 };
 use crate::config::Config;
@@ -14,11 +14,11 @@ use crate::config::Config;
 ///
 /// # Errors
 /// All that cannot be used, a line each.
-pub fn check(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
+pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     let others = [listening::check_settings(&config.server), sources::check_settings(config)];
     let mut errors: Vec<String> = others.into_iter().filter_map(Result::err).collect();
     match sinks::all(config) {
-        Ok(destinations) if errors.is_empty() => return Ok(destinations),
+        Ok(running_sinks) if errors.is_empty() => return Ok(running_sinks),
         Ok(_) => {}
         Err(error) => errors.insert(0, error),
     }

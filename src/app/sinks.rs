@@ -11,7 +11,7 @@ use crate::{
 
 /// Where the messages of some routes go.
 #[derive(Clone)]
-pub struct Destination {
+pub struct RunningSink {
     kind: &'static str,
     breaker: Arc<Breaker>,
     sink: OpenSink,
@@ -22,13 +22,13 @@ pub struct Destination {
 /// # Errors
 /// All that cannot be used, a line each, the settings of Redis included. The checks of the configuration find most of
 /// it; what only a library can tell, such as a file that holds no certificate, is found here.
-pub fn all(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
+pub fn all(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     let (mut live, mut errors) = (BTreeMap::new(), Vec::new());
     if config.redis.url != RedisUrl::Embedded {
         errors.extend(Backend::new(&config.redis, None).err().map(|error| format!("redis: {error}")));
     }
     for (name, sink) in &config.sinks {
-        match Destination::new(name, &**sink) {
+        match RunningSink::new(name, &**sink) {
             Ok(destination) => drop(live.insert(name.clone(), destination)),
             Err(error) => errors.push(error),
         }
@@ -36,7 +36,7 @@ pub fn all(config: &Config) -> Result<BTreeMap<String, Destination>, String> {
     if errors.is_empty() { Ok(live) } else { Err(errors.join("\n")) }
 }
 
-impl Destination {
+impl RunningSink {
     /// # Errors
     /// When the configuration cannot be used, with the sink's name.
     pub fn new(name: &str, settings: &dyn SinkSettings) -> Result<Self, String> {

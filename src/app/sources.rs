@@ -15,7 +15,7 @@ use crate::{
 
 /// Where the messages of some route come from.
 #[derive(Clone)]
-pub struct Inlet {
+pub struct RunningSource {
     name: Arc<str>,
     kind: &'static str,
     route: Arc<str>,
@@ -27,8 +27,13 @@ pub struct Inlet {
 ///
 /// # Errors
 /// All that cannot be used, a line each.
-pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
-    together(config.sources.iter().map(|(name, source)| Inlet::new(name, &**source, || Ok(backend), config.max_sleep)))
+pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, String> {
+    together(
+        config
+            .sources
+            .iter()
+            .map(|(name, source)| RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)),
+    )
 }
 
 /// Makes, and drops, what can be made without Redis.
@@ -38,23 +43,24 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<Inlet>, String> {
 pub fn check_settings(config: &Config) -> Result<(), String> {
     let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
     together(
-        elsewhere.map(|(name, source)| Inlet::new(name, &**source, || Err("needs Redis".into()), config.max_sleep)),
+        elsewhere
+            .map(|(name, source)| RunningSource::new(name, &**source, || Err("needs Redis".into()), config.max_sleep)),
     )
     .map(drop)
 }
 
-fn together(made: impl Iterator<Item = Result<Inlet, String>>) -> Result<Vec<Inlet>, String> {
-    let (mut inlets, mut errors) = (Vec::new(), Vec::new());
+fn together(made: impl Iterator<Item = Result<RunningSource, String>>) -> Result<Vec<RunningSource>, String> {
+    let (mut running_sources, mut errors) = (Vec::new(), Vec::new());
     for made in made {
         match made {
-            Ok(inlet) => inlets.push(inlet),
+            Ok(source) => running_sources.push(source),
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(inlets) } else { Err(errors.join("\n")) }
+    if errors.is_empty() { Ok(running_sources) } else { Err(errors.join("\n")) }
 }
 
-impl Inlet {
+impl RunningSource {
     /// `backend` is asked for only by what lives on its Redis; `max_sleep`: how long that may sleep while it would be woken.
     ///
     /// # Errors
@@ -113,12 +119,12 @@ impl Inlet {
 ///
 /// # Panics
 /// When one of them does.
-pub async fn run(inlets: Vec<Inlet>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
+pub async fn run(running_sources: Vec<RunningSource>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
     let mut tasks = JoinSet::new();
-    for inlet in inlets {
-        let intake = Intake::new(queue.clone(), &inlet.name, inlet.route, inlet.health, stop.clone());
+    for source in running_sources {
+        let intake = Intake::new(queue.clone(), &source.name, source.route, source.health, stop.clone());
         let stop = stop.clone();
-        tasks.spawn(async move { inlet.source.run(intake, stop).await });
+        tasks.spawn(async move { source.source.run(intake, stop).await });
     }
     while let Some(end) = tasks.join_next().await {
         if let Err(error) = end

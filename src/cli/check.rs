@@ -10,7 +10,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
-    app::{embedded, settings, sinks::Destination, sources::Inlet},
+    app::{embedded, settings, sinks::RunningSink, sources::RunningSource},
     config::{Config, Origin, Problem, RedisUrl},
     sink::SinkSettings,
     store::redis::RedisStore,
@@ -36,8 +36,8 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         Ok(config) => config,
         Err(errors) => return refuse(global, &errors.0.iter().map(shown).collect::<Vec<_>>(), errors.to_string()),
     };
-    let destinations = match settings::check(&config) {
-        Ok(destinations) => destinations,
+    let running_sinks = match settings::check(&config) {
+        Ok(running_sinks) => running_sinks,
         Err(text) => {
             let problems: Vec<_> = text.lines().map(|line| json!({ "text": line })).collect();
             return refuse(global, &problems, text);
@@ -48,7 +48,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     }
     let warnings: Vec<Value> = config.warnings.iter().map(shown).collect();
     if !arguments.connect {
-        close_all(&destinations).await;
+        close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
         let text = if global.json {
             let counts =
@@ -59,8 +59,8 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
         };
         return output::line(text);
     }
-    let (answers, advice) = ask_all(&config, &destinations).await;
-    close_all(&destinations).await;
+    let (answers, advice) = ask_all(&config, &running_sinks).await;
+    close_all(&running_sinks).await;
     let failed = answers.values().filter(|answer| answer.is_err()).count();
     if global.json {
         let answers: BTreeMap<_, _> =
@@ -107,25 +107,25 @@ fn shown(Problem { origin, path, text }: &Problem) -> Value {
 
 async fn ask_all(
     config: &Config,
-    destinations: &BTreeMap<String, Destination>,
+    running_sinks: &BTreeMap<String, RunningSink>,
 ) -> (BTreeMap<String, Result<(), String>>, Advice) {
     let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
-    let sinks = destinations.iter().map(async |(name, destination)| {
-        let answer = within(ask_sink(destination, &*config.sinks[name])).await;
+    let sinks = running_sinks.iter().map(async |(name, sink)| {
+        let answer = within(ask_sink(sink, &*config.sinks[name])).await;
         (format!("sinks.{name}"), answer)
     });
     let (redis, mut sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
     // What delivers into the queue's own Redis has nothing else to ask.
-    for ((_, answer), destination) in sinks.iter_mut().zip(destinations.values()) {
-        if destination.is_on_redis() {
+    for ((_, answer), sink) in sinks.iter_mut().zip(running_sinks.values()) {
+        if sink.is_on_redis() {
             answer.clone_from(&redis.1);
         }
     }
     (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
 }
 
-async fn ask_sink(destination: &Destination, settings: &dyn SinkSettings) -> Result<(), String> {
-    destination.check().await?;
+async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
+    sink.check().await?;
     // Not asked whenever the API shows the sinks.
     settings.check_rights(ANSWER_TIMEOUT).await
 }
@@ -138,10 +138,10 @@ async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
         if runs_later && source.is_on_redis() {
             return ((full_name, Ok(())), None);
         }
-        let inlet = Inlet::new(name, &**source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
-        let (answer, advice) = match inlet {
-            Ok(inlet) => match within(inlet.check()).await {
-                Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, inlet.advice()).await.unwrap_or_default()),
+        let source = RunningSource::new(name, &**source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
+        let (answer, advice) = match source {
+            Ok(source) => match within(source.check()).await {
+                Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, source.advice()).await.unwrap_or_default()),
                 Err(error) => (Err(error), None),
             },
             Err(error) => (Err(error), None),
@@ -153,8 +153,8 @@ async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
     (answers, advice.into_iter().flatten().collect())
 }
 
-async fn close_all(destinations: &BTreeMap<String, Destination>) {
-    join_all(destinations.values().map(Destination::close)).await;
+async fn close_all(running_sinks: &BTreeMap<String, RunningSink>) {
+    join_all(running_sinks.values().map(RunningSink::close)).await;
 }
 
 /// The embedded Redis runs only while `serve` does.
