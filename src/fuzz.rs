@@ -34,7 +34,7 @@ const SEED: u64 = 1;
 const DEFAULT_SECONDS: u64 = 60;
 
 /// What is tried.
-pub struct Target {
+pub struct FuzzTarget {
     /// The folder of its corpus.
     pub name: &'static str,
     /// Texts that random bytes would hardly form.
@@ -43,7 +43,7 @@ pub struct Target {
     pub run: fn(&[u8]) -> String,
 }
 
-impl Target {
+impl FuzzTarget {
     /// Tries the corpus and some mutations, the same ones every time.
     pub fn replay(&self) {
         let corpus = self.corpus();

@@ -47,12 +47,12 @@ impl BodyMemory {
 /// One body's share of the budget. It grows with the received bytes: a large `Content-Length` alone takes nothing from
 /// others.
 #[derive(Default)]
-struct Share {
+struct BodyShare {
     permits: Option<OwnedSemaphorePermit>,
     overdraft: Option<OwnedSemaphorePermit>,
 }
 
-impl Share {
+impl BodyShare {
     /// Waits until it covers `bytes`.
     async fn cover(&mut self, memory: &BodyMemory, bytes: usize) {
         let held = self.permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -80,7 +80,7 @@ impl Share {
 /// A body, and its share of the budget for as long as it is held.
 pub struct ReadBody {
     pub bytes: Bytes,
-    _share: Share,
+    _share: BodyShare,
 }
 
 /// At most `limit` bytes.
@@ -96,7 +96,7 @@ pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody,
     if announced.is_some_and(|bytes| bytes > limit) {
         return Err(refuse(stream, deadline, limit).await);
     }
-    let mut share = Share::default();
+    let mut share = BodyShare::default();
     let mut bytes = BytesMut::new();
     loop {
         match timeout_at(deadline, stream.next()).await {
@@ -140,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn a_share_is_what_came_and_returns_with_its_body() {
         let memory = BodyMemory::of(4);
-        let mut share = Share::default();
+        let mut share = BodyShare::default();
         for (bytes, left) in [(1, 3), (1024, 3), (1025, 2), (4096, 0)] {
             share.cover(&memory, bytes).await;
             assert_eq!(memory.kib.available_permits(), left, "{bytes} bytes");
@@ -152,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn half_read_bodies_that_fill_the_memory_end_one_after_the_other() {
         let memory = BodyMemory::of(4);
-        let mut shares = [Share::default(), Share::default(), Share::default()];
+        let mut shares = [BodyShare::default(), BodyShare::default(), BodyShare::default()];
         shares[0].cover(&memory, 2048).await;
         shares[1].cover(&memory, 2048).await;
         let [first, second, third] = shares.each_mut();
@@ -160,7 +160,7 @@ mod tests {
         assert!(first.cover(&memory, 8192).now_or_never().is_some(), "to its end");
         assert!(second.cover(&memory, 4096).now_or_never().is_none(), "the others wait");
         assert!(third.cover(&memory, 1).now_or_never().is_none());
-        shares[0] = Share::default();
+        shares[0] = BodyShare::default();
         let [_, second, third] = shares.each_mut();
         assert!(second.cover(&memory, 4096).now_or_never().is_some(), "until it is done");
         assert!(third.cover(&memory, 1).now_or_never().is_some());

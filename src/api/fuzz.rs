@@ -7,14 +7,14 @@ use super::{
     problem::{MAX_DETAIL_CHARS, Problem},
 };
 use crate::{
-    fuzz::Target,
+    fuzz::FuzzTarget,
     message::{MessageId, Metadata, NewMessage},
     time::Due,
 };
 
 const MAX_PAYLOAD: usize = 100;
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "message_body",
     words: &[
         r#""id":"#,

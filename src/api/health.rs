@@ -23,9 +23,9 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 
 /// The last check and its time. Probes during a check wait for it.
 #[derive(Default)]
-pub struct Readiness(Mutex<Option<(Instant, Result<(), String>)>>);
+pub struct ReadinessCache(Mutex<Option<(Instant, Result<(), String>)>>);
 
-impl Readiness {
+impl ReadinessCache {
     async fn check(&self, queue: &Queue) -> Result<(), String> {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last

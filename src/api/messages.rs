@@ -19,7 +19,7 @@ use super::{
     message_body,
     problem::Problem,
     readers::{self, Broken, Permit, Share, Writer},
-    scheduled::Answer,
+    scheduled::ScheduledReply,
     shown,
 };
 use crate::{
@@ -76,7 +76,7 @@ pub async fn reschedule(
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     let due = message_body::parse_due(&body.bytes)?;
     match api.queue.reschedule(&route, &id, due).await? {
-        Rescheduled::Done(due) => Ok(Json(Answer::rescheduled(&route, &id, due)).into_response()),
+        Rescheduled::Done(due) => Ok(Json(ScheduledReply::rescheduled(&route, &id, due)).into_response()),
         Rescheduled::InFlight => Err(Problem::in_flight(id.as_str())),
         Rescheduled::Dead => {
             Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
@@ -121,7 +121,7 @@ pub async fn list(
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
     // Errors of the request or of Redis occur with the first part.
-    let listing = Listing { api, grant, route, state, part };
+    let listing = MessageListing { api, grant, route, state, part };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
         let _permit = permit;
@@ -130,7 +130,7 @@ pub async fn list(
 }
 
 /// One page that is being sent.
-struct Listing {
+struct MessageListing {
     api: Arc<Api>,
     grant: Arc<Grant>,
     route: String,
@@ -139,7 +139,7 @@ struct Listing {
     part: u64,
 }
 
-impl Listing {
+impl MessageListing {
     async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
         let Self { api, grant, route, state, part } = self;
         Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, limit, *part, cursor)).await?)

@@ -48,7 +48,7 @@ use self::{
     auth::{Access, Guard},
     body::BodyMemory,
     deadline::Calls,
-    health::Readiness,
+    health::ReadinessCache,
     readers::Readers,
 };
 pub use self::{
@@ -76,7 +76,7 @@ pub struct Api {
     body_memory: BodyMemory,
     calls: Calls,
     readers: Readers,
-    readiness: Readiness,
+    readiness: ReadinessCache,
     sinks: SinkStatuses,
     sources: SourceStatuses,
     metrics: MetricsPage,
@@ -107,7 +107,7 @@ impl Api {
             body_memory: BodyMemory::default(),
             calls: Calls::default(),
             readers: Readers::default(),
-            readiness: Readiness::default(),
+            readiness: ReadinessCache::default(),
             sinks: statuses.sinks,
             sources: statuses.sources,
             metrics,

@@ -21,17 +21,17 @@ use crate::{
 /// A route of the list: one with a value of another type at its keys does not hide the others.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Entry {
+enum RouteEntry {
     Stats(RouteStats),
     Broken { route: Arc<str>, error: String },
 }
 
-impl Entry {
+impl RouteEntry {
     fn new(route: &Arc<str>, answer: Result<RouteStats, QueueError>) -> Result<Self, Problem> {
         match answer {
-            Ok(stats) => Ok(Entry::Stats(stats)),
+            Ok(stats) => Ok(RouteEntry::Stats(stats)),
             Err(QueueError::Store(error @ StoreError::WrongType { .. })) => {
-                Ok(Entry::Broken { route: route.clone(), error: error.to_string() })
+                Ok(RouteEntry::Broken { route: route.clone(), error: error.to_string() })
             }
             Err(error) => Err(error.into()),
         }
@@ -44,11 +44,11 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;
     let mut routes = Vec::with_capacity(names.len());
     for (route, answer) in names.into_iter().zip(answers) {
-        routes.push(Entry::new(route, answer)?);
+        routes.push(RouteEntry::new(route, answer)?);
     }
     if grant.covers_all() {
         for (route, answer) in api.queue.unconfigured().await? {
-            routes.push(Entry::new(&route, answer.map_err(QueueError::from))?);
+            routes.push(RouteEntry::new(&route, answer.map_err(QueueError::from))?);
         }
     }
     Ok(Json(json!({ "routes": routes })).into_response())

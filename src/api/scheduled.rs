@@ -16,7 +16,7 @@ use crate::{
 
 /// The reply for one message.
 #[derive(Debug, Serialize)]
-pub struct Answer<'a> {
+pub struct ScheduledReply<'a> {
     id: &'a str,
     route: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub struct Answer<'a> {
     state: Option<State>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ScheduledReply<'a> {
     pub fn scheduled(route: &'a str, scheduled: &'a Scheduled) -> Self {
         let (status, state) = match scheduled.status {
             ScheduleStatus::Scheduled => ("scheduled", None),
@@ -65,19 +65,20 @@ pub fn one(route: &str, scheduled: &Scheduled) -> Response {
         ScheduleStatus::InFlight => return Problem::in_flight(scheduled.id.as_str()).into_response(),
         ScheduleStatus::Over(limit) => return Problem::over(limit).into_response(),
     };
-    (status, Json(Answer::scheduled(route, scheduled))).into_response()
+    (status, Json(ScheduledReply::scheduled(route, scheduled))).into_response()
 }
 
 /// 200 with one reply per message, including those that are `in_flight` or over a limit. 429 when all are over a limit.
 pub fn many(route: &str, scheduled: &[Scheduled]) -> Response {
     #[derive(Serialize)]
     struct Results<'a> {
-        results: Vec<Answer<'a>>,
+        results: Vec<ScheduledReply<'a>>,
     }
     let over =
         scheduled.iter().map(|one| if let ScheduleStatus::Over(limit) = one.status { Some(limit) } else { None });
     if let Some(Some(limit)) = over.reduce(Option::and) {
         return Problem::over(limit).into_response();
     }
-    Json(Results { results: scheduled.iter().map(|one| Answer::scheduled(route, one)).collect() }).into_response()
+    Json(Results { results: scheduled.iter().map(|one| ScheduledReply::scheduled(route, one)).collect() })
+        .into_response()
 }

@@ -134,7 +134,7 @@ async fn talk(
         async move {
             let response =
                 if place.reserved { on_reserved_place(&service, request).await } else { service.call(request).await };
-            response.map(|response| response.map(|body| Answer { body, _busy: busy }))
+            response.map(|response| response.map(|body| BusyBody { body, _busy: busy }))
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
@@ -175,12 +175,12 @@ async fn on_reserved_place(
 }
 
 /// The body of a reply: its connection is busy until the last piece was handed over.
-struct Answer {
+struct BusyBody {
     body: Body,
     _busy: Busy,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for BusyBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -36,12 +36,12 @@ pub enum BreakerState {
 }
 
 #[derive(Serialize)]
-pub struct Listing {
+pub struct SinkListing {
     sinks: Vec<SinkStatus>,
 }
 
 /// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
-pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Listing> {
+pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SinkListing> {
     let mut sinks = (api.sinks)().await;
     if !grant.covers_all() {
         for sink in &mut sinks {
@@ -49,5 +49,5 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
             sink.down_domains.clear();
         }
     }
-    Json(Listing { sinks })
+    Json(SinkListing { sinks })
 }

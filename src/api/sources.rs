@@ -13,17 +13,17 @@ use crate::source::SourceStatus;
 pub type SourceStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SourceStatus>> + Send + Sync>;
 
 #[derive(Serialize)]
-pub struct Listing {
+pub struct SourceListing {
     sources: Vec<SourceStatus>,
 }
 
 /// Errors may contain values of messages of any route: only tokens for all routes see them.
-pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Listing> {
+pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SourceListing> {
     let mut sources = (api.sources)().await;
     if !grant.covers_all() {
         for source in &mut sources {
             source.last_error = None;
         }
     }
-    Json(Listing { sources })
+    Json(SourceListing { sources })
 }

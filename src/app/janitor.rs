@@ -52,7 +52,7 @@ impl Janitor {
     }
 
     async fn work(&self, store: &RedisStore) {
-        let mut reports = [Report::new("age"), Report::new("count")];
+        let mut reports = [EvictionReport::new("age"), EvictionReport::new("count")];
         for report in &reports {
             metrics::dead_evicted(&self.route, report.reason, 0);
         }
@@ -71,9 +71,9 @@ impl Janitor {
     }
 
     /// Until a message died, or the time `next`; what is to be logged meanwhile is.
-    async fn until_needed(&self, next: Option<Instant>, reports: &mut [Report]) {
+    async fn until_needed(&self, next: Option<Instant>, reports: &mut [EvictionReport]) {
         loop {
-            let log = reports.iter().filter_map(Report::due).min();
+            let log = reports.iter().filter_map(EvictionReport::due).min();
             let Some(wake) = next.into_iter().chain(log).min() else {
                 self.signal.notified().await;
                 return;
@@ -92,7 +92,11 @@ impl Janitor {
     }
 
     /// Deletes all that is to be deleted; how long until there is more, unless messages die.
-    async fn evict(&self, store: &RedisStore, reports: &mut [Report; 2]) -> Result<Option<Duration>, StoreError> {
+    async fn evict(
+        &self,
+        store: &RedisStore,
+        reports: &mut [EvictionReport; 2],
+    ) -> Result<Option<Duration>, StoreError> {
         let mut next: Option<Duration> = None;
         for number in 0..self.partitions {
             let partition = Partition { route: self.route.clone(), number };
@@ -114,14 +118,14 @@ impl Janitor {
 }
 
 /// What one reason is logged with: at once, then once a minute.
-struct Report {
+struct EvictionReport {
     reason: &'static str,
     /// Not logged yet.
     count: u64,
     logged: Option<Instant>,
 }
 
-impl Report {
+impl EvictionReport {
     fn new(reason: &'static str) -> Self {
         Self { reason, count: 0, logged: None }
     }
@@ -163,7 +167,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_deleted_is_logged_at_once_then_once_a_minute() {
-        let mut report = Report::new("count");
+        let mut report = EvictionReport::new("count");
         report.add("r", 0, Instant::now());
         assert_eq!((report.logged, report.due()), (None, None));
         let begun = Instant::now();

@@ -11,7 +11,7 @@ use tokio::time::{Duration, timeout};
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
     app::{embedded, settings, sinks::RunningSink, sources::RunningSource},
-    config::{Config, Origin, Problem, RedisUrl},
+    config::{Config, Problem, RedisUrl, SettingOrigin},
     sink::SinkSettings,
     store::redis::RedisStore,
 };
@@ -25,13 +25,13 @@ type Advice = BTreeMap<String, String>;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct CheckArguments {
     /// Also ask Redis, every sink and every source whether they can be used
     #[arg(long)]
     connect: bool,
 }
 
-pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failure> {
     let config = match global.read() {
         Ok(config) => config,
         Err(errors) => return refuse(global, &errors.0.iter().map(shown).collect::<Vec<_>>(), errors.to_string()),
@@ -93,13 +93,13 @@ fn refuse(global: &Global, problems: &[Value], text: String) -> Result<(), Failu
 fn shown(Problem { origin, path, text }: &Problem) -> Value {
     let mut shown = json!({ "path": path.to_string(), "text": text });
     match origin {
-        Some(Origin::File { file, line, column }) => {
+        Some(SettingOrigin::File { file, line, column }) => {
             shown["file"] = file.display().to_string().into();
             shown["line"] = (*line).into();
             shown["column"] = (*column).into();
         }
-        Some(Origin::Variable(name)) => shown["variable"] = name.as_str().into(),
-        Some(Origin::CommandLine(option)) => shown["option"] = (*option).into(),
+        Some(SettingOrigin::Variable(name)) => shown["variable"] = name.as_str().into(),
+        Some(SettingOrigin::CommandLine(option)) => shown["option"] = (*option).into(),
         None => {}
     }
     shown

@@ -57,16 +57,16 @@ enum Command {
     /// Run the scheduler and its HTTP API
     Serve,
     /// Validate the configuration
-    Check(check::Arguments),
+    Check(check::CheckArguments),
     /// Print the JSON Schema of the configuration
     Schema,
     /// Schedule a message
-    Schedule(Box<schedule::Arguments>),
+    Schedule(Box<schedule::ScheduleArguments>),
     /// Show the numbers of the routes
-    Stats(stats::Arguments),
+    Stats(stats::StatsArguments),
     /// Make the new definitions of a broker, and a configuration, from those of one with a delayed exchange
     #[cfg(all(feature = "http", feature = "rabbitmq"))]
-    Migrate(migrate::Arguments),
+    Migrate(migrate::MigrateArguments),
 }
 
 /// Runs the command line of this process.

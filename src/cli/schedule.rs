@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct ScheduleArguments {
     route: String,
     /// The payload as text; without it and `--payload-file` it is read from standard input
     #[arg(long, conflicts_with = "payload_file")]
@@ -48,7 +48,7 @@ pub struct Arguments {
     replace: bool,
 }
 
-pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+pub async fn run(global: &Global, arguments: ScheduleArguments) -> Result<(), Failure> {
     let route = arguments.route.clone();
     let message = message(arguments)?;
     let queue = open::queue(global).await?;
@@ -77,7 +77,7 @@ pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-fn message(arguments: Arguments) -> Result<NewMessage, Failure> {
+fn message(arguments: ScheduleArguments) -> Result<NewMessage, Failure> {
     let usage = |option: &'static str| move |text: String| Failure::Usage(format!("--{option}: {text}"));
     let due = match (&arguments.delay, &arguments.deliver_at) {
         (Some(delay), _) => Due::parse_delay(delay).map_err(usage("delay"))?,

@@ -7,12 +7,12 @@ use super::{Global, failure::Failure, open, output, table};
 use crate::queue::RouteStats;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct StatsArguments {
     /// Only this route
     route: Option<String>,
 }
 
-pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+pub async fn run(global: &Global, arguments: StatsArguments) -> Result<(), Failure> {
     let queue = open::queue(global).await?;
     let routes = match arguments.route {
         Some(route) => vec![route.into()],

@@ -21,7 +21,7 @@ pub struct Tokens {
     /// Text (all rights, all routes), or a mapping; required. `sha256:` and 64 hexadecimal digits stand for the token
     /// with this digest.
     #[serde(default)]
-    pub tokens: List<Token>,
+    pub tokens: List<ConfiguredToken>,
     /// Whether /metrics answers without a token.
     #[serde(default = "no")]
     pub open_metrics: Flag,
@@ -54,7 +54,7 @@ pub struct TokenLimits {
 
 /// A token that may do all, or one with rights.
 #[derive(Debug)]
-pub enum Token {
+pub enum ConfiguredToken {
     Plain(Secret),
     Entry(TokenEntry),
 }
@@ -111,23 +111,23 @@ impl JsonSchema for Auth {
     }
 }
 
-impl<'de> Deserialize<'de> for Token {
+impl<'de> Deserialize<'de> for ConfiguredToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PlainOrEntry;
 
         impl<'de> Visitor<'de> for PlainOrEntry {
-            type Value = Token;
+            type Value = ConfiguredToken;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("a text or a mapping with `token`, `rights`, `routes` and `limits`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Token, E> {
-                Ok(Token::Plain(text.into()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConfiguredToken, E> {
+                Ok(ConfiguredToken::Plain(text.into()))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Token, A::Error> {
-                TokenEntry::deserialize(MapAccessDeserializer::new(map)).map(Token::Entry)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ConfiguredToken, A::Error> {
+                TokenEntry::deserialize(MapAccessDeserializer::new(map)).map(ConfiguredToken::Entry)
             }
         }
 
@@ -135,13 +135,13 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-impl JsonSchema for Token {
+impl JsonSchema for ConfiguredToken {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "Token".into()
+        "ConfiguredToken".into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {

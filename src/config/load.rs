@@ -11,7 +11,7 @@ use super::{
     Config, ConfigErrors,
     check::{self, Root},
     expand::expand,
-    problem::{Origin, Origins, Path, Problems},
+    problem::{Origins, Path, Problems, SettingOrigin},
     read::read,
     registry::Registry,
     source::{self, Layer},
@@ -84,10 +84,10 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let mut last = vec![source::environment(&sources.env, &values(&figment))];
     match &sources.redis_url {
         Some(RedisUrlOption::Text(url)) => {
-            last.push(source::single(&redis_url, url, Some(Origin::CommandLine("--redis-url"))));
+            last.push(source::single(&redis_url, url, Some(SettingOrigin::CommandLine("--redis-url"))));
         }
         Some(RedisUrlOption::File(file)) => {
-            let origin = Some(Origin::CommandLine("--redis-url-file"));
+            let origin = Some(SettingOrigin::CommandLine("--redis-url-file"));
             match std::fs::read_to_string(file) {
                 Ok(url) if url.trim().is_empty() => {
                     problems.add_at(origin, &redis_url, format!("the file `{}` is empty", file.display()));
@@ -145,7 +145,7 @@ fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, pr
     let origin = problems.origins.get(at);
     match value {
         // The environment and the command line hold no `${...}` of ours: a password may well look like one.
-        Value::String(..) if matches!(origin, Some(Origin::Variable(_) | Origin::CommandLine(_))) => {}
+        Value::String(..) if matches!(origin, Some(SettingOrigin::Variable(_) | SettingOrigin::CommandLine(_))) => {}
         Value::String(_, text) => match expand(text, env) {
             Ok(expanded) => *text = expanded,
             Err(error) => {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub use self::{
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
-    problem::{ConfigErrors, Origin, Path, Problem, Problems},
+    problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin},
     redis::{RedisConfig, RedisUrl},
     registry::Registry,
     routes::RouteConfig,

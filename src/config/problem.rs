@@ -30,7 +30,7 @@ impl fmt::Display for Path {
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// Line and column count from 1; both are 0 when the whole file is meant.
     File {
         file: PathBuf,
@@ -42,25 +42,25 @@ pub enum Origin {
     CommandLine(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File { file, line: 0, .. } => write!(f, "{}", file.display()),
-            Origin::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
-            Origin::Variable(name) => write!(f, "${name}"),
-            Origin::CommandLine(option) => f.write_str(option),
+            SettingOrigin::File { file, line: 0, .. } => write!(f, "{}", file.display()),
+            SettingOrigin::File { file, line, column } => write!(f, "{}:{line}:{column}", file.display()),
+            SettingOrigin::Variable(name) => write!(f, "${name}"),
+            SettingOrigin::CommandLine(option) => f.write_str(option),
         }
     }
 }
 
 /// The origin of every value that does not come from the built-in defaults.
-pub type Origins = BTreeMap<Path, Origin>;
+pub type Origins = BTreeMap<Path, SettingOrigin>;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// `None` when the mistake is that something is missing altogether.
-    pub origin: Option<Origin>,
+    pub origin: Option<SettingOrigin>,
     pub path: Path,
     /// Names the offending value, unless it is a secret.
     pub text: String,
@@ -107,7 +107,7 @@ impl Problems {
         self.add_at(origin, path, text);
     }
 
-    pub fn add_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
+    pub fn add_at(&mut self, origin: Option<SettingOrigin>, path: &Path, text: impl Into<String>) {
         self.found.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 
@@ -117,7 +117,7 @@ impl Problems {
         self.warn_at(origin, path, text);
     }
 
-    pub fn warn_at(&mut self, origin: Option<Origin>, path: &Path, text: impl Into<String>) {
+    pub fn warn_at(&mut self, origin: Option<SettingOrigin>, path: &Path, text: impl Into<String>) {
         self.warnings.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 

@@ -55,7 +55,7 @@ pub struct Server {
     #[serde(deserialize_with = "listen")]
     #[schemars(with = "String")]
     listen: Listen,
-    tls: TlsFiles,
+    tls: ServerTlsFiles,
     /// Address and port of a listener for /livez and /readyz alone, without tokens.
     #[serde(default, deserialize_with = "health_listen")]
     #[schemars(with = "Option<String>")]
@@ -73,7 +73,7 @@ pub struct Server {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "ServerTls")]
-struct TlsFiles {
+struct ServerTlsFiles {
     /// PEM: the certificate and those between it and the root. With `key_file`.
     cert_file: Option<PathBuf>,
     /// PEM.
@@ -117,7 +117,7 @@ impl Server {
     }
 }
 
-impl TlsFiles {
+impl ServerTlsFiles {
     fn check(self, listen: &Listen, at: &Path, problems: &mut Problems) -> Option<ServerTls> {
         for (file, key) in [(&self.cert_file, "cert_file"), (&self.key_file, "key_file")] {
             if let Some(file) = file

@@ -7,7 +7,7 @@ use granit_parser::{Event, Marker, Parser};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::{
-    problem::{Origin, Origins, Path, Problems},
+    problem::{Origins, Path, Problems, SettingOrigin},
     remedy::remedy,
 };
 
@@ -27,7 +27,7 @@ pub struct Layer {
 
 /// Reads a YAML (or JSON) file. `None` after a report when it cannot be read at all.
 pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
-    let here = |line, column| Some(Origin::File { file: path.to_owned(), line, column });
+    let here = |line, column| Some(SettingOrigin::File { file: path.to_owned(), line, column });
     let root = Path::default();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -70,7 +70,8 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     };
     let values = without_empty(values);
     let places = Places::of(&text);
-    let origin = |mark: Marker| Origin::File { file: path.to_owned(), line: mark.line(), column: mark.col() + 1 };
+    let origin =
+        |mark: Marker| SettingOrigin::File { file: path.to_owned(), line: mark.line(), column: mark.col() + 1 };
     for (path, mark, first) in places.duplicates {
         let text = format!("is a duplicate key: it is at line {}, column {} too", first.line(), first.col() + 1);
         problems.add_at(Some(origin(mark)), &path, text);
@@ -94,13 +95,13 @@ pub fn environment(env: &BTreeMap<String, String>, known: &Dict) -> Layer {
             path = path.key(key);
         }
         insert(&mut layer.values, &path.0, text);
-        layer.origins.insert(path, Origin::Variable(variable.clone()));
+        layer.origins.insert(path, SettingOrigin::Variable(variable.clone()));
     }
     layer
 }
 
 /// One setting with a given origin.
-pub fn single(path: &Path, text: &str, origin: Option<Origin>) -> Layer {
+pub fn single(path: &Path, text: &str, origin: Option<SettingOrigin>) -> Layer {
     let mut layer = Layer::default();
     insert(&mut layer.values, &path.0, text);
     layer.origins.extend(origin.map(|origin| (path.clone(), origin)));

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    auth::{Auth, Token},
+    auth::{Auth, ConfiguredToken},
     check::Names,
     problem::{Path, Problems},
     read::unknown,
@@ -99,11 +99,11 @@ pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Op
     Some(AuthConfig { tokens, open_metrics: raw.open_metrics.0 })
 }
 
-fn token(raw: Token, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
+fn token(raw: ConfiguredToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
     let all_routes = vec!["*".to_owned()];
     let (token, rights, routes, messages_per_second) = match raw {
-        Token::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
-        Token::Entry(entry) => {
+        ConfiguredToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
+        ConfiguredToken::Entry(entry) => {
             let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
             if rights.is_empty() {
                 problems.require::<()>(&at.key("rights"), None);

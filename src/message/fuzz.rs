@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::fuzz::Target;
+use crate::fuzz::FuzzTarget;
 use crate::message::codec::{DecodeError, VERSION, decode, encode};
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "codec",
     words: &["{}", "\"headers\":", "\"key\":", "\"origin\":", "\"properties\":", "\"expires_at\":", "\0\0\0\x02{}"],
     run,

@@ -15,7 +15,7 @@ use tokio::{
     time::{Duration, Instant, timeout_at},
 };
 
-use super::registry::Registry;
+use super::registry::RouteRegistry;
 use crate::store::Scheduled;
 use crate::{
     message::{MAX_ID_BYTES, NewMessage},
@@ -52,13 +52,13 @@ struct Job {
 
 /// Jobs of one script call.
 #[derive(Default)]
-struct Batch {
+struct ScheduleBatch {
     jobs: Vec<Job>,
     messages: usize,
     bytes: usize,
 }
 
-impl Batch {
+impl ScheduleBatch {
     /// Gives the job back when there is no room for it.
     fn add(&mut self, job: Job) -> Result<(), Job> {
         let full = self.messages + job.messages.len() > MAX_BATCH || self.bytes + job.bytes > MAX_CALL_BYTES;
@@ -82,7 +82,7 @@ pub struct Coalescer {
 
 impl Coalescer {
     /// Spawns the gathering task; it ends when this is dropped.
-    pub fn spawn(store: Arc<RedisStore>, registry: Arc<Registry>, partition: Partition) -> Self {
+    pub fn spawn(store: Arc<RedisStore>, registry: Arc<RouteRegistry>, partition: Partition) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
         let timeout = store.connection().timeout();
         tokio::spawn(gather(Way { store, registry, partition }, waiting));
@@ -139,7 +139,7 @@ async fn gather(way: Way, mut waiting: mpsc::Receiver<Job>) {
     let mut held_over = None;
     let mut wanted = 1;
     for call in 0_u32.. {
-        let mut batch = Batch::default();
+        let mut batch = ScheduleBatch::default();
         let first = match held_over.take() {
             Some(job) => Some(job),
             None => waiting.recv().await,
@@ -182,7 +182,7 @@ async fn gather(way: Way, mut waiting: mpsc::Receiver<Job>) {
 #[derive(Clone)]
 struct Way {
     store: Arc<RedisStore>,
-    registry: Arc<Registry>,
+    registry: Arc<RouteRegistry>,
     partition: Partition,
 }
 

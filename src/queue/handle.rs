@@ -5,7 +5,7 @@ use super::{
     coalescer::Coalescer,
     cursor,
     merge::Merge,
-    registry::{Registry, StartError},
+    registry::{RouteRegistry, StartError},
 };
 use crate::store::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled};
 use crate::{
@@ -29,11 +29,11 @@ const SMALLEST_PART_BYTES: u64 = 256 * 1024;
 /// The handle. It works on any instance, and beside a running one.
 pub struct Queue {
     pub(super) store: Arc<RedisStore>,
-    routes: BTreeMap<Arc<str>, Route>,
-    pub(super) registry: Arc<Registry>,
+    routes: BTreeMap<Arc<str>, QueueRoute>,
+    pub(super) registry: Arc<RouteRegistry>,
 }
 
-pub(super) struct Route {
+pub(super) struct QueueRoute {
     sink: Option<Arc<str>>,
     /// Bytes.
     pub(super) max_payload: usize,
@@ -44,7 +44,7 @@ impl Queue {
     /// Serves the routes of `store`. `sinks`: where they lead, for show; a route that the configuration does not name
     /// has none. Must be called within a tokio runtime.
     pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
-        let registry = Arc::new(Registry::new(store.clone(), allow_eviction));
+        let registry = Arc::new(RouteRegistry::new(store.clone(), allow_eviction));
         let routes = store
             .routes()
             .map(|settings| {
@@ -56,7 +56,7 @@ impl Queue {
                     })
                     .collect();
                 let sink = sinks.get(&settings.name).cloned();
-                (settings.name.clone(), Route { sink, max_payload: settings.max_payload, partitions })
+                (settings.name.clone(), QueueRoute { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
         Self { store, routes, registry }
@@ -239,7 +239,7 @@ impl Queue {
         Ok(found)
     }
 
-    pub(super) fn route(&self, name: &str) -> Result<&Route, QueueError> {
+    pub(super) fn route(&self, name: &str) -> Result<&QueueRoute, QueueError> {
         self.routes.get(name).ok_or_else(|| QueueError::UnknownRoute(name.to_owned()))
     }
 
@@ -249,7 +249,7 @@ impl Queue {
     }
 }
 
-impl Route {
+impl QueueRoute {
     pub(super) fn count(&self) -> u16 {
         u16::try_from(self.partitions.len()).expect("configured as u16")
     }

@@ -16,7 +16,7 @@ use crate::{
 const EMPTIED: &str = "emptied";
 
 /// What a Redis has been told, and may have forgotten.
-pub struct Registry {
+pub struct RouteRegistry {
     store: Arc<RedisStore>,
     allow_eviction: bool,
     known: Mutex<Known>,
@@ -51,7 +51,7 @@ impl StartError {
     }
 }
 
-impl Registry {
+impl RouteRegistry {
     pub fn new(store: Arc<RedisStore>, allow_eviction: bool) -> Self {
         metrics::begin_redis_errors([EMPTIED]);
         metrics::wakeups_denied(0);

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use futures::future::try_join_all;
 
-use super::{QueueError, coalescer::Coalescer, handle::Route};
+use super::{QueueError, coalescer::Coalescer, handle::QueueRoute};
 use crate::{message::MessageId, store::Partition};
 
-impl Route {
+impl QueueRoute {
     /// Calls `call` for all partitions of the items at once, each with its own items. One answer per item, in order.
     ///
     /// # Errors

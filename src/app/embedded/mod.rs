@@ -21,7 +21,7 @@ use tokio::{
 };
 use tracing::{error, info};
 
-use self::server::Server;
+use self::server::RedisProcess;
 
 mod server;
 
@@ -61,7 +61,7 @@ pub enum EmbeddedError {
 
 /// Whether the server can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum EmbeddedState {
     Running {
         /// Its process id.
         pid: u32,
@@ -74,7 +74,7 @@ pub enum State {
 #[derive(Debug)]
 pub struct Embedded {
     url: String,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<EmbeddedState>,
     stop: oneshot::Sender<()>,
     supervisor: JoinHandle<()>,
 }
@@ -88,9 +88,9 @@ impl Embedded {
 
     /// The same, in a directory that is locked already.
     pub async fn start_in(home: Home) -> Result<Self, EmbeddedError> {
-        let server = Server::start(&home).await?;
+        let server = RedisProcess::start(&home).await?;
         let url = home.url();
-        let (set_state, state) = watch::channel(State::Running { pid: server.pid() });
+        let (set_state, state) = watch::channel(EmbeddedState::Running { pid: server.pid() });
         let (stop, stopped) = oneshot::channel();
         let supervisor = tokio::spawn(supervise(home, server, set_state, stopped));
         Ok(Self { url, state, stop, supervisor })
@@ -102,7 +102,7 @@ impl Embedded {
     }
 
     /// Tells when the server dies and when it is back.
-    pub fn state(&self) -> watch::Receiver<State> {
+    pub fn state(&self) -> watch::Receiver<EmbeddedState> {
         self.state.clone()
     }
 
@@ -130,7 +130,12 @@ pub fn check_installed() -> Result<(), EmbeddedError> {
     server::program().map(|_| ())
 }
 
-async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, mut stop: oneshot::Receiver<()>) {
+async fn supervise(
+    home: Home,
+    mut server: RedisProcess,
+    state: watch::Sender<EmbeddedState>,
+    mut stop: oneshot::Receiver<()>,
+) {
     let [shortest, longest] = RESTART_DELAYS;
     let mut delay = shortest;
     loop {
@@ -144,14 +149,14 @@ async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, 
             }
         }
         error!(pid = server.pid(), directory = %home.path.display(), "the embedded redis-server died; starting it again");
-        state.send_replace(State::Down);
+        state.send_replace(EmbeddedState::Down);
         server = loop {
             tokio::select! {
                 () = sleep(delay) => {}
                 _ = &mut stop => return,
             }
             tokio::select! {
-                started = Server::start(&home) => match started {
+                started = RedisProcess::start(&home) => match started {
                     Ok(server) => break server,
                     Err(error) => {
                         error!(%error, "the embedded redis-server could not be started again");
@@ -168,7 +173,7 @@ async fn supervise(home: Home, mut server: Server, state: watch::Sender<State>, 
         };
         delay = shortest;
         info!(pid = server.pid(), "the embedded redis-server is back");
-        state.send_replace(State::Running { pid: server.pid() });
+        state.send_replace(EmbeddedState::Running { pid: server.pid() });
     }
 }
 

@@ -45,14 +45,14 @@ const LOG_TAIL: u64 = 600;
 
 /// A server that has answered.
 #[derive(Debug)]
-pub struct Server {
+pub struct RedisProcess {
     pid: u32,
     /// `None` when it was taken over.
     child: Option<Child>,
     gone: oneshot::Receiver<()>,
 }
 
-impl Server {
+impl RedisProcess {
     /// Starts a server, or takes over the one that runs; returns once it answers.
     pub async fn start(home: &Home) -> Result<Self, EmbeddedError> {
         loop {

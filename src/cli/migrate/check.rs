@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    definitions::{Binding, DELAYED, Definitions, Exchange, Policy},
+    definitions::{Binding, BrokerPolicy, DELAYED, Definitions, Exchange},
     plan::{Moved, Note, Plan},
     rights,
 };
@@ -47,7 +47,7 @@ fn is_entry(moved: &Moved, exchange: &Exchange) -> bool {
 }
 
 /// Made for a name that the migration added.
-fn is_ours(policy: &Policy, moved: &[Moved]) -> bool {
+fn is_ours(policy: &BrokerPolicy, moved: &[Moved]) -> bool {
     moved.iter().any(|it| {
         it.vhost == policy.vhost && [&it.queue, &it.out].iter().any(|name| policy.name == format!("punctual {name}"))
     })

@@ -16,9 +16,9 @@ pub struct Definitions {
     pub users: Vec<User>,
     pub permissions: Vec<Permission>,
     pub exchanges: Vec<Exchange>,
-    pub queues: Vec<Queue>,
+    pub queues: Vec<BrokerQueue>,
     pub bindings: Vec<Binding>,
-    pub policies: Vec<Policy>,
+    pub policies: Vec<BrokerPolicy>,
     pub parameters: Vec<Parameter>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -61,7 +61,7 @@ pub struct Exchange {
 }
 
 #[derive(Clone, Deserialize, Serialize)]
-pub struct Queue {
+pub struct BrokerQueue {
     pub name: String,
     #[serde(default)]
     pub vhost: String,
@@ -88,7 +88,7 @@ pub struct Binding {
 }
 
 #[derive(Clone, Deserialize, Serialize, PartialEq)]
-pub struct Policy {
+pub struct BrokerPolicy {
     pub name: String,
     #[serde(default)]
     pub vhost: String,
@@ -161,7 +161,7 @@ impl Exchange {
     }
 }
 
-impl Policy {
+impl BrokerPolicy {
     pub fn has(&self, key: &str) -> bool {
         match &self.definition {
             Value::Array(pairs) => pairs.iter().any(|pair| pair.get(0).and_then(Value::as_str) == Some(key)),

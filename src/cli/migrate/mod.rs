@@ -32,7 +32,7 @@ use definitions::Definitions;
 use plan::{Plan, QueueType};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct MigrateArguments {
     #[command(subcommand)]
     from: From,
 }
@@ -63,7 +63,7 @@ struct RabbitMq {
     user: String,
 }
 
-pub async fn run(global: &Global, arguments: Arguments) -> Result<(), Failure> {
+pub async fn run(global: &Global, arguments: MigrateArguments) -> Result<(), Failure> {
     let From::Rabbitmq(arguments) = arguments.from;
     let path = &arguments.export;
     let nothing = || Failure::NotFound(format!("{}: there is no exchange of type x-delayed-message", path.display()));

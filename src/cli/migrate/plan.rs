@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    definitions::{Binding, DELAYED, DELAYED_TYPE, Definitions, Exchange, Queue},
+    definitions::{Binding, BrokerQueue, DELAYED, DELAYED_TYPE, Definitions, Exchange},
     names, parameters, policies, retired, rights,
 };
 
@@ -159,7 +159,7 @@ fn add_queues(plan: &mut Plan, queue_type: QueueType) {
         QueueType::Classic => json!({ "x-queue-type": "classic" }),
     };
     let Value::Object(arguments) = arguments else { unreachable!("an object") };
-    let queue = |moved: &Moved| Queue {
+    let queue = |moved: &Moved| BrokerQueue {
         name: moved.queue.clone(),
         vhost: moved.vhost.clone(),
         durable: true,

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    definitions::{ALTERNATE, Definitions, Policy},
+    definitions::{ALTERNATE, BrokerPolicy, Definitions},
     pattern,
     plan::{DELIVERY_LIMIT, Note, Plan},
 };
@@ -26,7 +26,7 @@ const FEDERATION: [&str; 3] = ["federation-upstream", "federation-upstream-set",
 #[derive(Clone, Copy, PartialEq)]
 enum On {
     Exchange,
-    Queue,
+    BrokerQueue,
 }
 
 pub fn adapt(plan: &mut Plan) {
@@ -48,7 +48,7 @@ pub fn adapt(plan: &mut Plan) {
             plan.undecided.push(Note::new(about(&policy.name), text));
         }
         let alternate =
-            |policies: &[&Policy]| with_any(policies, &[ALTERNATE]).map(|it| it.definition[ALTERNATE].clone());
+            |policies: &[&BrokerPolicy]| with_any(policies, &[ALTERNATE]).map(|it| it.definition[ALTERNATE].clone());
         match (alternate(&entry), alternate(&out)) {
             (wanted, got) if wanted == got => {}
             (Some(wanted), _) => {
@@ -66,7 +66,7 @@ pub fn adapt(plan: &mut Plan) {
                 plan.undecided.push(Note::new(about(name), text));
             }
         }
-        if let Some(policy) = with_any(&of(&moved.queue, On::Queue), &DROPPING) {
+        if let Some(policy) = with_any(&of(&moved.queue, On::BrokerQueue), &DROPPING) {
             let definition = json!({ "delivery-limit": DELIVERY_LIMIT });
             let shield = alone(plan, &moved.vhost, &moved.queue, "queues", definition);
             let text = format!("keeps policy `{}` off `{}`, where it would drop messages", policy.name, moved.queue);
@@ -77,7 +77,7 @@ pub fn adapt(plan: &mut Plan) {
             if parameter.component == "operator_policy"
                 && parameter.vhost == moved.vhost
                 && let Ok(policy) = operator_policy(&parameter.name, &parameter.value)
-                && applies(&policy, &moved.queue, On::Queue) == Some(true)
+                && applies(&policy, &moved.queue, On::BrokerQueue) == Some(true)
                 && DROPPING.iter().any(|key| policy.has(key))
             {
                 let text = format!(
@@ -97,29 +97,29 @@ fn unreadable(definitions: &Definitions) -> Vec<String> {
 }
 
 /// Those with the largest priority: RabbitMQ takes one of them, and does not say which.
-fn applying<'a>(definitions: &'a Definitions, vhost: &str, name: &str, on: On) -> Vec<&'a Policy> {
+fn applying<'a>(definitions: &'a Definitions, vhost: &str, name: &str, on: On) -> Vec<&'a BrokerPolicy> {
     let all = definitions.policies.iter().filter(|it| it.vhost == vhost && applies(it, name, on) == Some(true));
     let all: Vec<_> = all.collect();
     let largest = all.iter().map(|policy| policy.priority).max();
     all.into_iter().filter(|policy| Some(policy.priority) == largest).collect()
 }
 
-fn with_any<'a>(policies: &[&'a Policy], keys: &[&str]) -> Option<&'a Policy> {
+fn with_any<'a>(policies: &[&'a BrokerPolicy], keys: &[&str]) -> Option<&'a BrokerPolicy> {
     policies.iter().copied().find(|policy| keys.iter().any(|key| policy.has(key)))
 }
 
-fn applies(policy: &Policy, name: &str, on: On) -> Option<bool> {
+fn applies(policy: &BrokerPolicy, name: &str, on: On) -> Option<bool> {
     let kind = match on {
         On::Exchange => ["all", "exchanges"].contains(&&*policy.apply_to),
-        On::Queue => ["all", "queues", "quorum_queues", "classic_queues"].contains(&&*policy.apply_to),
+        On::BrokerQueue => ["all", "queues", "quorum_queues", "classic_queues"].contains(&&*policy.apply_to),
     };
     if kind { pattern::matches(&policy.pattern, name) } else { Some(false) }
 }
 
 /// One that applies to this name alone, before all others.
-fn alone(plan: &Plan, vhost: &str, name: &str, apply_to: &str, definition: Value) -> Policy {
+fn alone(plan: &Plan, vhost: &str, name: &str, apply_to: &str, definition: Value) -> BrokerPolicy {
     let largest = plan.definitions.policies.iter().map(|policy| policy.priority).max().unwrap_or_default();
-    Policy {
+    BrokerPolicy {
         name: format!("punctual {name}"),
         vhost: vhost.to_owned(),
         pattern: pattern::exactly([name]),
@@ -129,7 +129,7 @@ fn alone(plan: &Plan, vhost: &str, name: &str, apply_to: &str, definition: Value
     }
 }
 
-fn operator_policy(name: &str, value: &Value) -> Result<Policy, serde_json::Error> {
+fn operator_policy(name: &str, value: &Value) -> Result<BrokerPolicy, serde_json::Error> {
     let mut fields: Map<String, Value> = serde_json::from_value(value.clone())?;
     fields.insert("name".into(), name.into());
     serde_json::from_value(fields.into())

@@ -4,11 +4,11 @@
 use std::{env, io::Write, path::Path as FilePath};
 
 use super::*;
-use crate::fuzz::Target;
+use crate::fuzz::FuzzTarget;
 
 const SECRET: &str = "hunter2-of-the-environment";
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "config",
     words: &[
         "redis:\n",

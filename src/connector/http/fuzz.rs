@@ -8,9 +8,9 @@ use http::{
 };
 
 use super::reply::retry_after;
-use crate::fuzz::Target;
+use crate::fuzz::FuzzTarget;
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "retry_after",
     words: &[
         "Sun, 06 Nov 1994 08:49:37 GMT",

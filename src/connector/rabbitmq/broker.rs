@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use super::{
     notes::FrameNotes,
     remedy::with_remedy,
-    settings::Server,
+    settings::BrokerServer,
     transport::{BrokerEndpoint, ConnectionAbort, LapinRuntime, Transport},
 };
 use crate::tls;
@@ -44,7 +44,7 @@ pub struct BrokerConnection {
 impl Broker {
     /// # Errors
     /// The setting that is invalid. The text holds no secret.
-    pub fn new(server: Server<'_>) -> Result<Self, String> {
+    pub fn new(server: BrokerServer<'_>) -> Result<Self, String> {
         // The parse error itself would show the URL.
         let mut uri: AMQPUri =
             server.url.expose().parse().map_err(|_| format!("url: {} cannot be used", server.url))?;

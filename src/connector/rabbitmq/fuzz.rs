@@ -6,12 +6,12 @@ use lapin::types::{AMQPValue, DecimalValue, FieldTable, LongString, ShortString}
 
 use super::{FrameNotes, frames::FrameFilter, from_typed, to_typed};
 use crate::{
-    fuzz::{Bytes, Target},
+    fuzz::{Bytes, FuzzTarget},
     message::TypedValue,
 };
 
 /// The first byte of an input is the length of the pieces in which the rest arrives.
-const FRAMES: Target = Target {
+const FRAMES: FuzzTarget = FuzzTarget {
     name: "frames",
     words: &[
         "\x01\0\x01\0\0\0",
@@ -81,7 +81,7 @@ fn mutated_frames_keep_to_what_is_promised() {
 }
 
 /// Header values as a producer may send them, and typed values as a store may hold them.
-const VALUES: Target = Target {
+const VALUES: FuzzTarget = FuzzTarget {
     name: "amqp_value",
     words: &[
         "{\"type\":",

@@ -23,7 +23,7 @@ pub use self::{
     notes::FrameNotes,
     remedy::with_remedy,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
-    settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings, Server},
+    settings::{BrokerServer, DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
     transport::ConnectionAbort,
     value::{from_typed, to_typed},
 };

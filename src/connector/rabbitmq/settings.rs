@@ -102,23 +102,23 @@ pub enum DelayFrom {
 
 /// A broker and how to be let in.
 #[derive(Clone, Copy)]
-pub struct Server<'a> {
+pub struct BrokerServer<'a> {
     pub url: &'a SecretUrl,
     pub username: Option<&'a str>,
     pub password: Option<&'a Secret>,
     pub tls: &'a TlsFiles,
 }
 
-impl Server<'_> {
+impl BrokerServer<'_> {
     pub fn is_encrypted(&self) -> bool {
         self.url.expose().starts_with("amqps:")
     }
 }
 
 impl RabbitMqSinkSettings {
-    pub fn server(&self) -> Server<'_> {
+    pub fn server(&self) -> BrokerServer<'_> {
         let Self { url, username, password, tls, .. } = self;
-        Server { url, username: username.as_deref(), password: password.as_ref(), tls }
+        BrokerServer { url, username: username.as_deref(), password: password.as_ref(), tls }
     }
 
     /// # Errors
@@ -167,9 +167,9 @@ impl SinkSettings for RabbitMqSinkSettings {
 }
 
 impl RabbitMqSourceSettings {
-    pub fn server(&self) -> Server<'_> {
+    pub fn server(&self) -> BrokerServer<'_> {
         let Self { url, username, password, tls, .. } = self;
-        Server { url, username: username.as_deref(), password: password.as_ref(), tls }
+        BrokerServer { url, username: username.as_deref(), password: password.as_ref(), tls }
     }
 
     /// The delay by the count in `x-death`; `None`: headers tell it.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{
     Allow, Pattern, Template,
-    allow::{Token, shown},
+    allow::{PatternToken, shown},
 };
 use crate::message::Metadata;
 
@@ -48,8 +48,9 @@ impl Address {
         if self.exchange.as_constant().is_some() {
             return routing_key.and_then(Template::shape);
         }
-        let key = routing_key.map_or_else(|| Pattern::from_iter([Token::Any]), |key| key.pattern(Token::Any));
-        Some(self.exchange.pattern(Token::Segment).followed_by(SEPARATOR, key))
+        let key =
+            routing_key.map_or_else(|| Pattern::from_iter([PatternToken::Any]), |key| key.pattern(PatternToken::Any));
+        Some(self.exchange.pattern(PatternToken::Segment).followed_by(SEPARATOR, key))
     }
 
     /// The exchange and the routing key of one message.

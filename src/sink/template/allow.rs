@@ -57,10 +57,10 @@ impl TryFrom<Vec<Pattern>> for Allow {
 
 /// One glob pattern.
 #[derive(Clone, Debug)]
-pub struct Pattern(Vec<Token>);
+pub struct Pattern(Vec<PatternToken>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Token {
+pub enum PatternToken {
     One(char),
     /// `?`
     AnyOne,
@@ -70,32 +70,32 @@ pub enum Token {
     Any,
 }
 
-impl Token {
+impl PatternToken {
     /// Whether it matches text of any length.
     fn is_wild(self) -> bool {
-        matches!(self, Token::Segment | Token::Any)
+        matches!(self, PatternToken::Segment | PatternToken::Any)
     }
 
     /// Whether `c` can be in its match.
     fn takes(self, c: char) -> bool {
         match self {
-            Token::One(own) => own == c,
-            Token::AnyOne | Token::Segment => c != '/',
-            Token::Any => true,
+            PatternToken::One(own) => own == c,
+            PatternToken::AnyOne | PatternToken::Segment => c != '/',
+            PatternToken::Any => true,
         }
     }
 
     /// Whether both match a common character.
-    fn meets(self, other: Token) -> bool {
+    fn meets(self, other: PatternToken) -> bool {
         match (self, other) {
-            (Token::One(c), other) | (other, Token::One(c)) => other.takes(c),
+            (PatternToken::One(c), other) | (other, PatternToken::One(c)) => other.takes(c),
             _ => true,
         }
     }
 }
 
-impl FromIterator<Token> for Pattern {
-    fn from_iter<I: IntoIterator<Item = Token>>(tokens: I) -> Self {
+impl FromIterator<PatternToken> for Pattern {
+    fn from_iter<I: IntoIterator<Item = PatternToken>>(tokens: I) -> Self {
         Self(tokens.into_iter().collect())
     }
 }
@@ -103,10 +103,10 @@ impl FromIterator<Token> for Pattern {
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|token| match token {
-            Token::One(c) => write!(f, "{}", c.escape_debug()),
-            Token::AnyOne => f.write_str("?"),
-            Token::Segment => f.write_str("*"),
-            Token::Any => f.write_str("**"),
+            PatternToken::One(c) => write!(f, "{}", c.escape_debug()),
+            PatternToken::AnyOne => f.write_str("?"),
+            PatternToken::Segment => f.write_str("*"),
+            PatternToken::Any => f.write_str("**"),
         })
     }
 }
@@ -122,10 +122,10 @@ impl Pattern {
         let mut characters = text.chars().peekable();
         while let Some(c) = characters.next() {
             tokens.push(match c {
-                '?' => Token::AnyOne,
-                '*' if characters.next_if_eq(&'*').is_some() => Token::Any,
-                '*' => Token::Segment,
-                other => Token::One(other),
+                '?' => PatternToken::AnyOne,
+                '*' if characters.next_if_eq(&'*').is_some() => PatternToken::Any,
+                '*' => PatternToken::Segment,
+                other => PatternToken::One(other),
             });
         }
         Ok(Self(tokens))
@@ -133,7 +133,7 @@ impl Pattern {
 
     /// This pattern, then `separator`, then `other`.
     pub(super) fn followed_by(mut self, separator: char, other: Self) -> Self {
-        self.0.push(Token::One(separator));
+        self.0.push(PatternToken::One(separator));
         self.0.extend(other.0);
         self
     }
@@ -147,12 +147,12 @@ impl Pattern {
         let (mut segment, mut any) = (None, None);
         loop {
             match (self.0.get(place), rest.chars().next()) {
-                (Some(Token::Any), _) => {
+                (Some(PatternToken::Any), _) => {
                     (any, segment) = (Some((place + 1, rest)), None);
                     place += 1;
                     continue;
                 }
-                (Some(Token::Segment), _) => {
+                (Some(PatternToken::Segment), _) => {
                     segment = Some((place + 1, rest));
                     place += 1;
                     continue;
@@ -167,10 +167,10 @@ impl Pattern {
                 (None, None) => return true,
                 (_, Some(_)) => {}
             }
-            if let Some(wider) = widen(segment, Token::Segment) {
+            if let Some(wider) = widen(segment, PatternToken::Segment) {
                 (place, rest) = wider;
                 segment = Some(wider);
-            } else if let Some(wider) = widen(any, Token::Any) {
+            } else if let Some(wider) = widen(any, PatternToken::Any) {
                 (place, rest) = wider;
                 (any, segment) = (Some(wider), None);
             } else {
@@ -203,7 +203,7 @@ impl Pattern {
 }
 
 /// The wildcard widened by one character: the index of the next token, and the remaining text.
-fn widen(wildcard: Option<(usize, &str)>, token: Token) -> Option<(usize, &str)> {
+fn widen(wildcard: Option<(usize, &str)>, token: PatternToken) -> Option<(usize, &str)> {
     let (behind, rest) = wildcard?;
     let c = rest.chars().next().filter(|c| token.takes(*c))?;
     Some((behind, &rest[c.len_utf8()..]))
@@ -282,7 +282,7 @@ mod tests {
     }
 
     /// The definition, without regard to cost.
-    fn plainly_matches(tokens: &[Token], text: &[char]) -> bool {
+    fn plainly_matches(tokens: &[PatternToken], text: &[char]) -> bool {
         match (tokens, text) {
             ([], []) => true,
             ([token, behind @ ..], _) if token.is_wild() => {
@@ -301,7 +301,7 @@ mod tests {
             let characters: Vec<char> = name.chars().collect();
             let expected = plainly_matches(&pattern.0, &characters);
             prop_assert_eq!(pattern.matches(&name), expected);
-            let literal: Pattern = characters.into_iter().map(Token::One).collect();
+            let literal: Pattern = characters.into_iter().map(PatternToken::One).collect();
             prop_assert_eq!(pattern.meets(&literal), expected);
         }
     }

@@ -2,9 +2,9 @@
 //! message's key, and a header's value.
 
 use super::*;
-use crate::fuzz::Target;
+use crate::fuzz::FuzzTarget;
 
-const TARGET: Target = Target {
+const TARGET: FuzzTarget = FuzzTarget {
     name: "template",
     words: &[
         "{key}",
@@ -64,7 +64,7 @@ fn name(template: &str, place: &Place, allow: &Allow, metadata: &Metadata) -> St
             assert!(!name.contains(char::is_control), "{name:?}");
             if template.as_constant().is_none() {
                 assert!(allow.allows(&name), "{name}");
-                let literal: Pattern = name.chars().map(Token::One).collect();
+                let literal: Pattern = name.chars().map(PatternToken::One).collect();
                 assert!(template.shape().expect("it varies").meets(&literal), "{name} has not the shape");
             }
             "rendered".into()

@@ -20,7 +20,7 @@ pub use self::{
     url::UrlTemplate,
 };
 use self::{
-    allow::Token,
+    allow::PatternToken,
     parts::{Part, Values},
 };
 use crate::message::Metadata;
@@ -102,13 +102,13 @@ impl Template {
 
     /// The pattern of its results; `None` for a constant.
     pub fn shape(&self) -> Option<Pattern> {
-        self.as_constant().is_none().then(|| self.pattern(Token::Any))
+        self.as_constant().is_none().then(|| self.pattern(PatternToken::Any))
     }
 
     /// The pattern of its results, when every value matches `value`.
-    fn pattern(&self, value: Token) -> Pattern {
+    fn pattern(&self, value: PatternToken) -> Pattern {
         match &self.text {
-            Text::Constant(text) => text.chars().map(Token::One).collect(),
+            Text::Constant(text) => text.chars().map(PatternToken::One).collect(),
             Text::Parts(parts) => parts::shape(parts, value),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::allow::{Pattern, Token};
+use super::allow::{Pattern, PatternToken};
 use crate::message::{Metadata, check_header_name};
 
 /// The placeholders, and the escape of a brace, for errors.
@@ -89,9 +89,9 @@ pub fn sample(parts: &[Part]) -> String {
 }
 
 /// The pattern of all texts of `parts`, when every value matches `value`.
-pub fn shape(parts: &[Part], value: Token) -> Pattern {
+pub fn shape(parts: &[Part], value: PatternToken) -> Pattern {
     let tokens = parts.iter().flat_map(|part| match part {
-        Part::Literal(text) => text.chars().map(Token::One).collect(),
+        Part::Literal(text) => text.chars().map(PatternToken::One).collect(),
         Part::Value(_) => vec![value],
     });
     tokens.collect()

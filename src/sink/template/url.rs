@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use url::Url;
 
 use super::{
-    allow::{Allow, Pattern, Token},
+    allow::{Allow, Pattern, PatternToken},
     parts::{self, KNOWN, Part, Values},
 };
 use crate::message::Metadata;
@@ -155,7 +155,7 @@ impl UrlTemplate {
             parts.extend(query.iter().cloned());
         }
         // A value never has a `/` once it is encoded.
-        Some(parts::shape(&parts, Token::Segment))
+        Some(parts::shape(&parts, PatternToken::Segment))
     }
 }
 

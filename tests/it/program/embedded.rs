@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use punctual::app::embedded::{Embedded, EmbeddedError, State, running_url};
+use punctual::app::embedded::{Embedded, EmbeddedError, EmbeddedState, running_url};
 use rustix::process::{Pid, Signal, getpgid, kill_process};
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -30,8 +30,8 @@ async fn has(url: &str, key: &str) -> bool {
 
 fn pid(embedded: &Embedded) -> u32 {
     match *embedded.state().borrow() {
-        State::Running { pid } => pid,
-        State::Down => panic!("the server is down"),
+        EmbeddedState::Running { pid } => pid,
+        EmbeddedState::Down => panic!("the server is down"),
     }
 }
 
@@ -121,8 +121,8 @@ async fn a_server_that_dies_is_started_again_with_its_data() {
     let mut state = embedded.state();
     let killed = pid(&embedded);
     kill_process(process(killed), Signal::KILL).unwrap();
-    timeout(SOON, state.wait_for(|state| *state == State::Down)).await.expect("the death is noticed").unwrap();
-    timeout(SOON, state.wait_for(|state| *state != State::Down)).await.expect("it comes back").unwrap();
+    timeout(SOON, state.wait_for(|state| *state == EmbeddedState::Down)).await.expect("the death is noticed").unwrap();
+    timeout(SOON, state.wait_for(|state| *state != EmbeddedState::Down)).await.expect("it comes back").unwrap();
     assert_ne!(pid(&embedded), killed);
     assert!(has(embedded.url(), "a").await);
     embedded.stop().await;
