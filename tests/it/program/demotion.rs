@@ -98,7 +98,7 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
     assert_eq!(client.call("GET", "/readyz", "").await.status, 200);
     let log = punctual.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("replica")), "{log}");
-    assert!(log.contains("redis can be used again"), "{log}");
+    assert!(log.contains("redis is usable again"), "{log}");
     let complaints = log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).count();
     println!("demotion: {complaints} lines of level warn or error");
     assert!(complaints <= MOST_COMPLAINTS, "{log}");
