@@ -1,6 +1,12 @@
 //! Many messages, sent again until each is confirmed, as the scheduler would.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use futures::future::join_all;
 use punctual::sink::{Outcome, Sink};
@@ -18,11 +24,16 @@ pub struct Load {
     waiting: Mutex<Vec<usize>>,
     confirmed: watch::Sender<BTreeSet<usize>>,
     total: usize,
+    marked: AtomicBool,
+    /// Sent after `mark`, and confirmed.
+    after_mark: Mutex<BTreeSet<usize>>,
 }
 
 impl Load {
     pub fn new(total: usize) -> Self {
-        Self { waiting: Mutex::new((0..total).collect()), confirmed: watch::Sender::default(), total }
+        let waiting = Mutex::new((0..total).collect());
+        let (marked, after_mark) = (AtomicBool::default(), Mutex::default());
+        Self { waiting, confirmed: watch::Sender::default(), total, marked, after_mark }
     }
 
     pub fn id(number: usize) -> String {
@@ -31,6 +42,15 @@ impl Load {
 
     pub fn confirmed(&self) -> BTreeSet<usize> {
         self.confirmed.borrow().clone()
+    }
+
+    /// From now on `confirmed_after_mark` counts what is sent.
+    pub fn mark(&self) {
+        self.marked.store(true, Ordering::SeqCst);
+    }
+
+    pub fn confirmed_after_mark(&self) -> BTreeSet<usize> {
+        self.after_mark.lock().unwrap().clone()
     }
 
     /// Waits until so many are confirmed.
@@ -47,6 +67,8 @@ impl Load {
     async fn sender(&self, sink: &dyn Sink) {
         let mut watched = self.confirmed.subscribe();
         while self.confirmed.borrow().len() < self.total {
+            // The outcomes of a batch are seen at its end: what counts is when it was sent.
+            let is_counted = self.marked.load(Ordering::SeqCst);
             let numbers = self.take();
             if numbers.is_empty() {
                 // The last ones are with other senders.
@@ -56,9 +78,14 @@ impl Load {
             let batch = numbers.iter().map(|n| delivery(&Self::id(*n), format!("payload of {n}"))).collect();
             for (number, outcome) in numbers.into_iter().zip(send(sink, batch).await) {
                 match outcome {
-                    Outcome::Confirmed => self.confirmed.send_modify(|confirmed| {
-                        confirmed.insert(number);
-                    }),
+                    Outcome::Confirmed => {
+                        if is_counted {
+                            self.after_mark.lock().unwrap().insert(number);
+                        }
+                        self.confirmed.send_modify(|confirmed| {
+                            confirmed.insert(number);
+                        });
+                    }
                     Outcome::Unavailable { .. } => self.give_back(number),
                     other => panic!("{number}: {other:?}"),
                 }
