@@ -1,7 +1,7 @@
-//! Deletes the dead letters that a route does not keep.
+//! Evicts the dead letters beyond a route's `dead` setting.
 //!
-//! It looks after each death that this instance knows of, at most once a second, and when the oldest will be too old. A
-//! route without `dead` has none.
+//! It checks after each death that this instance knows of, at most once a second, when the oldest reaches `max_age`, and
+//! once a minute for deaths that another instance caused. A route without `dead` has none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,21 +18,24 @@ use crate::{
     store::{Partition, StoreError, WakeSignal, redis::RedisStore},
 };
 
-/// Between two looks while messages die: as far as their number may be above the limit.
+/// Shortest time between two checks: for so long the number may exceed the limit.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The same after an error of Redis.
+/// Time until the next check after an error of Redis.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// Between two log lines of a route and reason.
+/// Longest time between two checks: deaths that an instance without this setting caused send no signal here.
+const FALLBACK_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Interval of log lines about a route and reason.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Of one route.
+/// Evicts the dead letters of one route.
 pub struct Janitor {
     route: Arc<str>,
     partitions: u16,
     limits: DeadLimits,
-    /// Rings when a message of the route died.
+    /// Notified when a message of the route becomes dead.
     signal: Arc<WakeSignal>,
 }
 
@@ -57,47 +60,38 @@ impl Janitor {
             metrics::dead_evicted(&self.route, report.reason, 0);
         }
         loop {
-            let (next, pause) = match self.evict(store, &mut reports).await {
-                Ok(next) => (next, PAUSE),
+            let (wait, pause) = match self.evict(store, &mut reports).await {
+                Ok(wait) => (wait, PAUSE),
                 Err(error) => {
                     tracing::debug!(route = &*self.route, %error, "cannot delete dead letters now");
-                    (Some(RETRY_PAUSE), RETRY_PAUSE)
+                    (RETRY_PAUSE, RETRY_PAUSE)
                 }
             };
             sleep(pause).await;
-            let next = next.map(|next| Instant::now() + next.saturating_sub(pause));
-            self.until_needed(next, &mut reports).await;
+            self.until_needed(Instant::now() + wait.saturating_sub(pause), &mut reports).await;
         }
     }
 
-    /// Until a message died, or the time `next`; what is to be logged meanwhile is.
-    async fn until_needed(&self, next: Option<Instant>, reports: &mut [EvictionReport]) {
+    /// Waits for a death or the time `next`, and logs reports that are due meanwhile.
+    async fn until_needed(&self, next: Instant, reports: &mut [EvictionReport]) {
         loop {
             let log = reports.iter().filter_map(EvictionReport::due).min();
-            let Some(wake) = next.into_iter().chain(log).min() else {
-                self.signal.notified().await;
-                return;
-            };
             tokio::select! {
                 _ = self.signal.notified() => return,
-                () = sleep_until(wake) => {}
+                () = sleep_until(log.map_or(next, |log| log.min(next))) => {}
             }
             for report in &mut *reports {
                 report.log(&self.route, Instant::now());
             }
-            if next.is_some_and(|next| next <= Instant::now()) {
+            if next <= Instant::now() {
                 return;
             }
         }
     }
 
-    /// Deletes all that is to be deleted; how long until there is more, unless messages die.
-    async fn evict(
-        &self,
-        store: &RedisStore,
-        reports: &mut [EvictionReport; 2],
-    ) -> Result<Option<Duration>, StoreError> {
-        let mut next: Option<Duration> = None;
+    /// Evicts all that exceeds the limits. Returns the time until the next check.
+    async fn evict(&self, store: &RedisStore, reports: &mut [EvictionReport; 2]) -> Result<Duration, StoreError> {
+        let mut wait = FALLBACK_INTERVAL;
         for number in 0..self.partitions {
             let partition = Partition { route: self.route.clone(), number };
             loop {
@@ -107,17 +101,16 @@ impl Janitor {
                     report.add(&self.route, count, Instant::now());
                 }
                 if !evicted.more {
-                    next = next.into_iter().chain(evicted.next).min();
+                    wait = wait.min(evicted.next.unwrap_or(wait));
                     break;
                 }
             }
         }
-        // What dies from now on is not too old before that; what another instance makes dead does not ring here.
-        Ok(next.into_iter().chain(self.limits.max_age).min())
+        Ok(self.limits.max_age.map_or(wait, |age| wait.min(age)))
     }
 }
 
-/// What one reason is logged with: at once, then once a minute.
+/// The log lines of one reason: at once, then once a minute.
 struct EvictionReport {
     reason: &'static str,
     /// Not logged yet.
@@ -135,7 +128,7 @@ impl EvictionReport {
         self.log(route, now);
     }
 
-    /// When what is not logged yet will be.
+    /// The time of the next log line.
     fn due(&self) -> Option<Instant> {
         self.logged.filter(|_| self.count > 0).map(|logged| logged + LOG_INTERVAL)
     }
@@ -150,7 +143,7 @@ impl EvictionReport {
     }
 }
 
-/// Runs all of them until `stop` says so.
+/// Runs all of them until `stop`.
 pub async fn run(janitors: Vec<Janitor>, store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
     let work = join_all(janitors.iter().map(|janitor| janitor.work(&store)));
     tokio::select! {
@@ -161,9 +154,54 @@ pub async fn run(janitors: Vec<Janitor>, store: Arc<RedisStore>, mut stop: watch
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use tokio::time::advance;
 
     use super::*;
+    use crate::{
+        app::embedded::Embedded,
+        queue::Queue,
+        store::redis::{RouteSettings, connection::Connection},
+    };
+
+    fn janitor(max_age: Option<Duration>) -> Janitor {
+        let limits = DeadLimits { max_age, max_count: Some(1) };
+        Janitor { route: "r".into(), partitions: 1, limits, signal: Arc::default() }
+    }
+
+    #[tokio::test]
+    async fn the_next_check_comes_within_a_minute_without_any_signal() {
+        let directory = tempfile::tempdir().unwrap();
+        let embedded = Embedded::start(directory.path()).await.unwrap();
+        let client = redis::Client::open(embedded.url()).unwrap();
+        let connection = Arc::new(Connection::new(client, Duration::from_secs(10)));
+        let settings = RouteSettings {
+            name: "r".into(),
+            partitions: 1,
+            max_payload: 100,
+            remember: None,
+            limits: crate::message::RouteLimits::default(),
+        };
+        let store = Arc::new(RedisStore::new(connection, "p", [settings]));
+        Queue::new(store.clone(), &BTreeMap::new(), false).prepare().await.unwrap();
+        let soon = Duration::from_secs(10);
+        for (max_age, expected) in [(None, FALLBACK_INTERVAL), (Some(soon), soon)] {
+            let mut reports = [EvictionReport::new("age"), EvictionReport::new("count")];
+            assert_eq!(janitor(max_age).evict(&store, &mut reports).await, Ok(expected));
+        }
+        embedded.stop().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_death_or_the_time_of_the_next_check_ends_the_wait() {
+        let (janitor, begun) = (janitor(None), Instant::now());
+        janitor.until_needed(begun + FALLBACK_INTERVAL, &mut []).await;
+        assert_eq!(begun.elapsed(), FALLBACK_INTERVAL);
+        janitor.signal.notify();
+        janitor.until_needed(Instant::now() + FALLBACK_INTERVAL, &mut []).await;
+        assert_eq!(begun.elapsed(), FALLBACK_INTERVAL);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_deleted_is_logged_at_once_then_once_a_minute() {

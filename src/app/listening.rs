@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    sync::watch,
-    task::spawn_blocking,
+    sync::{oneshot, watch},
     time::timeout,
 };
 
@@ -36,13 +35,12 @@ pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
             let files = files.clone();
             tokio::spawn(async move {
                 while hangups.recv().await.is_some() {
-                    let again = files.clone();
-                    // A file system may block.
-                    let reading = timeout(RELOAD_TIMEOUT, spawn_blocking(move || read(&again)));
-                    let loaded = match reading.await {
+                    let (again, (done, loading)) = (files.clone(), oneshot::channel());
+                    // A file system may block for ever, and the end of the runtime waits for its own blocking threads.
+                    std::thread::spawn(move || done.send(read(&again)));
+                    let loaded = match timeout(RELOAD_TIMEOUT, loading).await {
                         Ok(Ok(loaded)) => loaded,
-                        Ok(Err(panic)) => Err(panic.to_string()),
-                        Err(_) => Err(format!("server.tls: not read within {RELOAD_TIMEOUT:?}")),
+                        _ => Err(format!("server.tls: not read within {RELOAD_TIMEOUT:?}")),
                     };
                     match loaded {
                         Ok(loaded) => {
