@@ -237,7 +237,7 @@ impl SourceMetrics {
     }
 }
 
-/// `depth` is `None` when it cannot be told now.
+/// `depth` is `None` when it is unknown.
 pub fn source(source: &str, is_running: bool, depth: Option<u64>) {
     gauge!(SOURCE_UP, "source" => source.to_owned()).set(u8::from(is_running));
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -249,7 +249,7 @@ pub fn dead(route: &str, reason: DeadReason, count: u64) {
     counter!(DEAD, "route" => route.to_owned(), "reason" => reason.as_str()).increment(count);
 }
 
-/// What a route counts wherever it is used: at 0. `vias`: as `scheduled` is told them.
+/// Starts the counters of a route at 0. `vias`: the values of the label `via`.
 pub fn begin_queue(route: &str, vias: &[&str]) {
     for via in vias {
         scheduled(route, via, 0);

@@ -83,7 +83,7 @@ pub struct Api {
     new_id: NewId,
 }
 
-/// Who tells how sinks and sources are doing.
+/// Return the state of sinks and sources.
 pub struct Statuses {
     pub sinks: SinkStatuses,
     pub sources: SourceStatuses,

@@ -127,7 +127,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared) => Err(refused.to_string()),
-            // Nothing would be delivered, or nobody heard, behind a /livez that says all is well.
+            // Without it nothing is delivered or served, while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),
         },

@@ -99,7 +99,7 @@ impl RunningSource {
         self.source.advice().await
     }
 
-    /// What GET /v1/sources tells; the depth goes into the metrics too, unless it takes longer than `patience`.
+    /// The data of GET /v1/sources. Also sets the metric of the depth, unless that takes longer than `patience`.
     pub async fn status(&self, patience: Duration) -> SourceStatus {
         let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
         let (state, last_error) = self.health.get();

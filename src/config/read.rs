@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{Path, Problems};
 
-/// Most mistakes of kind and key that are reported in one run: nobody reads more at once.
+/// Most mistakes of kind and key that are reported in one run.
 const MAX_MISTAKES: usize = 100;
 
 /// Settings that became another's: the old key and the new place.

@@ -133,7 +133,7 @@ pub fn check_allow(allow: &Allow, shape: Option<&Pattern>, (at, setting): (&Path
     }
     let patterns = allow.patterns();
     match shape {
-        // Whoever wrote it thinks that it keeps something out.
+        // It would suggest a restriction that does not exist.
         None if !patterns.is_empty() => problems.add(&at, format!("does nothing: `{setting}` has no placeholders")),
         Some(_) if patterns.is_empty() => {
             // A path has slashes, over which `*` does not reach.

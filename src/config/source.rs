@@ -60,7 +60,7 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
             let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
             let place = here(usize::try_from(line).unwrap_or(0), usize::try_from(column).unwrap_or(0));
             let error = error.to_string();
-            // The place is told already.
+            // The text already contains the position.
             let error = error.split_once(" at line ").map_or(error.as_str(), |(what, _)| what);
             let remedy = remedy(&text, usize::try_from(line).unwrap_or(0), error)
                 .map_or(String::new(), |text| format!("; {text}"));

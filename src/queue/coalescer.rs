@@ -1,12 +1,12 @@
 //! Gathers concurrent calls into one script call: one message per call costs Redis ten times as much.
 //!
-//! A call leaves when as many jobs wait as the last unhurried gathering found, or `LINGER` after the first:
-//! with a handful of clients that wait for their answers all of them are soon back and nobody waits for the
-//! clock, while an open stream of posts fills a batch. Every `CALIBRATION` calls one gathers for the whole
-//! `LINGER` again, to learn how many there are. What came while a call waited for its turn leaves with it.
+//! A call is sent when as many jobs wait as the last full gathering found, or `LINGER` after the first job. With a few
+//! clients that each wait for their answer, all their jobs arrive at once and the call is sent without delay. A stream of
+//! posts fills a batch. Every `CALIBRATION` calls, one gathers for the whole `LINGER` to measure the number of jobs. Jobs
+//! that arrive while a call waits are sent with it.
 //!
-//! A job that could not leave within the store's timeout is answered and dropped: whoever asked has been told
-//! that it failed, and must not find it done later. Nor does one leave whose asker has gone.
+//! A job that was not sent within the store's timeout is answered with an error and dropped: it must not take effect after
+//! its caller got the error. A job whose caller disconnected is dropped too.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ type Answer = Result<Vec<Scheduled>, StoreError>;
 struct Job {
     messages: Vec<NewMessage>,
     bytes: usize,
-    /// Past it, nobody may count on it any more.
+    /// After it the job is not sent.
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
@@ -196,7 +196,7 @@ impl Way {
                 continue;
             }
             if job.deadline <= now {
-                // Whoever asked may go at any time.
+                // An error means that the caller disconnected.
                 let _ = job.answer.send(Err(too_late()));
                 continue;
             }
@@ -212,7 +212,7 @@ impl Way {
                 Ok(scheduled) => Ok(scheduled.by_ref().take(count).collect()),
                 Err(error) => Err(error.clone()),
             };
-            // An asker that has gone away may ask again with the same id.
+            // An error means that the caller disconnected; it may repeat the call with the same id.
             let _ = asker.send(part);
         }
     }

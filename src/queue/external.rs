@@ -15,12 +15,12 @@ use crate::{
 };
 
 impl Queue {
-    /// What is due in `place`, and when the next one will be.
+    /// The due members of `place`, and the time of the next one.
     pub async fn external_due(&self, place: &ExternalPlace) -> Result<ExternalDue, QueueError> {
         Ok(self.store.external_due(place).await?)
     }
 
-    /// Moves what a look found, if it is still there. `via` is the source's name. One verdict each, in order.
+    /// Moves polled members that are still there. `via` is the source's name. One verdict each, in order.
     ///
     /// # Errors
     /// `Store(Unavailable)` leaves it unknown which were moved: repeated, they are `Gone`.

@@ -214,8 +214,8 @@ impl Queue {
         self.registry.check().await.map_err(|error| error.to_string())
     }
 
-    /// Routes that hold messages but are not among ours: nobody delivers them here. Those whose keys hold something else
-    /// come with the error.
+    /// Unconfigured routes that hold messages: this instance does not deliver them. A route whose keys have another type
+    /// comes with the error.
     pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
         let mut found = Vec::new();
         for known in self.store.known_routes().await? {

@@ -15,7 +15,7 @@ use crate::{
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
 const EMPTIED: &str = "emptied";
 
-/// What a Redis has been told, and may have forgotten.
+/// Registers scripts and routes in Redis, again when it lost them.
 pub struct RouteRegistry {
     store: Arc<RedisStore>,
     allow_eviction: bool,
@@ -58,8 +58,8 @@ impl RouteRegistry {
         Self { store, allow_eviction, known: Mutex::default() }
     }
 
-    /// Makes the server know scripts and routes, unless it does: then this is one command. A server that has forgotten
-    /// routes it knew was emptied: that is told loudly, because messages are gone.
+    /// Registers scripts and routes, unless the server has them: then this is one command. A server that lost registered
+    /// routes was emptied: that is logged as an error, because messages were lost.
     ///
     /// Only the first time it may change the number of partitions of an empty route. Of two instances that want
     /// different ones the later to start has its way, and the other is not ready from then on.

@@ -3,7 +3,7 @@
 //! Two locks keep the directory safe, both held by a process for as long as it lives and freed by the kernel:
 //! - `punctual.lock` by this process: one instance per directory.
 //! - `redis.lock` by the child, which inherits it as its standard input. Free: no server runs, one may be started.
-//!   Held: a server runs, whoever started it, and is taken over. Waiting for it is how its death is noticed.
+//!   Held: a server runs, possibly started by another process, and is taken over. Waiting for the lock detects its death.
 
 use std::{
     fs::{DirBuilder, File, Metadata, Permissions, TryLockError},
@@ -195,7 +195,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// Creates the directory if need be; nobody else may look into it.
+    /// Creates the directory if it does not exist; only this user may read it.
     pub fn open(data_dir: &Path) -> Result<Self, EmbeddedError> {
         let at = |path: &Path| {
             let path = path.to_owned();

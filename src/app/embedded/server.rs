@@ -31,7 +31,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pause between two looks at a server that starts, and at one that loads.
+/// Interval of checks of a server that starts or loads.
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
 /// Pause between two log lines about loading.
@@ -195,7 +195,7 @@ fn when_gone(home: &Home) -> Result<oneshot::Receiver<()>, EmbeddedError> {
     let wait = move || {
         while lock.lock().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
         drop(lock);
-        // Nobody waits any more once the handle is gone.
+        // An error means that the handle was dropped.
         let _ = tell.send(());
     };
     let thread = std::thread::Builder::new().name("redis-exit".into()).spawn(wait);

@@ -49,7 +49,7 @@ pub fn connect(settings: &mut ClientConfig, cluster: Cluster<'_>) {
     settings.set_log_level(RDKafkaLogLevel::Debug);
 }
 
-/// With the command that creates the topic, where `code` says that there is none.
+/// Appends the command that creates the topic, if `code` means that it does not exist.
 pub fn with_remedy(error: String, code: RDKafkaErrorCode, brokers: &str, topic: &str) -> String {
     if !matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) {
         return error;

@@ -49,8 +49,8 @@ const REFUSED_OF_SOURCES: [(&str, &str); 10] = [
 ];
 
 const POLL_INTERVAL: &str = "max.poll.interval.ms";
-/// Milliseconds. What is on its way to Redis has 5 s to land, brokers 5 s to say where partitions begin and 10 s for
-/// a commit.
+/// In milliseconds. A rebalance takes up to 20 s: 5 s for the batch in flight to Redis, 5 s for the brokers' offsets, 10 s
+/// for a commit.
 const MIN_POLL_INTERVAL: u64 = 30_000;
 
 /// Longest `max_overdue`, in milliseconds.

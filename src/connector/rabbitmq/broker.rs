@@ -101,7 +101,7 @@ impl Broker {
     /// Runs `check` on a channel of a new connection.
     ///
     /// # Errors
-    /// The error of the connection or of `check`, or that there is no answer within twice `limit`.
+    /// The error of the connection or of `check`. No answer within twice `limit` is an error too.
     pub async fn on_channel<F>(&self, limit: Duration, check: impl FnOnce(Channel) -> F) -> Result<(), String>
     where
         F: Future<Output = lapin::Result<()>>,

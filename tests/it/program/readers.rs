@@ -12,7 +12,7 @@ use tokio::{
 use super::{alone, client::Client};
 use crate::support::{RedisServer, http, punctual::Punctual, receiver::Receiver, scale::rounds};
 
-/// Slow readers that hold all the memory that there is for readers.
+/// Slow readers: more than the memory for readers serves at once.
 const TOO_MANY: usize = 80;
 /// Messages of the largest payload that make one page of the listing.
 const PAGE: usize = 7;

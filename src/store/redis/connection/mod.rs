@@ -109,7 +109,7 @@ pub struct Connection {
     /// Bound of one command, connecting included.
     timeout: Duration,
     link: Mutex<RedisLink>,
-    /// The last link that was given up. Whoever gives one up does not wait for who is connecting.
+    /// The last discarded link. Outside the mutex: a discard does not wait for a connect.
     discarded: AtomicU64,
     /// Of the server's address.
     mastership: Arc<Mastership>,
