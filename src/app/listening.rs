@@ -1,9 +1,9 @@
 //! The listeners of the API, as configured.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     signal::unix::{SignalKind, signal},
     sync::{oneshot, watch},
     time::timeout,
@@ -18,20 +18,24 @@ use crate::{
 /// Longest time to read the files of `server.tls` again.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Connections that the kernel holds until they are accepted, as far as `net.core.somaxconn` allows. Beyond it a new one waits
+/// a second, for the repetition of its first packet.
+const BACKLOG: u32 = 4096;
+
 /// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without, it has no effect.
 ///
 /// # Errors
 /// The setting and its error.
 pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
-    let wrong = |error: std::io::Error| format!("server.listen {}: {error}", config.listen);
+    let wrong = |error: io::Error| format!("server.listen {}: {error}", config.listen);
     // The default action of the signal would end the process.
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| format!("cannot listen for signals: {error}"))?;
     match (&config.listen, &config.tls) {
         (Listen::Unix(path), _) => Listener::unix(path).map_err(wrong),
-        (Listen::Tcp(address), None) => Ok(TcpListener::bind(address).await.map_err(wrong)?.into()),
+        (Listen::Tcp(address), None) => Ok(bind(*address).map_err(wrong)?.into()),
         (Listen::Tcp(address), Some(files)) => {
             let settings = watch::Sender::new(read(files)?);
-            let listener = Listener::tls(TcpListener::bind(address).await.map_err(wrong)?, settings.subscribe());
+            let listener = Listener::tls(bind(*address).map_err(wrong)?, settings.subscribe());
             let files = files.clone();
             tokio::spawn(async move {
                 while hangups.recv().await.is_some() {
@@ -70,8 +74,15 @@ pub fn check_settings(config: &ServerConfig) -> Result<(), String> {
 /// The setting and its error.
 pub async fn listen_for_probes(config: &ServerConfig) -> Result<Option<TcpListener>, String> {
     let Some(address) = config.health_listen else { return Ok(None) };
-    let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|error| format!("server.health_listen {address}: {error}"))
+    bind(address).map(Some).map_err(|error| format!("server.health_listen {address}: {error}"))
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restart does not wait for the connections of the process before it.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn read(files: &ServerTls) -> Result<Arc<rustls::ServerConfig>, String> {

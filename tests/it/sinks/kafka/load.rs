@@ -1,12 +1,6 @@
 //! Many messages, sent again until each is confirmed, as the scheduler would.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeSet, sync::Mutex};
 
 use futures::future::join_all;
 use punctual::sink::{Outcome, Sink};
@@ -24,16 +18,20 @@ pub struct Load {
     waiting: Mutex<Vec<usize>>,
     confirmed: watch::Sender<BTreeSet<usize>>,
     total: usize,
-    marked: AtomicBool,
-    /// Sent after `mark`, and confirmed.
-    after_mark: Mutex<BTreeSet<usize>>,
 }
 
 impl Load {
     pub fn new(total: usize) -> Self {
-        let waiting = Mutex::new((0..total).collect());
-        let (marked, after_mark) = (AtomicBool::default(), Mutex::default());
-        Self { waiting, confirmed: watch::Sender::default(), total, marked, after_mark }
+        Self::held_back(0, total)
+    }
+
+    /// The last `held` of `total` wait for `release`.
+    pub fn held_back(held: usize, total: usize) -> Self {
+        Self { waiting: Mutex::new((0..total - held).collect()), confirmed: watch::Sender::default(), total }
+    }
+
+    pub fn release(&self, held: usize) {
+        (self.total - held..self.total).for_each(|number| self.give_back(number));
     }
 
     pub fn id(number: usize) -> String {
@@ -42,15 +40,6 @@ impl Load {
 
     pub fn confirmed(&self) -> BTreeSet<usize> {
         self.confirmed.borrow().clone()
-    }
-
-    /// From now on `confirmed_after_mark` counts what is sent.
-    pub fn mark(&self) {
-        self.marked.store(true, Ordering::SeqCst);
-    }
-
-    pub fn confirmed_after_mark(&self) -> BTreeSet<usize> {
-        self.after_mark.lock().unwrap().clone()
     }
 
     /// Waits until so many are confirmed.
@@ -67,25 +56,18 @@ impl Load {
     async fn sender(&self, sink: &dyn Sink) {
         let mut watched = self.confirmed.subscribe();
         while self.confirmed.borrow().len() < self.total {
-            // The outcomes of a batch are seen at its end: what counts is when it was sent.
-            let is_counted = self.marked.load(Ordering::SeqCst);
             let numbers = self.take();
             if numbers.is_empty() {
-                // The last ones are with other senders.
+                // The last ones are with other senders, or held back.
                 watched.changed().await.expect("the sender is here");
                 continue;
             }
             let batch = numbers.iter().map(|n| delivery(&Self::id(*n), format!("payload of {n}"))).collect();
             for (number, outcome) in numbers.into_iter().zip(send(sink, batch).await) {
                 match outcome {
-                    Outcome::Confirmed => {
-                        if is_counted {
-                            self.after_mark.lock().unwrap().insert(number);
-                        }
-                        self.confirmed.send_modify(|confirmed| {
-                            confirmed.insert(number);
-                        });
-                    }
+                    Outcome::Confirmed => self.confirmed.send_modify(|confirmed| {
+                        confirmed.insert(number);
+                    }),
                     Outcome::Unavailable { .. } => self.give_back(number),
                     other => panic!("{number}: {other:?}"),
                 }
