@@ -1,6 +1,6 @@
-//! The order of things: defaults, files, environment, command line; then expansion, reading and checking.
+//! The order of things: defaults, those of the environment, files, environment, command line; then expansion, reading and checking.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, iter, path::PathBuf};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
@@ -24,7 +24,7 @@ const DEFAULTS: &str = include_str!("../../config/defaults.yaml");
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub files: Vec<PathBuf>,
-    /// The whole environment: settings (`PUNCTUAL__...`), and what `${VAR}` may name.
+    /// The whole environment: settings (`PUNCTUAL__...`), defaults (`PUNCTUAL_DEFAULT__...`), and what `${VAR}` may name.
     pub env: BTreeMap<String, String>,
     pub redis_url: Option<RedisUrlOption>,
 }
@@ -71,17 +71,18 @@ fn defaults() -> Dict {
 fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let mut figment = Figment::from(&Layer { values: defaults(), ..Layer::default() });
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
-    let mut layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
+    let defaults = source::environment(source::DEFAULT_PREFIX, &sources.env, &values(&figment));
+    let mut layers: Vec<Layer> = iter::once(Some(defaults)).chain(files).collect::<Option<_>>()?;
     let redis_url = Path::of("redis.url");
     if sources.files.is_empty() {
         let text = "no configuration file: only defaults, environment and command line; name one with -c";
         problems.warn_at(None, &Path::default(), text);
-        layers.push(source::single(&redis_url, "embedded", None));
+        layers.insert(0, source::single(&redis_url, "embedded", None));
     }
     for layer in &layers {
         figment = figment.merge(layer);
     }
-    let mut last = vec![source::environment(&sources.env, &values(&figment))];
+    let mut last = vec![source::environment(source::PREFIX, &sources.env, &values(&figment))];
     match &sources.redis_url {
         Some(RedisUrlOption::Text(url)) => {
             last.push(source::single(&redis_url, url, Some(SettingOrigin::CommandLine("--redis-url"))));

@@ -13,7 +13,10 @@ use super::{
 
 /// Begins the name of every environment variable that is a setting. Two underscores, because Kubernetes
 /// injects `PUNCTUAL_PORT` and the like for a service called `punctual`.
-const PREFIX: &str = "PUNCTUAL__";
+pub const PREFIX: &str = "PUNCTUAL__";
+
+/// The same for what the files override: the defaults of an image or a service.
+pub const DEFAULT_PREFIX: &str = "PUNCTUAL_DEFAULT__";
 
 /// Most scalars, beginnings and ends that the aliases of a file stand for: thousands of routes, and a fraction of a second.
 const MAX_ALIASED_EVENTS: usize = 100_000;
@@ -79,13 +82,13 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     Some(Layer { values, origins: places.found.into_iter().map(|(path, mark)| (path, origin(mark))).collect() })
 }
 
-/// Settings from the environment. Names are those of `known` keys where they agree but for case and for `_`
+/// Settings from the variables of the environment that begin with `prefix`. Names are those of `known` keys where they agree but for case and for `_`
 /// in place of `-` and `.`, else the lower case. Every value is text.
-pub fn environment(env: &BTreeMap<String, String>, known: &Dict) -> Layer {
+pub fn environment(prefix: &str, env: &BTreeMap<String, String>, known: &Dict) -> Layer {
     let mut layer = Layer::default();
     // From the end: what claims to be a section and text at once stays text, and is reported as such.
     for (variable, text) in env.iter().rev() {
-        let Some(name) = variable.strip_prefix(PREFIX) else { continue };
+        let Some(name) = variable.strip_prefix(prefix) else { continue };
         let mut known = Some(known);
         let mut path = Path::default();
         for part in name.split("__") {
@@ -228,7 +231,7 @@ mod tests {
             ("PUNCTUAL__ROUTES__NEW__SINK", "x"),
             ("PUNCTUAL_PORT", "tcp://1"),
         ];
-        let layer = environment(&env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(), &known);
+        let layer = environment(PREFIX, &env.map(|(name, value)| (name.to_owned(), value.to_owned())).into(), &known);
         let paths: Vec<String> = layer.origins.keys().map(ToString::to_string).collect();
         assert_eq!(paths, ["routes.Order-time.out.lease", "routes.new.sink"]);
     }

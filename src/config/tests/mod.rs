@@ -232,6 +232,28 @@ sources:
 }
 
 #[test]
+fn defaults_of_the_environment_hold_unless_a_file_or_the_environment_says_otherwise() {
+    let image = [
+        ("PUNCTUAL_DEFAULT__SERVER__LISTEN", "127.0.0.1:1"),
+        ("PUNCTUAL_DEFAULT__REDIS__DATA_DIR", "/data"),
+        ("PUNCTUAL_DEFAULT__REDIS__URL", "redis://image"),
+    ];
+    let of = |files: &[&str], env: &[(&str, &str)]| {
+        let config = Setup::new(files, &[&image, env].concat()).load().unwrap_or_else(|errors| panic!("{errors}"));
+        (config.server.listen.to_string(), config.redis.data_dir, config.redis.url)
+    };
+    let redis_url = || RedisUrl::Url("redis://image".into());
+    assert_eq!(of(&[], &[]), ("127.0.0.1:1".into(), "/data".into(), redis_url()));
+    assert_eq!(of(&["server: { listen: }"], &[]), ("127.0.0.1:1".into(), "/data".into(), redis_url()));
+    let file = "server: { listen: '127.0.0.1:2' }\nredis: { url: embedded }";
+    assert_eq!(of(&[file], &[]), ("127.0.0.1:2".into(), "/data".into(), RedisUrl::Embedded));
+    let environment = [("PUNCTUAL__SERVER__LISTEN", "127.0.0.1:3")];
+    assert_eq!(of(&[file], &environment), ("127.0.0.1:3".into(), "/data".into(), RedisUrl::Embedded));
+    let problems = Setup::new(&[], &[("PUNCTUAL_DEFAULT__SERVER__LISTENS", "x")]).problems();
+    assert!(problems[0].starts_with("$PUNCTUAL_DEFAULT__SERVER__LISTENS: server.listens: "), "{problems:?}");
+}
+
+#[test]
 fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     let mut setup = Setup::new(
         &[
