@@ -45,6 +45,13 @@ skip() { # NAME REASON
 # What cargo builds with; the tests start redis-server and rabbitmq-server.
 step packages .ci/need build redis-server=redis-server /usr/lib/rabbitmq/bin/rabbitmq-server=rabbitmq-server
 
+# What checks the files below deploy/. Without them their tests are skipped, except in CI.
+if [ "${CI:-}" = true ]; then
+    step "deploy tools" .ci/need promtool=prometheus systemd-analyze=systemd
+else
+    .ci/need promtool=prometheus systemd-analyze=systemd || skip "deploy tools" "they cannot be installed; their tests do not run"
+fi
+
 finish() {
     echo "=== summary"
     printf '%s\n' "${summary[@]}"

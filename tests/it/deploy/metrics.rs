@@ -1,0 +1,133 @@
+//! What alerts and dashboard query is at `/metrics` of a running punctual.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    time::Duration,
+};
+
+use super::{alerts::alerts, dashboard::queries, promql::Query};
+use crate::{
+    program::{client::Client, eventually},
+    support::{
+        RabbitMq, RedisServer, kafka,
+        punctual::Punctual,
+        rabbitmq::durable,
+        receiver::{Behaviour, Receiver},
+    },
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Metrics that punctual does not have yet. Empty when all of them exist: the test fails for a name here that does.
+const PENDING: [&str; 15] = [
+    "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "punctual_api_request_seconds_bucket",
+    "punctual_api_requests_total",
+    "punctual_auth_failures_total",
+    "punctual_due_within_messages",
+    "punctual_http_responses_total",
+    "punctual_ready",
+    "punctual_redis_up",
+    "punctual_retrying_messages",
+    "punctual_route_paused",
+    "punctual_sink_attempts_total",
+    "punctual_sink_up",
+];
+
+/// Of Prometheus itself.
+const OF_PROMETHEUS: [&str; 2] = ["ALERTS", "up"];
+/// Labels that Prometheus adds to every series.
+const ADDED: [&str; 2] = ["instance", "job"];
+
+/// The labels of each metric of a page.
+fn labels(page: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').expect("a series and its value");
+        for (name, labels) in Query::parse(series).metrics {
+            found.entry(name).or_default().extend(labels);
+        }
+    }
+    found
+}
+
+/// The page of an instance with a sink and a source of each kind, after deliveries, a dead letter and a redrive.
+async fn page() -> String {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let rabbitmq = RabbitMq::shared().await;
+    let amqp = format!("amqp://127.0.0.1:{}/%2f", rabbitmq.port());
+    for queue in ["deploy-out", "deploy-in"] {
+        rabbitmq.declare_exchange(queue).await;
+        rabbitmq.declare_queue(queue, queue, "k", durable()).await;
+    }
+    let mut sinks = format!(
+        "sinks:\n  hook: {{ type: http, url: '{}' }}\n  jobs: {{ type: redis_list, key: jobs }}\n\
+         \x20 queue: {{ type: rabbitmq, url: '{amqp}', exchange: deploy-out, routing_key: k }}\n",
+        receiver.url()
+    );
+    let mut routes = "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
+                      \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
+        .to_owned();
+    let mut sources = format!(
+        "sources:\n  set: {{ type: sorted_set, key: theirs, route: web }}\n  go: {{ type: delayqueue, name: q, route: web }}\n\
+         \x20 rabbit: {{ type: rabbitmq, url: '{amqp}', queue: deploy-in, route: web }}\n"
+    );
+    let mut scheduled = vec!["list", "amqp"];
+    if let Some(broker) = kafka::shared().await {
+        let topic = kafka::topic_name();
+        kafka::create_topic(&broker, &topic, 1, &[]).await;
+        writeln!(sinks, "  events: {{ type: kafka, brokers: ['{broker}'], topic: '{topic}' }}").expect("a string");
+        writeln!(routes, "  events: {{ sink: events }}").expect("a string");
+        writeln!(
+            sources,
+            "  records: {{ type: kafka, brokers: ['{broker}'], topics: ['{topic}-in'], group_id: '{topic}', route: web }}"
+        )
+        .expect("a string");
+        kafka::create_topic(&broker, &format!("{topic}-in"), 1, &[]).await;
+        scheduled.push("events");
+    }
+    let redis_url = format!("redis: {{ url: '{}' }}\n", redis.url());
+    let punctual = Punctual::start(&[&*redis_url, &sinks, &routes, &sources].concat()).await;
+    let client = Client::of(&punctual);
+    redis::cmd("ZADD").arg(&["theirs", "1", "one"]).exec_async(&mut redis.connection().await).await.expect("written");
+    receiver.wait_for(1, PATIENCE).await;
+    receiver.behave(Behaviour::Status(500));
+    client.schedule("web", r#"{"id":"dies","payload":1}"#).await;
+    for route in scheduled {
+        client.schedule(route, r#"{"payload":1}"#).await;
+        client.drained(route, PATIENCE).await;
+    }
+    let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
+    eventually("it is dead", PATIENCE, dead).await;
+    // A call that is refused, and a message that waits.
+    client.call("GET", "/v1/routes/missing", "").await;
+    client.schedule("web", r#"{"id":"waits","delay":"30s","payload":1}"#).await;
+    client.call("GET", "/metrics", "").await.text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_and_label_that_is_queried_exists() {
+    let page = page().await;
+    let exposed = labels(&page);
+    let alerts = alerts().into_iter().map(|alert| (format!("alert {}", alert.name), alert.query));
+    let panels = queries().into_iter().map(|panel| (format!("panel {}", panel.title), panel.query));
+    let (mut missing, mut wrong) = (BTreeSet::new(), Vec::new());
+    for (place, query) in alerts.chain(panels) {
+        let used = Query::parse(&query).metrics;
+        assert!(!used.is_empty(), "{place}: no metric in {query}");
+        for (name, labels) in used.into_iter().filter(|(name, _)| !OF_PROMETHEUS.contains(&&**name)) {
+            let Some(has) = exposed.get(&name) else {
+                missing.insert(name);
+                continue;
+            };
+            let lacks = labels.iter().filter(|label| !has.contains(*label) && !ADDED.contains(&&***label));
+            wrong.extend(lacks.map(|label| format!("{place}: {name} has no label {label}, but {has:?}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(missing, PENDING.map(str::to_owned).into(), "left: queried and not at /metrics, right: PENDING\n{page}");
+}
