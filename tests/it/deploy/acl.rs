@@ -72,6 +72,8 @@ async fn a_route_works_with_the_rights_of_the_file() {
     // Delivered, retried, dead, redriven, delivered.
     schedule(r#"[{"id":"a","payload":1},{"id":"b","delay":"100ms","payload":2,"headers":{"X-A":"1"}}]"#).await;
     receiver.wait_for(2, PATIENCE).await;
+    // Answered, too.
+    client.drained("web", PATIENCE).await;
     receiver.behave(Behaviour::Status(500));
     schedule(r#"{"id":"dies","payload":3}"#).await;
     let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
@@ -172,7 +174,10 @@ async fn other_keys_channels_and_commands_are_refused() {
     ] {
         let answer = redis::cmd(refused[0]).arg(&refused[1..]).exec_async(&mut limited).await;
         let error = answer.expect_err(&format!("{refused:?} is allowed")).to_string();
-        assert!(error.contains("NOPERM") || error.contains("can't access") || error.contains("permissions"), "{refused:?}: {error}");
+        assert!(
+            error.contains("NOPERM") || error.contains("can't access") || error.contains("permissions"),
+            "{refused:?}: {error}"
+        );
     }
     let nobody = redis::Client::open(format!("redis://punctual:wrong@127.0.0.1:{}/0", redis.port())).expect("a URL");
     assert!(nobody.get_multiplexed_async_connection().await.is_err(), "a wrong password");
@@ -185,26 +190,31 @@ fn in_scripts(directory: &str, is_included: impl Fn(&str) -> bool) -> BTreeSet<S
         let name = file.strip_prefix(path("")).expect("below the root").display().to_string();
         if is_included(&name) {
             let script = fs::read_to_string(&file).expect("readable");
-            let quoted = script.split('\'').skip(1).step_by(2);
-            let words = quoted.filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()));
-            found.extend(words.map(str::to_lowercase));
+            // Comments have apostrophes.
+            for line in script.lines().map(|line| line.split("--").next().unwrap_or_default()) {
+                let quoted = line.split('\'').skip(1).step_by(2);
+                let words = quoted.filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()));
+                found.extend(words.map(str::to_lowercase));
+            }
         }
     }
     found
 }
 
-/// Commands that the program names: `cmd("GET")`, and after `.arg("` their subcommand.
+/// Commands that the program names: words in capitals and quotes; after the next quote a subcommand.
 fn in_program(directories: &[&str]) -> BTreeSet<String> {
+    let is_command = |word: &str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let mut found = BTreeSet::new();
     for file in directories.iter().flat_map(|directory| files(&path(directory))) {
         let source = fs::read_to_string(&file).expect("readable");
-        for part in source.split("cmd(\"").skip(1) {
-            let mut words = part.splitn(2, '"');
-            let command = words.next().expect("split gives one").to_lowercase();
-            let line = words.next().unwrap_or_default().lines().take(2).collect::<String>();
-            let subcommand = line.split("arg(\"").nth(1).and_then(|rest| rest.split('"').next());
-            found.extend(subcommand.map(|subcommand| format!("{command}|{}", subcommand.to_lowercase())));
-            found.insert(command);
+        let parts: Vec<&str> = source.split('"').collect();
+        for (at, command) in parts.iter().enumerate().filter(|(_, part)| is_command(part)) {
+            found.insert(command.to_lowercase());
+            if let [between, subcommand, ..] = parts[at + 1..]
+                && between.contains("arg(")
+            {
+                found.insert(format!("{command}|{subcommand}").to_lowercase());
+            }
         }
     }
     found
@@ -222,14 +232,21 @@ fn files(directory: &Path) -> Vec<std::path::PathBuf> {
 #[tokio::test]
 async fn each_command_that_is_granted_is_used_and_the_other_way_round() {
     let redis = RedisServer::start().await;
-    let known: Vec<String> = redis::cmd("COMMAND").arg("LIST").query_async(&mut redis.connection().await).await.expect("names");
+    let known: Vec<String> =
+        redis::cmd("COMMAND").arg("LIST").query_async(&mut redis.connection().await).await.expect("names");
     let known: BTreeSet<String> = known.into_iter().collect();
-    let is_external = |name: &str| name.contains("/take_") || name.contains("external") || name.contains("persist") || name.contains("due.lua");
+    let is_external = |name: &str| {
+        name.contains("/take_") || name.contains("external") || name.contains("persist") || name.contains("due.lua")
+    };
     let is_transfer = |name: &str| name.contains("transfer");
     let own = |name: &str| !is_external(name) && !is_transfer(name);
     for (users, scripts, directories) in [
         (ROUTES, in_scripts("lua", own), &["src/store/redis"][..]),
-        (SOURCES, in_scripts("lua", |_| true), &["src/store/redis", "src/connector/redis_list", "src/connector/redis_sets"]),
+        (
+            SOURCES,
+            in_scripts("lua", |_| true),
+            &["src/store/redis", "src/connector/redis_list", "src/connector/redis_sets"],
+        ),
     ] {
         let scripts: BTreeSet<String> = scripts.intersection(&known).cloned().collect();
         let granted = granted(users, '+');
@@ -247,7 +264,8 @@ async fn each_command_that_is_granted_is_used_and_the_other_way_round() {
 fn the_page_about_redis_grants_the_same() {
     let page = text("docs/redis.md");
     let (_, rule) = page.split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
-    let rule: BTreeSet<&str> = rule.split("```").next().expect("its end").split_whitespace().filter(|word| *word != "\\").collect();
+    let rule: BTreeSet<&str> =
+        rule.split("```").next().expect("its end").split_whitespace().filter(|word| *word != "\\").collect();
     let users = text(ROUTES);
     let (_, file) = users.split_once(">CHANGE_ME ").expect("a rule");
     assert_eq!(rule, file.split_whitespace().collect(), "left: docs/redis.md, right: {ROUTES}");

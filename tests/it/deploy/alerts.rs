@@ -56,8 +56,11 @@ fn each_alert_is_tested_to_fire_and_to_stay_silent() {
 #[test]
 fn each_alert_has_a_section_in_the_runbook_and_each_section_an_alert() {
     let page = text(RUNBOOK);
-    let sections: BTreeSet<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("### ")).filter(|title| title.starts_with("Punctual")).collect();
+    let sections: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .filter(|title| title.starts_with("Punctual"))
+        .collect();
     let alerts = alerts();
     let names: BTreeSet<&str> = alerts.iter().map(|alert| &*alert.name).collect();
     assert_eq!(sections, names, "left: sections of {RUNBOOK}, right: {RULES}");

@@ -20,9 +20,15 @@ fn all_services_are_there_and_start_again() {
     for (name, service) in services(&compose) {
         assert_eq!(service["restart"], "unless-stopped", "{name}");
         let image = string(service, "/image");
-        assert!(name == "punctual" || image.contains(':') && !image.ends_with(":latest"), "{name}: {image} has no version");
+        assert!(
+            name == "punctual" || image.contains(':') && !image.ends_with(":latest"),
+            "{name}: {image} has no version"
+        );
         for port in service["ports"].as_array().into_iter().flatten() {
-            assert!(port.as_str().is_some_and(|port| port.starts_with("127.0.0.1:")), "{name} is open to others: {port}");
+            assert!(
+                port.as_str().is_some_and(|port| port.starts_with("127.0.0.1:")),
+                "{name} is open to others: {port}"
+            );
         }
     }
     let punctual = &compose["services"]["punctual"];
@@ -33,7 +39,13 @@ fn all_services_are_there_and_start_again() {
 fn every_file_volume_and_secret_that_a_service_names_exists() {
     let compose = document(COMPOSE);
     let script = text("deploy/compose/secrets.sh");
-    let made: BTreeSet<&str> = script.lines().find_map(|line| line.strip_prefix("for name in ")).expect("names").trim_end_matches("; do").split(' ').collect();
+    let made: BTreeSet<&str> = script
+        .lines()
+        .find_map(|line| line.strip_prefix("for name in "))
+        .expect("names")
+        .trim_end_matches("; do")
+        .split(' ')
+        .collect();
     let secrets = compose["secrets"].as_object().expect("secrets");
     assert_eq!(secrets.keys().map(|name| &**name).collect::<BTreeSet<_>>(), made, "right: what secrets.sh makes");
     for (name, secret) in secrets {
@@ -49,7 +61,8 @@ fn every_file_volume_and_secret_that_a_service_names_exists() {
             };
             assert!(is_there, "{name}: no {source}");
         }
-        let named: BTreeSet<&str> = service["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let named: BTreeSet<&str> =
+            service["secrets"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         // What the service's own text reads is mounted, and the other way round.
         let mut read = service.to_string();
         if name == "punctual" {
@@ -85,13 +98,19 @@ fn secrets_are_made_once_and_are_long_enough() {
 
 #[test]
 fn punctual_accepts_its_configuration_and_prometheus_its_own() {
-    check("deploy/compose/punctual.yaml", "/run/secrets/", &["token", "metrics_token", "redis_password", "rabbitmq_password"]);
+    check(
+        "deploy/compose/punctual.yaml",
+        "/run/secrets/",
+        &["token", "metrics_token", "redis_password", "rabbitmq_password"],
+    );
     let prometheus = document("deploy/compose/prometheus.yml");
     let job = &list(&prometheus, "/scrape_configs")[0];
     assert_eq!(job["job_name"], "punctual", "the alerts expect this name");
     let mounts = document(COMPOSE)["services"]["prometheus"]["volumes"].to_string();
     assert!(mounts.contains(&format!("alerts.yml:{}:ro", string(&prometheus, "/rule_files/0"))), "{mounts}");
     if installed("promtool", "prometheus") {
-        run(Command::new("promtool").args(["check", "config", "--syntax-only"]).arg(path("deploy/compose/prometheus.yml")));
+        run(Command::new("promtool")
+            .args(["check", "config", "--syntax-only"])
+            .arg(path("deploy/compose/prometheus.yml")));
     }
 }

@@ -17,7 +17,10 @@ fn instructions() -> Vec<(String, String)> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let joined = lines.join("\n").replace("\\\n", " ");
     let lines = joined.lines().filter(|line| !line.trim().is_empty());
-    lines.map(|line| line.split_once(' ').expect("an instruction and its text")).map(|(name, rest)| (name.to_owned(), rest.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+    lines
+        .map(|line| line.split_once(' ').expect("an instruction and its text"))
+        .map(|(name, rest)| (name.to_owned(), rest.split_whitespace().collect::<Vec<_>>().join(" ")))
+        .collect()
 }
 
 /// Of the last stage, which becomes the image.
@@ -35,7 +38,10 @@ fn all<'a>(instructions: &'a [(String, String)], name: &str) -> Vec<&'a str> {
 fn environment() -> BTreeMap<String, String> {
     let image = image();
     let pairs = all(&image, "ENV").into_iter().flat_map(str::split_whitespace);
-    pairs.map(|pair| pair.split_once('=').expect("a name and a value")).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .map(|pair| pair.split_once('=').expect("a name and a value"))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 #[test]
@@ -82,7 +88,9 @@ fn the_program_is_built_as_packages_are_and_all_that_it_reads_is_there() {
     }
     // A target of Cargo.toml that is not copied would be an error here.
     let manifest = directory.path().join("Cargo.toml");
-    run(Command::new(env!("CARGO")).args(["metadata", "--offline", "--no-deps", "--format-version", "1", "--manifest-path"]).arg(manifest));
+    run(Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1", "--manifest-path"])
+        .arg(manifest));
     included(&path("src"), directory.path());
 }
 

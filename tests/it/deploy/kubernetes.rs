@@ -37,14 +37,20 @@ fn each_resource_of_a_kustomization_is_a_file_with_kind_and_name() {
             assert_eq!(string(&resource, "/metadata/name"), "punctual", "{name}");
             kinds.push(string(&resource, "/kind").to_owned());
         }
-        for file in kustomization["configMapGenerator"].as_array().into_iter().flatten().flat_map(|map| list(map, "/files")) {
+        for file in
+            kustomization["configMapGenerator"].as_array().into_iter().flatten().flat_map(|map| list(map, "/files"))
+        {
             assert!(path(&directory).join(file.as_str().expect("a name")).exists(), "{file}");
         }
     }
     let expected = ["Namespace", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceMonitor"];
     assert_eq!(kinds, expected);
     let kustomization = manifest("kustomization");
-    assert_eq!(string(&kustomization, "/images/0/name"), string(&container(), "/image"), "the image is set in one place");
+    assert_eq!(
+        string(&kustomization, "/images/0/name"),
+        string(&container(), "/image"),
+        "the image is set in one place"
+    );
 }
 
 #[test]
@@ -100,7 +106,10 @@ fn probes_ask_the_health_listener() {
 fn the_pod_has_few_rights() {
     let (pod, container) = (pod(), container());
     let user = &pod["securityContext"];
-    assert_eq!((&user["runAsNonRoot"], &user["runAsUser"], &user["runAsGroup"]), (&true.into(), &10001.into(), &10001.into()));
+    assert_eq!(
+        (&user["runAsNonRoot"], &user["runAsUser"], &user["runAsGroup"]),
+        (&true.into(), &10001.into(), &10001.into())
+    );
     assert_eq!(user["seccompProfile"]["type"], "RuntimeDefault");
     let rights = &container["securityContext"];
     assert_eq!(rights["readOnlyRootFilesystem"], true);
@@ -108,7 +117,11 @@ fn the_pod_has_few_rights() {
     assert_eq!(rights["capabilities"]["drop"], Value::from(vec!["ALL"]));
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(manifest("namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "restricted");
-    for (pointer, what) in [("/resources/requests/cpu", "CPU"), ("/resources/requests/memory", "memory"), ("/resources/limits/memory", "a bound")] {
+    for (pointer, what) in [
+        ("/resources/requests/cpu", "CPU"),
+        ("/resources/requests/memory", "memory"),
+        ("/resources/limits/memory", "a bound"),
+    ] {
         assert!(container.pointer(pointer).is_some(), "{what}");
     }
     for mount in list(&container, "/volumeMounts") {

@@ -69,9 +69,10 @@ async fn page() -> String {
          \x20 queue: {{ type: rabbitmq, url: '{amqp}', exchange: deploy-out, routing_key: k }}\n",
         receiver.url()
     );
-    let mut routes = "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
+    let mut routes =
+        "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
                       \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
-        .to_owned();
+            .to_owned();
     let mut sources = format!(
         "sources:\n  set: {{ type: sorted_set, key: theirs, route: web }}\n  go: {{ type: delayqueue, name: q, route: web }}\n\
          \x20 rabbit: {{ type: rabbitmq, url: '{amqp}', queue: deploy-in, route: web }}\n"

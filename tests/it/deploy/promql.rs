@@ -54,7 +54,9 @@ impl Query {
                 // A function, or an aggregation before its `by`.
                 (Token::Word(_), Some(Token::Sign('('))) => {}
                 (Token::Word(_), Some(Token::Word(next))) if GROUPINGS.contains(&&**next) => {}
-                (Token::Word(word), next) if !WORDS.contains(&&**word) && !word.starts_with(|c: char| c.is_ascii_digit()) => {
+                (Token::Word(word), next)
+                    if !WORDS.contains(&&**word) && !word.starts_with(|c: char| c.is_ascii_digit()) =>
+                {
                     let labels = query.metrics.entry(word.clone()).or_default();
                     labels.extend(groups.iter().flat_map(|(_, labels)| labels.clone()));
                     if next == Some(&Token::Sign('{')) {

@@ -36,14 +36,18 @@ fn the_unit_is_as_hard_as_its_page_says() {
         let said = run(command.args(["security", "--offline=true", "--threshold", EXPOSURE, "--no-pager"]).arg(file));
         let level = said.lines().find_map(|line| line.split_once("Overall exposure level")).expect("a level").1;
         let level = level.split_whitespace().nth(2).expect("a number");
-        assert!(text("docs/deploy.md").contains(&format!("exposure level is {level}")), "docs/deploy.md says another: {level}");
+        assert!(
+            text("docs/deploy.md").contains(&format!("exposure level is {level}")),
+            "docs/deploy.md says another: {level}"
+        );
     }
 }
 
 #[test]
 fn messages_in_flight_have_their_time_to_finish() {
     let unit = text(UNIT);
-    let setting = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).expect("it is set");
+    let setting =
+        |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).expect("it is set");
     let shutdown = document("config/defaults.yaml")["shutdown_timeout"].as_str().expect("a duration").to_owned();
     let seconds = |text: &str| text.trim_end_matches('s').parse::<u64>().expect("seconds");
     assert!(seconds(setting("TimeoutStopSec")) >= seconds(&shutdown) + 5);

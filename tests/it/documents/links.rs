@@ -72,7 +72,7 @@ fn directories(directory: &str) -> Vec<String> {
 
 #[test]
 fn every_path_that_a_document_names_is_there() {
-    let ours = ["src/", "tests/", "examples/", "config/", "lua/", ".ci/"];
+    let ours = ["src/", "tests/", "examples/", "config/", "deploy/", "lua/", ".ci/"];
     let documents = pages().into_iter().map(|page| page.path).chain(["ARCHITECTURE.md".to_owned()]);
     for document in documents {
         for name in named(&document).into_iter().filter(|name| ours.iter().any(|start| name.starts_with(start))) {

@@ -28,7 +28,7 @@ const BLOCK: Duration = Duration::from_mins(1);
 /// Longest end of what a page started.
 const STOP: Duration = Duration::from_secs(20);
 /// What pages use of a checkout.
-const CHECKOUT: [&str; 5] = [".ci", "config", "examples", "lua", "tests"];
+const CHECKOUT: [&str; 6] = [".ci", "config", "deploy", "examples", "lua", "tests"];
 /// Ends the output of a step.
 const END: &str = "--end of the step--";
 
