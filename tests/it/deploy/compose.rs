@@ -1,12 +1,22 @@
 //! `deploy/compose/`: whole, with secrets in files and nothing to edit but image, sinks and routes.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
 use super::{check, document, installed, list, path, run, string, text};
+use crate::{
+    program::eventually,
+    support::{port::Port, punctual::Punctual},
+};
 
 const COMPOSE: &str = "deploy/compose/compose.yaml";
+const PASSWORD: &str = "0123456789abcdef";
 
 fn services(compose: &Value) -> impl Iterator<Item = (&String, &Value)> {
     compose["services"].as_object().expect("services").iter()
@@ -55,9 +65,10 @@ fn every_file_volume_and_secret_that_a_service_names_exists() {
     for (name, service) in services(&compose) {
         for volume in service["volumes"].as_array().into_iter().flatten() {
             let source = volume.as_str().and_then(|volume| volume.split(':').next()).expect("a source");
-            let is_there = match source.starts_with('.') {
-                true => path("deploy/compose").join(source).exists(),
-                false => compose["volumes"].get(source).is_some(),
+            let is_there = if source.starts_with('.') {
+                path("deploy/compose").join(source).exists()
+            } else {
+                compose["volumes"].get(source).is_some()
             };
             assert!(is_there, "{name}: no {source}");
         }
@@ -113,4 +124,45 @@ fn punctual_accepts_its_configuration_and_prometheus_its_own() {
             .args(["check", "config", "--syntax-only"])
             .arg(path("deploy/compose/prometheus.yml")));
     }
+}
+
+/// The command of the Redis service runs here, with files and port of the test.
+#[tokio::test(flavor = "multi_thread")]
+async fn punctual_is_ready_on_the_redis_that_compose_starts() {
+    let (directory, port) = (tempfile::tempdir().expect("a directory"), Port::reserve());
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    fs::write(file("password"), PASSWORD).expect("written");
+    let redis = document(COMPOSE)["services"]["redis"].clone();
+    let here = |text: &str| {
+        text.replace("$$", "$")
+            .replace("/run/secrets/redis_password", &file("password"))
+            .replace("/etc/redis/users.acl", &path("deploy/redis/users.acl").display().to_string())
+            .replace("/tmp/users.acl", &file("users.acl"))
+            .replace("--dir /data", &format!("--dir {} --bind 127.0.0.1 --port {}", file(""), port.number()))
+            .replace("redis-cli ", &format!("redis-cli -p {} ", port.number()))
+    };
+    let entry: Vec<String> =
+        list(&redis, "/entrypoint").iter().map(|word| here(word.as_str().expect("text"))).collect();
+    let mut server = tokio::process::Command::new(&entry[0]);
+    let _server = server.args(&entry[1..]).stdout(Stdio::null()).kill_on_drop(true).spawn().expect("a shell");
+    let [shell, probe] = list(&redis, "/healthcheck/test") else { panic!("a command for a shell") };
+    assert_eq!(shell, "CMD-SHELL");
+    let probe = here(probe.as_str().expect("text"));
+    let healthy =
+        async || Command::new("sh").args(["-c", &probe]).output().expect("a shell").status.success().then_some(());
+    eventually("Redis is healthy", Duration::from_secs(10), healthy).await;
+    // The same as in deploy/compose/punctual.yaml, but for the address.
+    let punctual = document("deploy/compose/punctual.yaml");
+    assert_eq!(
+        (&punctual["redis"]["username"], &punctual["redis"]["url"]),
+        (&"punctual".into(), &"redis://redis:6379/0".into())
+    );
+    let configuration = format!(
+        "redis: {{ url: 'redis://{}/0', username: punctual, password: {PASSWORD} }}\n\
+         sinks: {{ jobs: {{ type: redis_list, key: jobs, url: 'redis://{0}/1' }} }}\nroutes: {{ r: {{ sink: jobs }} }}\n",
+        port.address()
+    );
+    let punctual = Punctual::start(&configuration).await;
+    let loud: Vec<String> = punctual.log().lines().filter(|line| line.contains(" ERROR ")).map(str::to_owned).collect();
+    assert!(loud.is_empty() && !punctual.log().contains("evict"), "{}", punctual.log());
 }

@@ -1,4 +1,4 @@
-//! `deploy/grafana/`: the dashboard is whole, and its queries are PromQL.
+//! `deploy/grafana/`: the dashboard is whole, and Prometheus parses its queries.
 
 use std::{collections::BTreeSet, fmt::Write, fs, process::Command};
 

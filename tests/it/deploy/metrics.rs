@@ -96,6 +96,8 @@ async fn page() -> String {
     let client = Client::of(&punctual);
     redis::cmd("ZADD").arg(&["theirs", "1", "one"]).exec_async(&mut redis.connection().await).await.expect("written");
     receiver.wait_for(1, PATIENCE).await;
+    // Answered, too.
+    client.drained("web", PATIENCE).await;
     receiver.behave(Behaviour::Status(500));
     client.schedule("web", r#"{"id":"dies","payload":1}"#).await;
     for route in scheduled {

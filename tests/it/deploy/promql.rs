@@ -1,4 +1,4 @@
-//! PromQL, well enough to find the names of metrics and labels that a query uses.
+//! Queries of Prometheus, parsed well enough to find the names of metrics and labels that a query uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
