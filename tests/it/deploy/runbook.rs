@@ -1,4 +1,4 @@
-//! `docs/operations.md`: its commands exist, or are known to come.
+//! `docs/operations.md` and the Dockerfile: their commands exist, or are known to come.
 
 use std::{collections::BTreeSet, process::Command};
 
@@ -10,7 +10,7 @@ const MARK: &str = "# Tested by tests/it/deploy/runbook.rs";
 
 /// Commands that punctual does not have yet. Once one exists it must leave this list, and a block without any of them its
 /// mark: then the test of the pages runs the block. When the list is empty, this file can go.
-const PENDING: [&str; 7] = ["dead", "get", "list", "pause", "resume", "status", "top"];
+const PENDING: [&str; 8] = ["dead", "get", "health", "list", "pause", "resume", "status", "top"];
 
 /// The commands of punctual that a text names.
 fn named(text: &str) -> BTreeSet<String> {
@@ -28,8 +28,16 @@ fn existing() -> BTreeSet<String> {
 
 #[test]
 fn every_command_of_the_runbook_exists_or_is_known_to_come() {
-    let missing: BTreeSet<String> = named(&text(PAGE)).difference(&existing()).cloned().collect();
-    assert_eq!(missing, PENDING.map(str::to_owned).into(), "left: commands that {PAGE} names and punctual lacks");
+    let dockerfile = text("Dockerfile");
+    let (_, health) = dockerfile.split_once(r#"CMD ["punctual", ""#).expect("a health check");
+    let mut named = named(&text(PAGE));
+    named.extend(health.split('"').next().map(str::to_owned));
+    let missing: BTreeSet<String> = named.difference(&existing()).cloned().collect();
+    assert_eq!(
+        missing,
+        PENDING.map(str::to_owned).into(),
+        "left: commands that {PAGE} and the Dockerfile name and punctual lacks"
+    );
 }
 
 #[test]
