@@ -2,17 +2,15 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use figment::{
-    Figment, Metadata, Profile, Provider,
-    value::{Dict, Map, Value},
-};
+use figment::value::{Dict, Value};
 
 use super::{
     Config, ConfigErrors,
     check::{self, Root},
+    entries::fill,
     expand::expand,
     problem::{Origins, Path, Problems, SettingOrigin},
-    read::read,
+    read::{read, refused},
     registry::Registry,
     source::{self, Layer},
 };
@@ -38,6 +36,27 @@ pub enum RedisUrlOption {
     File(PathBuf),
 }
 
+impl RedisUrlOption {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "--redis-url",
+            Self::File(_) => "--redis-url-file",
+        }
+    }
+
+    fn text(&self) -> Result<String, String> {
+        let file = match self {
+            Self::Text(url) => return Ok(url.clone()),
+            Self::File(file) => file,
+        };
+        match std::fs::read_to_string(file) {
+            Ok(url) if url.trim().is_empty() => Err(format!("the file `{}` is empty", file.display())),
+            Ok(url) => Ok(url.trim().to_owned()),
+            Err(error) => Err(format!("the file `{}` cannot be read: {error}", file.display())),
+        }
+    }
+}
+
 impl Sources {
     /// With this process' environment; what is not Unicode in it is left out.
     pub fn of_process(files: Vec<PathBuf>, redis_url: Option<RedisUrlOption>) -> Self {
@@ -56,10 +75,12 @@ impl Sources {
 pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErrors> {
     let mut problems = Problems::default();
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
-    expand_all(&mut values, &sources.env, &mut problems);
-    let built_in = defaults();
-    let root: Option<Root> = read(&mut values, &Path::default(), &built_in, &mut problems);
-    let config = root.map(|root| check::config(root, registry, &built_in, &mut problems));
+    let (root, built_in) = (Path::default(), defaults());
+    values.retain(|key, value| expand_value(value, &root.key(key), &sources.env, &mut problems));
+    // In place of what could not be expanded, so that the rest is checked.
+    fill(&mut values, &built_in, &root, &root, &mut Origins::new());
+    let read: Option<Root> = read(&mut values, &root, &built_in, &mut problems);
+    let config = read.map(|read| check::config(read, registry, &built_in, &mut problems));
     problems.finish(config)
 }
 
@@ -69,7 +90,6 @@ fn defaults() -> Dict {
 
 /// `None` when a file cannot be read: what is missing then would only mislead.
 fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
-    let mut figment = Figment::from(&Layer { values: defaults(), ..Layer::default() });
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
     let mut layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
     let redis_url = Path::of("redis.url");
@@ -78,41 +98,28 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
         problems.warn_at(None, &Path::default(), text);
         layers.push(source::single(&redis_url, "embedded", None));
     }
-    for layer in &layers {
-        figment = figment.merge(layer);
+    let mut values = defaults();
+    for layer in layers {
+        put_over(&mut values, layer, &mut problems.origins);
     }
-    let mut last = vec![source::environment(&sources.env, &values(&figment))];
-    match &sources.redis_url {
-        Some(RedisUrlOption::Text(url)) => {
-            last.push(source::single(&redis_url, url, Some(SettingOrigin::CommandLine("--redis-url"))));
+    let environment = source::environment(&sources.env, &values);
+    put_over(&mut values, environment, &mut problems.origins);
+    if let Some(option) = &sources.redis_url {
+        let origin = Some(SettingOrigin::CommandLine(option.name()));
+        match option.text() {
+            Ok(url) => put_over(&mut values, source::single(&redis_url, &url, origin), &mut problems.origins),
+            Err(text) => problems.add_at(origin, &redis_url, text),
         }
-        Some(RedisUrlOption::File(file)) => {
-            let origin = Some(SettingOrigin::CommandLine("--redis-url-file"));
-            match std::fs::read_to_string(file) {
-                Ok(url) if url.trim().is_empty() => {
-                    problems.add_at(origin, &redis_url, format!("the file `{}` is empty", file.display()));
-                }
-                Ok(url) => last.push(source::single(&redis_url, url.trim(), origin)),
-                Err(error) => {
-                    let text = format!("the file `{}` cannot be read: {error}", file.display());
-                    problems.add_at(origin, &redis_url, text);
-                }
-            }
-        }
-        None => {}
     }
-    for layer in &last {
-        figment = figment.merge(layer);
-    }
-    for layer in layers.into_iter().chain(last) {
-        record(layer.origins, &mut problems.origins);
-    }
-    Some(values(&figment))
+    Some(values)
 }
 
-/// A value's place is that of its last source; what holds values from several, that of the last file.
-fn record(layer: Origins, origins: &mut Origins) {
-    for (path, origin) in layer {
+/// Puts `layer` over `values`: mappings key by key, all else in place of what was there. The place of a value is that of
+/// its last source; that of a mapping from several, that of the last file.
+fn put_over(values: &mut Dict, layer: Layer, origins: &mut Origins) {
+    let (root, below) = (Path::default(), std::mem::replace(values, layer.values));
+    fill(values, &below, &root, &root, &mut Origins::new());
+    for (path, origin) in layer.origins {
         for length in 1..path.0.len() {
             origins.entry(Path(path.0[..length].to_vec())).or_insert_with(|| origin.clone());
         }
@@ -120,27 +127,7 @@ fn record(layer: Origins, origins: &mut Origins) {
     }
 }
 
-fn values(figment: &Figment) -> Dict {
-    let mut data = figment.data().expect("layers cannot fail");
-    data.remove(&Profile::Default).unwrap_or_default()
-}
-
-impl Provider for &Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::default()
-    }
-
-    fn data(&self) -> figment::error::Result<Map<Profile, Dict>> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
-    }
-}
-
-/// Expands text that was written in files, and takes out what cannot be expanded.
-fn expand_all(values: &mut Dict, env: &BTreeMap<String, String>, problems: &mut Problems) {
-    values.retain(|key, value| expand_value(value, &Path::default().key(key), env, problems));
-}
-
-/// Whether the value may stay.
+/// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
 fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
     let origin = problems.origins.get(at);
     match value {
@@ -160,7 +147,7 @@ fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, pr
                 if matches!(item, Value::Empty(..)) {
                     problems.add(&at, "is empty");
                 } else if !expand_value(item, &at, env, problems) {
-                    *item = super::read::refused();
+                    *item = refused();
                 }
             }
         }

@@ -7,8 +7,8 @@ use schemars::{Schema, SchemaGenerator};
 
 use super::{
     entries::fill,
-    problem::{Origins, Path, Problems},
-    read::{mapping, read, read_defaults, unknown},
+    problem::{Path, Problems},
+    read::{correct, mapping, read, unknown},
     shared::{Context, Settings},
 };
 use crate::{sink::SinkSettings, source::SourceSettings};
@@ -22,21 +22,11 @@ pub struct Registry {
 
 impl Registry {
     pub fn sink<T: SinkSettings + Settings>(&mut self, name: &'static str) {
-        self.sinks.known.push(Type {
-            name,
-            read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
-            read_defaults: read_defaults::<T>,
-            schema: T::json_schema,
-        });
+        self.sinks.add::<T>(name, |settings| Arc::new(settings));
     }
 
     pub fn source<T: SourceSettings + Settings>(&mut self, name: &'static str) {
-        self.sources.known.push(Type {
-            name,
-            read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
-            read_defaults: read_defaults::<T>,
-            schema: T::json_schema,
-        });
+        self.sources.add::<T>(name, |settings| Arc::new(settings));
     }
 }
 
@@ -55,27 +45,13 @@ impl<S: ?Sized> Default for Types<S> {
 
 struct Type<S: ?Sized> {
     name: &'static str,
-    read: fn(Entry) -> Option<Arc<S>>,
-    read_defaults: fn(&mut Dict, &Path, &Dict, &mut Problems),
+    read: Box<Read<S>>,
+    correct: fn(&mut Dict, &Path, &Dict, &mut Problems),
     schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
-/// The settings of one sink or source, as they were written.
-struct Entry<'a, 'b> {
-    settings: &'a mut Dict,
-    at: &'a Path,
-    defaults: &'a Dict,
-    context: &'a Context<'a>,
-    problems: &'b mut Problems,
-}
-
-impl Entry<'_, '_> {
-    fn read<T: Settings>(self) -> Option<T> {
-        let mut settings: T = read(self.settings, self.at, self.defaults, self.problems)?;
-        settings.check(self.at, self.context, self.problems);
-        Some(settings)
-    }
-}
+/// Reads and checks the settings that stand at the path; the second mapping holds their defaults.
+type Read<S> = dyn Fn(&mut Dict, &Path, &Dict, &Context, &mut Problems) -> Option<Arc<S>> + Send + Sync;
 
 /// The entries of a section and the defaults of their types.
 pub struct Section<'a> {
@@ -87,7 +63,20 @@ pub struct Section<'a> {
     pub built_in: &'a Dict,
 }
 
-impl<S: ?Sized> Types<S> {
+impl<S: ?Sized + 'static> Types<S> {
+    fn add<T: Settings + 'static>(&mut self, name: &'static str, share: fn(T) -> Arc<S>) {
+        let read_checked =
+            move |settings: &mut Dict, at: &Path, defaults: &Dict, context: &Context, problems: &mut Problems| {
+                let mut settings: T = read(settings, at, defaults, problems)?;
+                settings.check(at, context, problems);
+                Some(share(settings))
+            };
+        let correct = |settings: &mut Dict, at: &Path, built_in: &Dict, problems: &mut Problems| {
+            correct::<T>(settings, at, built_in, problems);
+        };
+        self.known.push(Type { name, read: Box::new(read_checked), correct, schema: T::json_schema });
+    }
+
     /// That this build has no type `name`, but would have with the Cargo feature.
     pub fn absent(&mut self, name: &'static str, feature: &'static str) {
         self.absent.push((name, feature));
@@ -108,7 +97,7 @@ impl<S: ?Sized> Types<S> {
             let empty = Dict::new();
             let defaults = defaults.get(one.name).unwrap_or(&empty);
             fill(settings, defaults, at, &from.key(one.name), &mut problems.origins);
-            read.extend((one.read)(Entry { settings, at, defaults, context, problems }).map(|read| (name, read)));
+            read.extend((one.read)(settings, at, defaults, context, problems).map(|settings| (name, settings)));
         }
         read
     }
@@ -118,19 +107,19 @@ impl<S: ?Sized> Types<S> {
         let mut defaults = BTreeMap::new();
         for (name, mut value) in given {
             let at = at.key(&name);
-            let Some(one) = self.known.iter().find(|one| one.name == name) else {
+            let built_in = built_in.get(&name).and_then(Value::as_dict);
+            if let Some(one) = self.known.iter().find(|one| one.name == name) {
+                let empty = Dict::new();
+                let built_in = built_in.unwrap_or(&empty);
+                let settings = mapping(&mut value, &at, problems).map(|settings| {
+                    (one.correct)(settings, &at, built_in, problems);
+                    std::mem::take(settings)
+                });
+                defaults.insert(one.name, settings.unwrap_or_else(|| built_in.clone()));
+            } else if built_in.is_none() {
                 // The program's own defaults are for all types, those that are not registered too.
-                if !built_in.contains_key(&name) {
-                    problems.add(&at, unknown(&name, self.names()));
-                }
-                continue;
-            };
-            let Some(value) = mapping(&mut value, &at, problems) else { continue };
-            let empty = Dict::new();
-            let built_in = built_in.get(&name).and_then(Value::as_dict).unwrap_or(&empty);
-            (one.read_defaults)(value, &at, built_in, problems);
-            fill(value, built_in, &at, &at, &mut Origins::new());
-            defaults.insert(one.name, std::mem::take(value));
+                problems.add(&at, unknown(&name, self.names()));
+            }
         }
         defaults
     }
@@ -146,7 +135,7 @@ impl<S: ?Sized> Types<S> {
             problems.add(at, "must be a mapping with a `type`");
             return None;
         };
-        let known = self.names();
+        let names = || self.names().join(", ");
         let wrong = match settings.remove("type") {
             Some(Value::String(_, name)) => {
                 if let Some(one) = self.known.iter().find(|one| one.name == name) {
@@ -154,11 +143,11 @@ impl<S: ?Sized> Types<S> {
                 }
                 match self.absent.iter().find(|(absent, _)| *absent == name) {
                     Some((_, feature)) => format!("this build has no {name}: build with `--features {feature}`"),
-                    None => unknown(&name, known),
+                    None => unknown(&name, self.names()),
                 }
             }
-            Some(_) => format!("must be one of {}", known.join(", ")),
-            None => format!("is missing: one of {}", known.join(", ")),
+            Some(_) => format!("must be one of {}", names()),
+            None => format!("is missing: one of {}", names()),
         };
         problems.add(&at.key("type"), wrong);
         None

@@ -11,8 +11,8 @@ use serde::Deserialize;
 
 use super::{
     entries::fill,
-    problem::{Origins, Path, Problems},
-    read::{mapping, read, read_defaults, unknown},
+    problem::{Path, Problems},
+    read::{correct, mapping, read, unknown},
     registry::Section,
     shared::GrowingDelay,
     value::{Period, Real, Size, Whole},
@@ -146,8 +146,7 @@ pub struct Surroundings<'a> {
 pub fn all(section: Section, around: &Surroundings, problems: &mut Problems) -> BTreeMap<String, RouteConfig> {
     let from = Path::of(section.defaults_name);
     let mut defaults = section.defaults;
-    read_defaults::<Route>(&mut defaults, &from, section.built_in, problems);
-    fill(&mut defaults, section.built_in, &from, &from, &mut Origins::new());
+    correct::<Route>(&mut defaults, &from, section.built_in, problems);
     let mut routes = BTreeMap::new();
     for (name, mut entry) in section.entries {
         let at = Path::of(section.name).key(&name);
