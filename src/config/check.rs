@@ -24,13 +24,6 @@ use super::{
 };
 use crate::source::SourceSettings;
 
-/// The names that the configuration gives, also to entries with mistakes.
-#[derive(Debug, Default)]
-pub struct Names {
-    pub sinks: BTreeSet<String>,
-    pub routes: BTreeSet<String>,
-}
-
 /// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -64,15 +57,13 @@ pub struct Root {
 }
 
 pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut Problems) -> Config {
-    let names = Names {
-        sinks: checked_names(&root.sinks, "sinks", problems),
-        routes: checked_names(&root.routes, "routes", problems),
-    };
+    let sink_names = checked_names(&root.sinks, "sinks", problems);
+    let route_names = checked_names(&root.routes, "routes", problems);
     checked_names(&root.sources, "sources", problems);
     root.redis.check(problems);
     let max_payload = root.server.max_payload.0;
-    let server = root.server.check(&names, problems);
-    let context = Context { key_prefix: &root.redis.key_prefix, routes: &names.routes };
+    let server = root.server.check(&route_names, problems);
+    let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names };
     let section = |name: &'static str, entries, defaults_name: &'static str, defaults| Section {
         name,
         entries,
@@ -84,13 +75,8 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     let sinks = registry.sinks.read(sinks, &context, problems);
     let sources = section("sources", root.sources, "source_defaults", root.source_defaults);
     let sources = registry.sources.read(sources, &context, problems);
-    check_sources(&sources, &names.routes, problems);
-    let timeouts = sinks.iter().map(|(name, sink)| (name.clone(), sink.timeout()));
-    let timeout_at = |name: &String| Path::of("sinks").key(name).key("timeout");
-    let timeouts = timeouts.filter(|(name, _)| !problems.is_refused(&timeout_at(name))).collect();
-    let reading_again = sources.values().filter(|source| source.reads_again());
-    let reading_again = reading_again.map(|source| source.route().to_string()).collect();
-    let around = Surroundings { sinks: &names.sinks, timeouts: &timeouts, max_payload, read_again: &reading_again };
+    check_sources(&sources, &route_names, problems);
+    let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
     let routes = section("routes", root.routes, "route_defaults", root.route_defaults);
     let routes = routes::all(routes, &around, problems);
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {

@@ -20,6 +20,8 @@ use super::{
 use crate::{
     message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
     retry::RetryPolicy,
+    sink::SinkSettings,
+    source::SourceSettings,
 };
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
@@ -133,13 +135,12 @@ struct Retry {
 
 /// What a route has to fit in with.
 pub struct Surroundings<'a> {
-    pub sinks: &'a BTreeSet<String>,
-    /// By sink; not all are known when there are mistakes.
-    pub timeouts: &'a BTreeMap<String, Duration>,
+    /// Of sinks with mistakes, too.
+    pub sink_names: &'a BTreeSet<String>,
+    pub sinks: &'a BTreeMap<String, Arc<dyn SinkSettings>>,
+    pub sources: &'a BTreeMap<String, Arc<dyn SourceSettings>>,
     /// Bytes.
     pub max_payload: u64,
-    /// Routes with a source that reads messages again after a crash.
-    pub read_again: &'a BTreeSet<String>,
 }
 
 /// Every route that can be read, mistakes or not.
@@ -160,15 +161,16 @@ pub fn all(section: Section, around: &Surroundings, problems: &mut Problems) -> 
 
 impl Route {
     fn check(self, name: &str, at: &Path, around: &Surroundings, problems: &mut Problems) -> Option<RouteConfig> {
-        if !around.sinks.contains(&*self.sink) {
-            problems.add(&at.key("sink"), format!("sink {}", unknown(&self.sink, around.sinks)));
+        if !around.sink_names.contains(&*self.sink) {
+            problems.add(&at.key("sink"), format!("sink {}", unknown(&self.sink, around.sink_names)));
         }
         let lease = self.lease;
-        if let Some(timeout) = around.timeouts.get(&*self.sink)
+        if let Some(timeout) = around.sinks.get(&*self.sink).map(|sink| sink.timeout())
             && lease.0 < timeout.saturating_add(LEASE_MARGIN)
             && !problems.is_refused(&at.key("lease"))
+            && !problems.is_refused(&Path::of("sinks").key(&*self.sink).key("timeout"))
         {
-            let [timeout, margin]: [Period; 2] = [Period(*timeout), Period(LEASE_MARGIN)];
+            let [timeout, margin]: [Period; 2] = [Period(timeout), Period(LEASE_MARGIN)];
             let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
             problems.add(&at.key("lease"), text);
         }
@@ -180,7 +182,9 @@ impl Route {
         }
         let Retry { max_attempts, initial, factor, max, jitter } = self.retry;
         let backoff = GrowingDelay { initial, factor, max, jitter }.check(&at.key("retry"), problems);
-        let unless_said = around.read_again.contains(name).then_some(MEMORY_OF_READERS);
+        let mut sources = around.sources.values();
+        let read_again = sources.any(|source| source.reads_again() && **source.route() == *name);
+        let unless_said = read_again.then_some(MEMORY_OF_READERS);
         let partitions = self.partitions.0;
         Some(RouteConfig {
             sink: self.sink,

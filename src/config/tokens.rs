@@ -1,16 +1,19 @@
 //! Checks of who may call the API. What is left empty is a mistake, never a way to let everybody in.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    auth::{Auth, ConfiguredToken},
-    check::Names,
+    auth::{ConfiguredToken, TokenEntry, Tokens},
     problem::{Path, Problems},
     read::unknown,
+    value::List,
 };
 use crate::secret::Secret;
 
@@ -77,18 +80,18 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// `None`: no tokens. A token with mistakes is reported and left out. `open`: others than this host can connect.
-pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
+/// Of tokens with mistakes, which are reported and left out, too. `open`: others than this host can connect. `routes`:
+/// the names of all.
+pub fn check(given: Tokens, open: bool, routes: &BTreeSet<String>, problems: &mut Problems) -> AuthConfig {
     let at = Path::of("server.auth.tokens");
-    let raw = raw.0?;
-    if raw.tokens.is_empty() {
+    if given.tokens.is_empty() {
         problems.require::<()>(&at, None);
     }
     let mut tokens = Vec::new();
     let mut places = BTreeMap::new();
-    for (place, raw) in raw.tokens.items() {
+    for (place, ConfiguredToken(entry)) in given.tokens.items() {
         let at_item = at.key(place.to_string());
-        let Some(token) = token(raw, &at_item, open, names, problems) else { continue };
+        let Some(token) = token(entry, &at_item, open, routes, problems) else { continue };
         if let Some(first) = places.get(&token.digest) {
             problems.add(&at_item, format!("is the token of {at}.{first} too"));
         } else {
@@ -96,33 +99,40 @@ pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Op
         }
         tokens.push(token);
     }
-    Some(AuthConfig { tokens, open_metrics: raw.open_metrics.0 })
+    AuthConfig { tokens, open_metrics: given.open_metrics.0 }
 }
 
-fn token(raw: ConfiguredToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
-    let all_routes = vec!["*".to_owned()];
-    let (token, rights, routes, messages_per_second) = match raw {
-        ConfiguredToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
-        ConfiguredToken::Entry(entry) => {
-            let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
-            if rights.is_empty() {
-                problems.require::<()>(&at.key("rights"), None);
-            }
-            let routes = match entry.routes {
-                Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
-                None => all_routes,
-            };
-            let rate_at = at.key("limits").key("messages_per_second");
-            let rate = entry.limits.messages_per_second;
-            if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
-                problems.add(&rate_at, "needs the right `schedule`: without it the token sends no messages");
-            }
-            (problems.require(&at.key("token"), entry.token)?, rights, routes, rate)
-        }
-    };
-    let digest = problems.check(at, digest(&token, open))?;
-    let messages_per_second = messages_per_second.map(|rate| u32::try_from(rate.0).expect("at most 1000000"));
-    Some(TokenConfig { digest, rights, routes, messages_per_second })
+fn token(
+    entry: TokenEntry,
+    at: &Path,
+    open: bool,
+    known: &BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<TokenConfig> {
+    let rights: Vec<Right> = entry.rights.iter().copied().collect();
+    if rights.is_empty() {
+        problems.require::<()>(&at.key("rights"), None);
+    }
+    let routes_at = at.key("routes");
+    let routes = entry.routes.unwrap_or_else(|| List::from_iter(["*".to_owned()]));
+    if routes.is_empty() {
+        problems.add(&routes_at, "is empty: name routes, or `*` for all");
+    }
+    for (place, route) in routes.places().filter(|(_, route)| *route != "*" && !known.contains(*route)) {
+        problems.add(&routes_at.key(place.to_string()), format!("route {}", unknown(route, known)));
+    }
+    let rate = entry.limits.messages_per_second;
+    if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
+        let text = "needs the right `schedule`: without it the token sends no messages";
+        problems.add(&at.key("limits").key("messages_per_second"), text);
+    }
+    let token = problems.require(&at.key("token"), entry.token)?;
+    Some(TokenConfig {
+        digest: problems.check(at, digest(&token, open))?,
+        rights,
+        routes: routes.iter().cloned().collect(),
+        messages_per_second: rate.map(|rate| u32::try_from(rate.0).expect("at most 1000000")),
+    })
 }
 
 fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
@@ -141,24 +151,6 @@ fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
         return Err(format!("is shorter than {MIN_CHARACTERS} characters, and `server.listen` is open to others"));
     }
     Ok(TokenDigest::of(text))
-}
-
-fn known_routes(
-    routes: impl Iterator<Item = (usize, String)>,
-    at: &Path,
-    names: &Names,
-    problems: &mut Problems,
-) -> Vec<String> {
-    let routes: Vec<(usize, String)> = routes.collect();
-    if routes.is_empty() {
-        problems.add(at, "is empty: name routes, or `*` for all");
-    }
-    for (place, route) in &routes {
-        if route != "*" && !names.routes.contains(route) {
-            problems.add(&at.key(place.to_string()), format!("route {}", unknown(route, &names.routes)));
-        }
-    }
-    routes.into_iter().map(|(_, route)| route).collect()
 }
 
 #[cfg(test)]
