@@ -7,7 +7,7 @@ use figment::value::{Dict, Value};
 use super::{
     Config, ConfigErrors,
     check::{self, Root},
-    entries::fill,
+    entries::put_over,
     expand::expand,
     problem::{Origins, Path, Problems, SettingOrigin},
     read::{read, refused},
@@ -37,23 +37,18 @@ pub enum RedisUrlOption {
 }
 
 impl RedisUrlOption {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Text(_) => "--redis-url",
-            Self::File(_) => "--redis-url-file",
-        }
-    }
-
-    fn text(&self) -> Result<String, String> {
+    /// The option's name; the URL, or why there is none.
+    fn read(&self) -> (&'static str, Result<String, String>) {
         let file = match self {
-            Self::Text(url) => return Ok(url.clone()),
+            Self::Text(url) => return ("--redis-url", Ok(url.clone())),
             Self::File(file) => file,
         };
-        match std::fs::read_to_string(file) {
+        let url = match std::fs::read_to_string(file) {
             Ok(url) if url.trim().is_empty() => Err(format!("the file `{}` is empty", file.display())),
             Ok(url) => Ok(url.trim().to_owned()),
             Err(error) => Err(format!("the file `{}` cannot be read: {error}", file.display())),
-        }
+        };
+        ("--redis-url-file", url)
     }
 }
 
@@ -77,8 +72,9 @@ pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErro
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
     let (root, built_in) = (Path::default(), defaults());
     values.retain(|key, value| expand_value(value, &root.key(key), &sources.env, &mut problems));
-    // In place of what could not be expanded, so that the rest is checked.
-    fill(&mut values, &built_in, &root, &root, &mut Origins::new());
+    // A default takes the place of what could not be expanded, so that the rest is checked.
+    let expanded = std::mem::replace(&mut values, built_in.clone());
+    put_over(&mut values, expanded);
     let read: Option<Root> = read(&mut values, &root, &built_in, &mut problems);
     let config = read.map(|read| check::config(read, registry, &built_in, &mut problems));
     problems.finish(config)
@@ -100,25 +96,24 @@ fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     }
     let mut values = defaults();
     for layer in layers {
-        put_over(&mut values, layer, &mut problems.origins);
+        add(&mut values, layer, &mut problems.origins);
     }
     let environment = source::environment(&sources.env, &values);
-    put_over(&mut values, environment, &mut problems.origins);
-    if let Some(option) = &sources.redis_url {
-        let origin = Some(SettingOrigin::CommandLine(option.name()));
-        match option.text() {
-            Ok(url) => put_over(&mut values, source::single(&redis_url, &url, origin), &mut problems.origins),
+    add(&mut values, environment, &mut problems.origins);
+    if let Some((option, url)) = sources.redis_url.as_ref().map(RedisUrlOption::read) {
+        let origin = Some(SettingOrigin::CommandLine(option));
+        match url {
+            Ok(url) => add(&mut values, source::single(&redis_url, &url, origin), &mut problems.origins),
             Err(text) => problems.add_at(origin, &redis_url, text),
         }
     }
     Some(values)
 }
 
-/// Puts `layer` over `values`: mappings key by key, all else in place of what was there. The place of a value is that of
-/// its last source; that of a mapping from several, that of the last file.
-fn put_over(values: &mut Dict, layer: Layer, origins: &mut Origins) {
-    let (root, below) = (Path::default(), std::mem::replace(values, layer.values));
-    fill(values, &below, &root, &root, &mut Origins::new());
+/// Puts `layer` over `values`. The place of a value is that of its last source; that of a mapping from several, that of
+/// the last file.
+fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
+    put_over(values, layer.values);
     for (path, origin) in layer.origins {
         for length in 1..path.0.len() {
             origins.entry(Path(path.0[..length].to_vec())).or_insert_with(|| origin.clone());

@@ -144,7 +144,8 @@ fn plain(expected: &str) -> &str {
     }
 }
 
-fn kind_of(actual: &Actual) -> &'static str {
+/// In the words of YAML.
+pub fn kind_of(actual: &Actual) -> &'static str {
     match actual {
         Actual::Bool(_) => "true or false",
         Actual::Unsigned(_) | Actual::Signed(_) | Actual::Float(_) => "a number",

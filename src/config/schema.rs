@@ -63,15 +63,14 @@ fn allow_empty(property: &mut Value) {
     if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
         choices.push(null);
     } else if let Some(kind) = object.get_mut("type") {
-        *kind = match kind.take() {
-            Value::Array(mut kinds) => {
-                if !kinds.iter().any(|kind| kind == "null") {
-                    kinds.push("null".into());
-                }
-                kinds.into()
-            }
-            kind => json!([kind, "null"]),
+        let mut kinds = match kind.take() {
+            Value::Array(kinds) => kinds,
+            kind => vec![kind],
         };
+        if !kinds.iter().any(|kind| kind == "null") {
+            kinds.push("null".into());
+        }
+        *kind = kinds.into();
     } else {
         let description = object.remove("description");
         let inner = Value::from(std::mem::take(object));

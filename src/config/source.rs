@@ -7,6 +7,7 @@ use granit_parser::{Event, Marker, Parser};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::{
+    entries::put_over,
     problem::{Origins, Path, Problems, SettingOrigin},
     remedy::remedy,
 };
@@ -94,7 +95,7 @@ pub fn environment(env: &BTreeMap<String, String>, known: &Dict) -> Layer {
             known = known.and_then(|dict| dict.get(&key)).and_then(Value::as_dict);
             path = path.key(key);
         }
-        insert(&mut layer.values, &path.0, text);
+        put_over(&mut layer.values, nested(&path, text));
         layer.origins.insert(path, SettingOrigin::Variable(variable.clone()));
     }
     layer
@@ -102,25 +103,13 @@ pub fn environment(env: &BTreeMap<String, String>, known: &Dict) -> Layer {
 
 /// One setting with a given origin.
 pub fn single(path: &Path, text: &str, origin: Option<SettingOrigin>) -> Layer {
-    let mut layer = Layer::default();
-    insert(&mut layer.values, &path.0, text);
-    layer.origins.extend(origin.map(|origin| (path.clone(), origin)));
-    layer
+    let origins = origin.map(|origin| (path.clone(), origin)).into_iter().collect();
+    Layer { values: nested(path, text), origins }
 }
 
-fn insert(values: &mut Dict, path: &[String], text: &str) {
-    match path {
-        [] => {}
-        [key] => {
-            values.insert(key.clone(), Value::from(text));
-        }
-        [key, rest @ ..] => {
-            let inner = values.entry(key.clone()).or_insert_with(|| Value::from(Dict::new()));
-            if let Value::Dict(_, inner) = inner {
-                insert(inner, rest, text);
-            }
-        }
-    }
+fn nested(path: &Path, text: &str) -> Dict {
+    let value = path.0.iter().rfold(Value::from(text), |inner, key| Dict::from([(key.clone(), inner)]).into());
+    value.into_dict().unwrap_or_default()
 }
 
 /// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.
