@@ -38,7 +38,7 @@ pub struct Root {
     max_sleep: Period<100, 300_000>,
     /// What every sink of a type starts from.
     #[schemars(with = "BTreeMap<String, Json>")]
-    sink_defaults: Dict,
+    sink_defaults: BTreeMap<String, Dict>,
     /// Where messages go, by name.
     #[schemars(with = "BTreeMap<String, Json>")]
     sinks: Dict,
@@ -50,7 +50,7 @@ pub struct Root {
     routes: Dict,
     /// What every source of a type starts from.
     #[schemars(with = "BTreeMap<String, Json>")]
-    source_defaults: Dict,
+    source_defaults: BTreeMap<String, Dict>,
     /// Where messages come from beside the API, by name.
     #[schemars(with = "BTreeMap<String, Json>")]
     sources: Dict,
@@ -64,21 +64,26 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     let max_payload = root.server.max_payload.0;
     let server = root.server.check(&route_names, problems);
     let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names };
-    let section = |name: &'static str, entries, defaults_name: &'static str, defaults| Section {
-        name,
-        entries,
-        defaults_name,
-        defaults,
-        built_in: built_in.get(defaults_name).and_then(Value::as_dict).expect("a section of the defaults"),
+    let built_in = |name: &str| built_in.get(name).and_then(Value::as_dict).expect("a section of the defaults");
+    let sinks = Section {
+        name: "sinks",
+        entries: root.sinks,
+        defaults_name: "sink_defaults",
+        defaults: root.sink_defaults,
+        built_in: built_in("sink_defaults"),
     };
-    let sinks = section("sinks", root.sinks, "sink_defaults", root.sink_defaults);
     let sinks = registry.sinks.read(sinks, &context, problems);
-    let sources = section("sources", root.sources, "source_defaults", root.source_defaults);
+    let sources = Section {
+        name: "sources",
+        entries: root.sources,
+        defaults_name: "source_defaults",
+        defaults: root.source_defaults,
+        built_in: built_in("source_defaults"),
+    };
     let sources = registry.sources.read(sources, &context, problems);
     check_sources(&sources, &route_names, problems);
     let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
-    let routes = section("routes", root.routes, "route_defaults", root.route_defaults);
-    let routes = routes::all(routes, &around, problems);
+    let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
         problems.warn(&Path::of("sinks").key(name), "no route uses it");
     }

@@ -125,15 +125,6 @@ fn text(kind: Kind) -> String {
     }
 }
 
-/// What `value` holds, when it is a mapping.
-pub fn mapping<'a>(value: &'a mut Value, at: &Path, problems: &mut Problems) -> Option<&'a mut Dict> {
-    if let Value::Dict(_, dict) = value {
-        return Some(dict);
-    }
-    problems.refuse(at, format!("must be a mapping, not {}", kind_of(&value.to_actual())));
-    None
-}
-
 /// serde's words in those of YAML.
 fn plain(expected: &str) -> &str {
     match expected {

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 use super::{
     entries::fill,
     problem::{Path, Problems},
-    read::{correct, mapping, read, unknown},
+    read::{correct, read, unknown},
     shared::{Context, Settings},
 };
 use crate::{sink::SinkSettings, source::SourceSettings};
@@ -58,7 +58,7 @@ pub struct Section<'a> {
     pub name: &'a str,
     pub entries: Dict,
     pub defaults_name: &'a str,
-    pub defaults: Dict,
+    pub defaults: BTreeMap<String, Dict>,
     /// The program's own defaults.
     pub built_in: &'a Dict,
 }
@@ -86,42 +86,33 @@ impl<S: ?Sized + 'static> Types<S> {
         self.known.iter().map(|one| one.name).collect()
     }
 
-    /// The settings of every entry that can be read, mistakes or not.
+    fn find(&self, name: &str) -> Option<&Type<S>> {
+        self.known.iter().find(|one| one.name == name)
+    }
+
+    /// The settings of every entry that can be read, mistakes or not. Those in the defaults of a type are reported there,
+    /// not once for every entry.
     pub fn read(&self, section: Section, context: &Context, problems: &mut Problems) -> BTreeMap<String, Arc<S>> {
-        let from = Path::of(section.defaults_name);
-        let defaults = self.defaults(section.defaults, section.built_in, &from, problems);
+        let Section { name: section, entries, defaults_name, mut defaults, built_in } = section;
+        let (from, empty) = (Path::of(defaults_name), Dict::new());
+        for (name, settings) in &mut defaults {
+            let built_in = built_in.get(name).and_then(Value::as_dict);
+            match self.find(name) {
+                Some(one) => (one.correct)(settings, &from.key(name), built_in.unwrap_or(&empty), problems),
+                // The program's own defaults are for all types, those that are not registered too.
+                None if built_in.is_some() => {}
+                None => problems.add(&from.key(name), unknown(name, self.names())),
+            }
+        }
         let mut read = BTreeMap::new();
-        for (name, mut entry) in section.entries {
-            let at = &Path::of(section.name).key(&name);
+        for (name, mut entry) in entries {
+            let at = &Path::of(section).key(&name);
             let Some((one, settings)) = self.type_of(&mut entry, at, problems) else { continue };
-            let empty = Dict::new();
             let defaults = defaults.get(one.name).unwrap_or(&empty);
             fill(settings, defaults, at, &from.key(one.name), &mut problems.origins);
             read.extend((one.read)(settings, at, defaults, context, problems).map(|settings| (name, settings)));
         }
         read
-    }
-
-    /// By type. What is wrong with them is reported here, not once for every entry.
-    fn defaults(&self, given: Dict, built_in: &Dict, at: &Path, problems: &mut Problems) -> BTreeMap<&str, Dict> {
-        let mut defaults = BTreeMap::new();
-        for (name, mut value) in given {
-            let at = at.key(&name);
-            let built_in = built_in.get(&name).and_then(Value::as_dict);
-            if let Some(one) = self.known.iter().find(|one| one.name == name) {
-                let empty = Dict::new();
-                let built_in = built_in.unwrap_or(&empty);
-                let settings = mapping(&mut value, &at, problems).map(|settings| {
-                    (one.correct)(settings, &at, built_in, problems);
-                    std::mem::take(settings)
-                });
-                defaults.insert(one.name, settings.unwrap_or_else(|| built_in.clone()));
-            } else if built_in.is_none() {
-                // The program's own defaults are for all types, those that are not registered too.
-                problems.add(&at, unknown(&name, self.names()));
-            }
-        }
-        defaults
     }
 
     /// The type that an entry names, and its other settings.
@@ -138,7 +129,7 @@ impl<S: ?Sized + 'static> Types<S> {
         let names = || self.names().join(", ");
         let wrong = match settings.remove("type") {
             Some(Value::String(_, name)) => {
-                if let Some(one) = self.known.iter().find(|one| one.name == name) {
+                if let Some(one) = self.find(&name) {
                     return Some((one, settings));
                 }
                 match self.absent.iter().find(|(absent, _)| *absent == name) {

@@ -61,14 +61,13 @@ impl TokenDigest {
 
     /// 64 hexadecimal digits.
     fn parse(text: &str) -> Option<Self> {
-        if text.len() != 64 || !text.is_ascii() {
+        // No sign, which `from_str_radix` would take.
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
         let mut digest = [0; 32];
         for (place, byte) in digest.iter_mut().enumerate() {
-            let digits = &text[2 * place..2 * place + 2];
-            // A sign is no digit.
-            *byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+            *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
         }
         Some(Self(digest))
     }
