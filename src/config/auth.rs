@@ -23,20 +23,22 @@ pub struct Tokens {
     #[serde(default)]
     pub tokens: List<ConfiguredToken>,
     /// Whether /metrics answers without a token.
-    #[serde(default = "no")]
+    #[serde(default)]
     pub open_metrics: Flag,
 }
 
 /// One token and what it may do.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TokenEntry {
     pub token: Option<Secret>,
     /// Required: any of schedule, read, admin.
+    #[serde(default)]
     pub rights: List<Right>,
     /// Route names; `*` means all, as does leaving the key out.
-    #[serde(deserialize_with = "given")]
-    pub routes: Option<List<String>>,
+    #[serde(default = "all_routes")]
+    pub routes: List<String>,
+    #[serde(default)]
     pub limits: TokenLimits,
 }
 
@@ -58,13 +60,8 @@ pub struct ConfiguredToken(
     pub TokenEntry,
 );
 
-fn no() -> Flag {
-    Flag(false)
-}
-
-/// Of a list that may be left out, but not be left empty.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<List<T>>, D::Error> {
-    List::deserialize(deserializer).map(Some)
+fn all_routes() -> List<String> {
+    List::from_iter(["*".to_owned()])
 }
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TokenEntry, D::Error> {
@@ -73,7 +70,7 @@ fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TokenEntry, D::Er
         mapping: |entry| entry,
         parse: |text| {
             let rights = List::from_iter([Right::Schedule, Right::Read, Right::Admin]);
-            Ok(TokenEntry { token: Some(text.into()), rights, ..TokenEntry::default() })
+            Ok(TokenEntry { token: Some(text.into()), rights, routes: all_routes(), limits: TokenLimits::default() })
         },
     })
 }

@@ -16,7 +16,7 @@ use super::{
     problem::{Path, Problems},
     read::unknown,
     redis::RedisConfig,
-    registry::{Registry, Section},
+    registry::Registry,
     routes::{self, Route, Surroundings},
     server::Server,
     shared::Context,
@@ -65,22 +65,10 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     let server = root.server.check(&route_names, problems);
     let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names };
     let built_in = |name: &str| built_in.get(name).and_then(Value::as_dict).expect("a section of the defaults");
-    let sinks = Section {
-        name: "sinks",
-        entries: root.sinks,
-        defaults_name: "sink_defaults",
-        defaults: root.sink_defaults,
-        built_in: built_in("sink_defaults"),
-    };
-    let sinks = registry.sinks.read(sinks, &context, problems);
-    let sources = Section {
-        name: "sources",
-        entries: root.sources,
-        defaults_name: "source_defaults",
-        defaults: root.source_defaults,
-        built_in: built_in("source_defaults"),
-    };
-    let sources = registry.sources.read(sources, &context, problems);
+    let of_types = built_in(registry.sinks.defaults);
+    let sinks = registry.sinks.read(root.sinks, root.sink_defaults, of_types, &context, problems);
+    let of_types = built_in(registry.sources.defaults);
+    let sources = registry.sources.read(root.sources, root.source_defaults, of_types, &context, problems);
     check_sources(&sources, &route_names, problems);
     let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
     let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);

@@ -14,10 +14,16 @@ use super::{
 use crate::{sink::SinkSettings, source::SourceSettings};
 
 /// The types of sinks and sources that a configuration may have.
-#[derive(Default)]
 pub struct Registry {
     pub sinks: Types<dyn SinkSettings>,
     pub sources: Types<dyn SourceSettings>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        let (sinks, sources) = (Types::of("sinks", "sink_defaults"), Types::of("sources", "source_defaults"));
+        Self { sinks, sources }
+    }
 }
 
 impl Registry {
@@ -32,15 +38,11 @@ impl Registry {
 
 /// The types of one section. `S`: what their settings are to the rest of the program.
 pub struct Types<S: ?Sized> {
+    pub section: &'static str,
+    pub defaults: &'static str,
     known: Vec<Type<S>>,
     /// What this build lacks: names of types, and the Cargo feature of each.
     absent: Vec<(&'static str, &'static str)>,
-}
-
-impl<S: ?Sized> Default for Types<S> {
-    fn default() -> Self {
-        Self { known: Vec::new(), absent: Vec::new() }
-    }
 }
 
 struct Type<S: ?Sized> {
@@ -53,17 +55,11 @@ struct Type<S: ?Sized> {
 /// Reads and checks the settings that stand at the path; the second mapping holds their defaults.
 type Read<S> = dyn Fn(&mut Dict, &Path, &Dict, &Context, &mut Problems) -> Option<Arc<S>> + Send + Sync;
 
-/// The entries of a section and the defaults of their types.
-pub struct Section<'a> {
-    pub name: &'a str,
-    pub entries: Dict,
-    pub defaults_name: &'a str,
-    pub defaults: BTreeMap<String, Dict>,
-    /// The program's own defaults.
-    pub built_in: &'a Dict,
-}
-
 impl<S: ?Sized + 'static> Types<S> {
+    fn of(section: &'static str, defaults: &'static str) -> Self {
+        Self { section, defaults, known: Vec::new(), absent: Vec::new() }
+    }
+
     fn add<T: Settings + 'static>(&mut self, name: &'static str, share: fn(T) -> Arc<S>) {
         let read_checked =
             move |settings: &mut Dict, at: &Path, defaults: &Dict, context: &Context, problems: &mut Problems| {
@@ -91,10 +87,16 @@ impl<S: ?Sized + 'static> Types<S> {
     }
 
     /// The settings of every entry that can be read, mistakes or not. Those in the defaults of a type are reported there,
-    /// not once for every entry.
-    pub fn read(&self, section: Section, context: &Context, problems: &mut Problems) -> BTreeMap<String, Arc<S>> {
-        let Section { name: section, entries, defaults_name, mut defaults, built_in } = section;
-        let (from, empty) = (Path::of(defaults_name), Dict::new());
+    /// not once for every entry. `built_in`: the program's own defaults by type.
+    pub fn read(
+        &self,
+        entries: Dict,
+        mut defaults: BTreeMap<String, Dict>,
+        built_in: &Dict,
+        context: &Context,
+        problems: &mut Problems,
+    ) -> BTreeMap<String, Arc<S>> {
+        let (from, empty) = (Path::of(self.defaults), Dict::new());
         for (name, settings) in &mut defaults {
             let built_in = built_in.get(name).and_then(Value::as_dict);
             match self.find(name) {
@@ -106,7 +108,7 @@ impl<S: ?Sized + 'static> Types<S> {
         }
         let mut read = BTreeMap::new();
         for (name, mut entry) in entries {
-            let at = &Path::of(section).key(&name);
+            let at = &Path::of(self.section).key(&name);
             let Some((one, settings)) = self.type_of(&mut entry, at, problems) else { continue };
             let defaults = defaults.get(one.name).unwrap_or(&empty);
             fill(settings, defaults, at, &from.key(one.name), &mut problems.origins);

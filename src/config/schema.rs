@@ -9,8 +9,8 @@ use super::{check::Root, registry::Registry, source::NEVER_EMPTY};
 pub fn schema(registry: &Registry) -> Value {
     let mut generator = SchemaGenerator::default();
     let sections = [
-        ("sink_defaults", "sinks", registry.sinks.schemas(&mut generator)),
-        ("source_defaults", "sources", registry.sources.schemas(&mut generator)),
+        (registry.sinks.defaults, registry.sinks.section, registry.sinks.schemas(&mut generator)),
+        (registry.sources.defaults, registry.sources.section, registry.sources.schemas(&mut generator)),
     ];
     let mut root = generator.into_root_schema_for::<Root>().to_value();
     relax(&mut root);

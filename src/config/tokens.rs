@@ -13,7 +13,6 @@ use super::{
     auth::{ConfiguredToken, TokenEntry, Tokens},
     problem::{Path, Problems},
     read::unknown,
-    value::List,
 };
 use crate::secret::Secret;
 
@@ -113,11 +112,10 @@ fn token(
         problems.require::<()>(&at.key("rights"), None);
     }
     let routes_at = at.key("routes");
-    let routes = entry.routes.unwrap_or_else(|| List::from_iter(["*".to_owned()]));
-    if routes.is_empty() {
+    if entry.routes.is_empty() {
         problems.add(&routes_at, "is empty: name routes, or `*` for all");
     }
-    for (place, route) in routes.places().filter(|(_, route)| *route != "*" && !known.contains(*route)) {
+    for (place, route) in entry.routes.places().filter(|(_, route)| *route != "*" && !known.contains(*route)) {
         problems.add(&routes_at.key(place.to_string()), format!("route {}", unknown(route, known)));
     }
     let rate = entry.limits.messages_per_second;
@@ -129,7 +127,7 @@ fn token(
     Some(TokenConfig {
         digest: problems.check(at, digest(&token, open))?,
         rights,
-        routes: routes.iter().cloned().collect(),
+        routes: entry.routes.iter().cloned().collect(),
         messages_per_second: rate.map(|rate| u32::try_from(rate.0).expect("at most 1000000")),
     })
 }

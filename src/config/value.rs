@@ -36,7 +36,7 @@ pub struct Real(pub f64);
 pub struct Property(pub Secret);
 
 /// Yes or no.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flag(pub bool);
 
 /// A list, or one text with commas between its items. `None` stands for an item that was refused.
