@@ -99,8 +99,9 @@ fn replace(tree: &mut Value, path: &[String], instead: Option<&Value>) {
         (Some(Value::Dict(_, dict)), Some(value)) => drop(dict.insert(last.clone(), value.clone())),
         (Some(Value::Dict(_, dict)), None) => drop(dict.remove(last)),
         (Some(Value::Array(_, items)), _) => {
-            let item = last.parse().ok().and_then(|index: usize| items.get_mut(index));
-            item.into_iter().for_each(|item| *item = refused());
+            if let Some(item) = last.parse().ok().and_then(|index: usize| items.get_mut(index)) {
+                *item = refused();
+            }
         }
         _ => {}
     }
