@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    batch::ClaimedBatch,
+    batch::Batch,
     breaker::Admission,
     budget::Reservation,
     held::Held,
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     message::DeadReason,
-    store::{Claim, ClaimRequest, Lease, Partition, Suspects, WakeReason, WakeSignal},
+    store::{Claim, ClaimRequest, Claimed, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -286,7 +286,7 @@ impl Claimer {
         if claim.messages.is_empty() {
             return;
         }
-        let messages = claim.messages.into_iter().map(|claimed| {
+        let held = |claimed: Claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
@@ -296,21 +296,24 @@ impl Claimer {
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)
-        });
-        let batch = ClaimedBatch {
+        };
+        let messages: Vec<_> = claim.messages.into_iter().map(held).collect();
+        self.route.show_in_flight();
+        if stopping(&self.shutdown) {
+            for (_, held) in messages {
+                let end = held.given_back();
+                self.settler.settle(held, end);
+            }
+            return;
+        }
+        let batch = Batch {
             route: Arc::clone(&self.route),
             partition: self.partition.clone(),
             settler: self.settler.clone(),
             clock: claim.clock,
-            messages: messages.collect(),
             rng: StdRng::seed_from_u64(self.rng.random()),
         };
-        self.route.show_in_flight();
-        if stopping(&self.shutdown) {
-            batch.give_back();
-        } else {
-            self.batches.spawn(batch.run());
-        }
+        self.batches.spawn(batch.run(messages));
     }
 
     /// Unless it has to wait.

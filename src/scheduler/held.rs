@@ -1,7 +1,10 @@
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::SinkPermit, budget::BudgetPermit};
-use crate::{store::Lease, time::UnixMillis};
+use crate::{
+    store::{ClaimEnd, Lease},
+    time::UnixMillis,
+};
 
 /// A claimed message and what it holds until its settlement was answered.
 pub struct Held {
@@ -14,4 +17,11 @@ pub struct Held {
     pub _permit: BudgetPermit,
     /// Of a suspect: one at a time in a process.
     pub _alone: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    /// As if it had never been claimed.
+    pub fn given_back(&self) -> ClaimEnd {
+        ClaimEnd::Release { at: self.not_before }
+    }
 }
