@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use super::{
     batch::Batch,
-    breaker::Attempted,
     decide::{Attribution, decide},
     held::Held,
     route::ActiveRoute,
@@ -67,26 +66,27 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
 
 impl Attempt {
     /// Reports to the breaker and the metrics, and settles.
-    pub fn conclude(mut self, batch: &mut Batch, sent: Instant, outcome: &Outcome, domain: Option<&Domain>) {
+    pub fn conclude(self, batch: &mut Batch, sent: Instant, outcome: &Outcome, domain: Option<&Domain>) {
+        let Self { number, max_attempts, .. } = self;
         let share = batch.rng.random();
-        let verdict = self.observe(batch, sent, outcome, domain, share);
+        let (held, verdict) = self.observe(batch, sent, outcome, domain, share);
         let policy = &batch.route.policy.retry;
-        let end = decide(outcome, verdict, self.number, self.max_attempts, policy, &mut batch.rng);
+        let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
         if let ClaimEnd::Bury { .. } = end {
-            self.held.sink_permit.forget((&batch.route.name, &self.held.lease.id));
+            held.sink_permit.forget();
         }
-        batch.settler.settle(self.held, end);
+        batch.settler.settle(held, end);
     }
 
     /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`.
     pub fn observe(
-        &mut self,
+        mut self,
         batch: &Batch,
         sent: Instant,
         outcome: &Outcome,
         domain: Option<&Domain>,
         share: f64,
-    ) -> Attribution {
+    ) -> (Held, Attribution) {
         let (now, route) = (Instant::now(), &batch.route);
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
         if let Some(kind) = outcome.failure_kind() {
@@ -95,7 +95,7 @@ impl Attempt {
             let late = batch.clock.at(now).saturating_sub(self.from);
             route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
         }
-        let attempted = Attempted { route: &route.name, id: &self.held.lease.id, sent, domain, outcome };
-        self.held.sink_permit.conclude(&attempted, share)
+        let verdict = self.held.sink_permit.conclude(sent, outcome, domain, share);
+        (self.held, verdict)
     }
 }

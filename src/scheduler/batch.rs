@@ -93,7 +93,7 @@ impl Batch {
     fn wait(&mut self, held: &Held, delivery: &Delivery) -> Option<Duration> {
         let Target::Sink { sink, breaker } = &self.route.target else { return None };
         let domain = if breaker.has_domains_down() { sink.domain(delivery) } else { None };
-        held.sink_permit.wait((&delivery.route, &delivery.id), domain.as_ref(), self.rng.random())
+        held.sink_permit.wait(domain.as_ref(), self.rng.random())
     }
 
     /// The sink runs in a task of its own: its panic or its endless loop is not ours.

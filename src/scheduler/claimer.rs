@@ -291,8 +291,8 @@ impl Claimer {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
-                sink_permit: admission.sink_permit(),
-                _permit: reservation.permit(claimed.body.len()),
+                sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
+                _share: reservation.permit(claimed.body.len()),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)

@@ -1,6 +1,6 @@
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{breaker::SinkPermit, budget::BudgetPermit};
+use super::{breaker::SinkPermit, budget::Reservation};
 use crate::{
     store::{ClaimEnd, Lease},
     time::UnixMillis,
@@ -14,7 +14,7 @@ pub struct Held {
     /// No other instance can have it before: the lease counted from when the claim was sent.
     pub lease_ends: Instant,
     pub sink_permit: SinkPermit,
-    pub _permit: BudgetPermit,
+    pub _share: Reservation,
     /// Of a suspect: one at a time in a process.
     pub _alone: Option<OwnedSemaphorePermit>,
 }

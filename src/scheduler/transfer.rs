@@ -71,7 +71,7 @@ impl Batch {
             }
         };
         let repeated = unanswered.is_some();
-        for ((mut attempt, Transfer { list, .. }), verdict) in attempts.into_iter().zip(transfers).zip(verdicts) {
+        for ((attempt, Transfer { list, .. }), verdict) in attempts.into_iter().zip(transfers).zip(verdicts) {
             let settled = match verdict {
                 Transferred::Done => Settled::Done,
                 Transferred::Stale => Settled::Stale,
@@ -88,8 +88,8 @@ impl Batch {
                 }
             };
             if took_effect(settled, &attempt.held, repeated) {
-                attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0);
                 self.route.metrics.delivered.increment(1);
+                attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0);
             } else {
                 self.route.metrics.stale("transfer", 1);
             }
