@@ -25,7 +25,7 @@ use super::{
     settler::Settler,
     sharing::{OVERDUE, SharingDelay},
     store_backoff::{StoreBackoff, is_outage},
-    view::{View, Wakeup, overdue},
+    view::{View, overdue},
 };
 use crate::{
     message::DeadReason,
@@ -102,7 +102,7 @@ impl Claimer {
             rng: StdRng::seed_from_u64(seed),
             view: View::new(now),
             sharing_delay: SharingDelay::default(),
-            pace: Pace::new(route.max_in_flight()),
+            pace: Pace::new(route.policy.max_in_flight),
             backoff: StoreBackoff::default(),
             sequence: 0,
             wake_others_from: now,
@@ -151,10 +151,7 @@ impl Claimer {
                     self.view.woken.get_or_insert(Instant::now());
                     self.pace.refresh();
                 }
-                () = sleep_until(at) => self.route.metrics.woke(match wake {
-                    Wakeup::Timer => "timer",
-                    Wakeup::Fallback => "fallback",
-                }),
+                () = sleep_until(at) => self.route.metrics.woke(wake),
             }
         }
     }
