@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BODIES_BYTES, RedisStore, keys::PartitionKeys, reply::Reply, script};
+use super::{MAX_BODIES_BYTES, RedisStore, engine::message_keys, keys::PartitionKeys, reply::Reply, script};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
     store::{Found, Partition, Snapshot, StoreError},
@@ -37,15 +37,7 @@ impl RedisStore {
     pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Option<Vec<Value>> = script::GET
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-            ])
+            .keys(&message_keys(keys, &[&keys.remembered]))
             .arg(id.as_str())
             .arg(self.route(&partition.route)?.settings.keep_millis())
             .run(&self.listings)

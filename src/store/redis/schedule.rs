@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::{
     MAX_CALL_BYTES, RedisStore, StoreRoute,
+    engine::message_keys,
     reply::{Reply, unexpected},
     script, unless_closed,
 };
@@ -42,18 +43,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SCHEDULE
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.route,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
+            .keys(&message_keys(keys, &[&keys.route, &keys.remembered, &keys.records, &keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
@@ -103,17 +93,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
+            .keys(&message_keys(keys, &[&keys.remembered, &keys.records, &keys.bytes]))
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
