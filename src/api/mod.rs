@@ -56,6 +56,7 @@ pub use self::{
     listener::Listener,
     metrics_page::MetricsPage,
     post::VIA,
+    scheduled::status as schedule_status,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
     sources::SourceStatuses,
