@@ -8,8 +8,8 @@
 
 mod auth;
 mod body;
+mod bulk;
 mod connections;
-mod dead;
 mod deadline;
 #[cfg(test)]
 mod fuzz;
@@ -23,7 +23,6 @@ mod openapi;
 mod origin;
 mod post;
 mod problem;
-mod purge;
 mod rate;
 mod raw;
 mod readers;
@@ -57,6 +56,7 @@ pub use self::{
     listener::Listener,
     metrics_page::MetricsPage,
     post::VIA,
+    scheduled::status as schedule_status,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
     sources::SourceStatuses,
@@ -164,10 +164,10 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::GET, MESSAGE, read, get(messages::look_at)),
         call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
-        call(Method::POST, "/v1/routes/{route}/purge", admin, post(purge::pending)),
+        call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
         call(Method::POST, "/v1/routes/{route}/raw", schedule, post(raw::raw)),
-        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(dead::redrive)),
-        call(Method::DELETE, "/v1/routes/{route}/dead", admin, delete(dead::purge)),
+        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(bulk::redrive)),
+        call(Method::DELETE, "/v1/routes/{route}/dead", admin, delete(bulk::purge_dead)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),

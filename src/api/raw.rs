@@ -91,12 +91,9 @@ impl RawQuery {
             max_attempts: self.max_attempts,
             expires_at: self.expires_at.as_deref().map(in_query).transpose()?.map(UnixMillis::get),
         };
-        match metadata.validate() {
-            Ok(()) => Ok(metadata),
-            Err((field, text)) => {
-                Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{field}: {text}")))
-            }
-        }
+        let invalid =
+            |(field, text)| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{field}: {text}"));
+        metadata.validate().map_err(invalid).map(|()| metadata)
     }
 }
 

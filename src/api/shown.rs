@@ -6,7 +6,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
 
 use crate::{
-    message::{Origin, Properties, State},
+    message::{Metadata, Origin, Properties, State},
     store::Snapshot,
 };
 
@@ -23,7 +23,7 @@ struct Shown<'a> {
     attempts: u32,
     last_error: Option<&'a str>,
     content_type: Option<&'a str>,
-    headers: BTreeMap<&'a str, &'a str>,
+    headers: &'a BTreeMap<String, String>,
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
@@ -32,81 +32,53 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<ShownOrigin<'a>>,
+    origin: Option<Origin>,
     /// Why there is no payload: the stored body cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
 }
 
-/// The producer's properties of a message from a source.
-#[derive(Default, PartialEq, Eq, Serialize)]
-struct ShownOrigin<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exchange: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timestamp: Option<u64>,
-}
-
-impl<'a> ShownOrigin<'a> {
-    /// `None` when all fields are empty.
-    fn new(origin: &'a Origin) -> Option<Self> {
-        let shown = Self {
-            id: origin.id.as_deref(),
-            message_id: origin.message_id.as_deref(),
-            exchange: origin.exchange.as_deref(),
-            timestamp: origin.timestamp,
-        };
-        (shown != Self::default()).then_some(shown)
-    }
-}
-
-impl<'a> Shown<'a> {
-    fn new(route: &'a str, snapshot: &'a Snapshot) -> Self {
-        let metadata = snapshot.message.as_ref().ok().map(|message| &message.metadata);
-        Self {
-            id: snapshot.id.as_str(),
-            route,
-            state: snapshot.state,
-            deliver_at: snapshot.deliver_at.to_rfc3339(),
-            attempts: snapshot.attempts,
-            last_error: snapshot.last_error.as_deref(),
-            content_type: metadata.and_then(|metadata| metadata.content_type.as_deref()),
-            headers: metadata
-                .map(|metadata| metadata.headers.iter().map(|(name, value)| (&**name, &**value)).collect())
-                .unwrap_or_default(),
-            key: metadata.and_then(|metadata| metadata.key.as_deref()),
-            properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
-            max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
-            expires_at: metadata.and_then(|metadata| metadata.expires_at),
-            origin: metadata.and_then(|metadata| ShownOrigin::new(metadata.origin.as_deref()?)),
-            unreadable: snapshot.message.as_ref().err().map(String::as_str),
-        }
-    }
+/// The producer's properties of a message from a source. `None` when all of them are empty.
+fn shown_origin(origin: &Origin) -> Option<Origin> {
+    let Origin { id, message_id, exchange, timestamp, .. } = origin.clone();
+    let shown = Origin { id, message_id, exchange, timestamp, ..Origin::default() };
+    (shown != Origin::default()).then_some(shown)
 }
 
 /// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
 /// the string `payload`, any other is `payload_base64`.
 pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
-    let mut head = serde_json::to_vec(&Shown::new(route, snapshot)).expect("strings and integers always serialize");
+    let none = Metadata::default();
+    let (metadata, unreadable) = match &snapshot.message {
+        Ok(message) => (&message.metadata, None),
+        Err(text) => (&none, Some(&**text)),
+    };
+    let shown = Shown {
+        id: snapshot.id.as_str(),
+        route,
+        state: snapshot.state,
+        deliver_at: snapshot.deliver_at.to_rfc3339(),
+        attempts: snapshot.attempts,
+        last_error: snapshot.last_error.as_deref(),
+        content_type: metadata.content_type.as_deref(),
+        headers: &metadata.headers,
+        key: metadata.key.as_deref(),
+        properties: metadata.properties.as_deref(),
+        max_attempts: metadata.max_attempts,
+        expires_at: metadata.expires_at,
+        origin: metadata.origin.as_deref().and_then(shown_origin),
+        unreadable,
+    };
+    let mut head = serde_json::to_vec(&shown).expect("strings and integers always serialize");
     let payload = snapshot.message.as_ref().ok().map(|message| &message.payload[..]);
     let text = payload.and_then(|payload| std::str::from_utf8(payload).ok());
     let bytes = payload.filter(|_| text.is_none());
-    let name = match (text, bytes) {
-        (Some(_), _) => Some(",\"payload\":\""),
-        (None, Some(_)) => Some(",\"payload_base64\":\""),
-        (None, None) => None,
-    };
-    let end = if let Some(name) = name {
+    let end = payload.map(|_| {
         head.pop();
-        head.extend_from_slice(name.as_bytes());
-        Some(b"\"}".to_vec())
-    } else {
-        None
-    };
+        let name = if text.is_some() { "payload" } else { "payload_base64" };
+        head.extend_from_slice(format!(",\"{name}\":\"").as_bytes());
+        b"\"}".to_vec()
+    });
     let encoded = bytes.into_iter().flat_map(|bytes| bytes.chunks(SLICE_BYTES));
     iter::once(head)
         .chain(slices(text.unwrap_or_default()).map(escaped))
@@ -135,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        message::{MessageId, Metadata, StoredMessage},
+        message::{MessageId, StoredMessage},
         time::UnixMillis,
     };
 

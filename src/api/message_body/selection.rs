@@ -1,34 +1,29 @@
 //! The selection of messages of a bulk call.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Items, field, id, json, keep, object, present, read};
-use crate::{
-    api::problem::{FieldError, Problem},
-    message::MessageId,
+use super::{
+    fields::{Faults, items, object, read},
+    id, json,
 };
+use crate::{api::problem::Problem, message::MessageId};
+
+// `null` does not select all: an unset variable may have produced it.
+raw_object!(Ids: ids);
+raw_object!(Purge: all, ids, limit, dry_run);
 
 /// The ids of a redrive or purge; `None` for all: no body, or no `ids` in it.
 ///
 /// # Errors
 /// As `parse`.
 pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Selection<'a> {
-        // `null` does not select all: an unset variable may have produced it.
-        #[serde(borrow, default, deserialize_with = "present")]
-        ids: Option<&'a RawValue>,
-    }
     if body.is_empty() {
         return Ok(None);
     }
-    let selection: Selection = object(json(body)?, "").map_err(|error| Problem::invalid(vec![error]))?;
-    let Some(ids) = selection.ids else { return Ok(None) };
-    let mut errors = Vec::new();
-    let parsed = self::ids(ids, &mut errors);
-    if errors.is_empty() { Ok(Some(parsed)) } else { Err(Problem::invalid(errors)) }
+    let mut faults = Faults::default();
+    let given: Option<Ids> = faults.keep(object(json(body)?, ""));
+    let ids = given.and_then(|given| given.ids).map(|raw| ids(raw, &mut faults));
+    faults.end(Some(ids))
 }
 
 /// Largest and default number of pending messages that one call purges.
@@ -48,41 +43,28 @@ pub struct PurgeRequest {
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
 pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Selection<'a> {
-        // An unset variable may have produced `null`.
-        #[serde(borrow, default, deserialize_with = "present")]
-        all: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        ids: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        limit: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        dry_run: Option<&'a RawValue>,
-    }
-    let given: Selection = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
-    let mut errors = Vec::new();
-    let all: bool = field(given.all, "", "all", &mut errors).unwrap_or_default();
-    let limit = field(given.limit, "", "limit", &mut errors).unwrap_or(DEFAULT_PURGED);
+    let given: Purge = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let all = faults.field("all", given.all, read).unwrap_or(false);
+    let limit = faults.field("limit", given.limit, read).unwrap_or(DEFAULT_PURGED);
     if !(1..=MAX_PURGED).contains(&limit) {
-        errors.push(FieldError::new("/limit", format!("is 1 to {MAX_PURGED}")));
+        faults.add("/limit", format!("is 1 to {MAX_PURGED}"));
     }
-    let dry_run = field(given.dry_run, "", "dry_run", &mut errors).unwrap_or_default();
-    let ids = given.ids.map(|raw| ids(raw, &mut errors));
+    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
+    let ids = given.ids.map(|raw| ids(raw, &mut faults));
     match &ids {
-        Some(_) if all => errors.push(FieldError::new("", "`all` and `ids` exclude each other")),
-        Some(ids) if ids.is_empty() && errors.is_empty() => errors.push(FieldError::new("/ids", "selects nothing")),
-        None if !all && errors.is_empty() => {
-            errors.push(FieldError::new("", "selects nothing: one of `ids` and `\"all\": true` is needed"));
+        Some(_) if all => faults.add("", "`all` and `ids` exclude each other"),
+        Some(ids) if ids.is_empty() && faults.errors.is_empty() => faults.add("/ids", "selects nothing"),
+        None if !all && faults.errors.is_empty() => {
+            faults.add("", "selects nothing: one of `ids` and `\"all\": true` is needed");
         }
         _ => {}
     }
-    if errors.is_empty() { Ok(PurgeRequest { ids, limit, dry_run }) } else { Err(Problem::invalid(errors)) }
+    faults.end(Some(PurgeRequest { ids, limit, dry_run }))
 }
 
-fn ids(raw: &RawValue, errors: &mut Vec<FieldError>) -> Vec<MessageId> {
-    let Some(Items(items)) = keep(Some(read(raw, "/ids")), errors) else { return Vec::new() };
+fn ids(raw: &RawValue, faults: &mut Faults) -> Vec<MessageId> {
+    let items = faults.keep(items(raw, "/ids")).unwrap_or_default();
     let parsed = items.into_iter().enumerate().map(|(index, item)| id(item, &format!("/ids/{index}")));
-    parsed.filter_map(|id| keep(Some(id), errors)).collect()
+    parsed.filter_map(|id| faults.keep(id)).collect()
 }
