@@ -21,8 +21,10 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// # Panics
+    /// If the registry has a sink of this name.
     pub fn sink<T: SinkSettings + Settings>(&mut self, name: &'static str) {
-        self.sinks.known.push(Type {
+        self.sinks.add(Type {
             name,
             read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
             read_defaults: read_defaults::<T>,
@@ -30,8 +32,10 @@ impl Registry {
         });
     }
 
+    /// # Panics
+    /// If the registry has a source of this name.
     pub fn source<T: SourceSettings + Settings>(&mut self, name: &'static str) {
-        self.sources.known.push(Type {
+        self.sources.add(Type {
             name,
             read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
             read_defaults: read_defaults::<T>,
@@ -88,6 +92,11 @@ pub struct Section<'a> {
 }
 
 impl<S: ?Sized> Types<S> {
+    fn add(&mut self, one: Type<S>) {
+        assert!(!self.names().contains(&one.name), "the type `{}` is registered twice", one.name);
+        self.known.push(one);
+    }
+
     /// That this build has no type `name`, but would have with the Cargo feature.
     pub fn absent(&mut self, name: &'static str, feature: &'static str) {
         self.absent.push((name, feature));
