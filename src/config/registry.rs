@@ -27,10 +27,14 @@ impl Default for Registry {
 }
 
 impl Registry {
+    /// # Panics
+    /// If the registry has a sink of this name.
     pub fn sink<T: SinkSettings + Settings>(&mut self, name: &'static str) {
         self.sinks.add::<T>(name, |settings| Arc::new(settings));
     }
 
+    /// # Panics
+    /// If the registry has a source of this name.
     pub fn source<T: SourceSettings + Settings>(&mut self, name: &'static str) {
         self.sources.add::<T>(name, |settings| Arc::new(settings));
     }
@@ -61,6 +65,7 @@ impl<S: ?Sized + 'static> Types<S> {
     }
 
     fn add<T: Settings + 'static>(&mut self, name: &'static str, share: fn(T) -> Arc<S>) {
+        assert!(!self.names().contains(&name), "the type `{name}` is registered twice");
         let read_checked =
             move |settings: &mut Dict, at: &Path, defaults: &Dict, context: &Context, problems: &mut Problems| {
                 let mut settings: T = read(settings, at, defaults, problems)?;
