@@ -19,7 +19,7 @@ const UNREADY_FRESH: Duration = Duration::from_millis(100);
 pub struct ReadinessCache(Mutex<Option<(Instant, Result<(), String>)>>);
 
 impl ReadinessCache {
-    async fn check(&self, queue: &Queue) -> Result<(), String> {
+    pub async fn check(&self, queue: &Queue) -> Result<(), String> {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last
             && at.elapsed() < if answer.is_ok() { READY_FRESH } else { UNREADY_FRESH }

@@ -29,8 +29,10 @@ const CONTENT_ENCODING: &str = "Content-Encoding";
 /// A request header with this prefix becomes a header of the message.
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
+/// Its query parameters.
+pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "max_attempts", "expires_at", "on_conflict"];
+
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RawQuery {
     delay: Option<String>,
     deliver_at: Option<String>,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     message::{Metadata, Origin, Properties, State},
     store::Snapshot,
+    time::UnixMillis,
 };
 
 /// Payloads become JSON in slices of so many bytes, each up to six times as long in JSON. A multiple of three: the base64
@@ -22,6 +23,17 @@ struct Shown<'a> {
     deliver_at: String,
     attempts: u32,
     last_error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error_at: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    died_at: Option<UnixMillis>,
+    /// As it was scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt_at: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<&'static str>,
     content_type: Option<&'a str>,
     headers: &'a BTreeMap<String, String>,
     key: Option<&'a str>,
@@ -47,7 +59,11 @@ fn shown_origin(origin: &Origin) -> Option<Origin> {
 
 /// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
 /// the string `payload`, any other is `payload_base64`.
-pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
+pub fn pieces<'a>(
+    route: &'a str,
+    snapshot: &'a Snapshot,
+    waits_for: Option<&'static str>,
+) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
     let none = Metadata::default();
     let (metadata, unreadable) = match &snapshot.message {
         Ok(message) => (&message.metadata, None),
@@ -60,6 +76,11 @@ pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item 
         deliver_at: snapshot.deliver_at.to_rfc3339(),
         attempts: snapshot.attempts,
         last_error: snapshot.last_error.as_deref(),
+        last_error_at: snapshot.last_error_at,
+        died_at: snapshot.died_at,
+        due: snapshot.message.as_ref().ok().map(|message| message.due),
+        next_attempt_at: (snapshot.state == State::Pending).then_some(snapshot.deliver_at),
+        waits_for,
         content_type: metadata.content_type.as_deref(),
         headers: &metadata.headers,
         key: metadata.key.as_deref(),
@@ -106,13 +127,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        message::{MessageId, StoredMessage},
-        time::UnixMillis,
-    };
+    use crate::message::{MessageId, StoredMessage};
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
+            last_error_at: UnixMillis::new(4000),
+            died_at: UnixMillis::new(5000),
             id: MessageId::parse("a").unwrap(),
             state: State::Dead,
             deliver_at: UnixMillis::new(1000).unwrap(),
@@ -120,7 +140,7 @@ mod tests {
             last_error: Some("rejected: HTTP 400".into()),
             message,
         };
-        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot).collect();
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, None).collect();
         assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
         serde_json::from_slice(&pieces.concat()).expect("JSON")
     }
@@ -138,7 +158,8 @@ mod tests {
     fn a_message_is_shown_with_the_fields_of_the_contract() {
         let expected = json!({
             "id": "a", "route": "r", "state": "dead", "deliver_at": "1970-01-01T00:00:01.000Z", "attempts": 2,
-            "last_error": "rejected: HTTP 400", "content_type": null, "headers": {"X": "1"}, "key": null,
+            "last_error": "rejected: HTTP 400", "last_error_at": "1970-01-01T00:00:04.000Z",
+            "died_at": "1970-01-01T00:00:05.000Z", "due": "1970-01-01T00:00:00.000Z", "content_type": null, "headers": {"X": "1"}, "key": null,
             "payload": "{\"b\":1}",
         });
         assert_eq!(shown(Ok(stored("{\"b\":1}"))), expected);

@@ -32,6 +32,8 @@ pub struct Tokens {
 #[serde(deny_unknown_fields)]
 pub struct TokenEntry {
     pub token: Option<Secret>,
+    /// Of the caller, in the audit log: 1 to 64 of `A-Za-z0-9._@-`; without one its place, `tokens.0`.
+    pub name: Option<String>,
     /// Required: any of schedule, read, admin.
     #[serde(default)]
     pub rights: List<Right>,
@@ -66,11 +68,17 @@ fn all_routes() -> List<String> {
 
 fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TokenEntry, D::Error> {
     deserializer.deserialize_any(MappingOrText {
-        expected: "a text or a mapping with `token`, `rights`, `routes` and `limits`",
+        expected: "a text or a mapping with `token`, `name`, `rights`, `routes` and `limits`",
         mapping: |entry| entry,
         parse: |text| {
             let rights = List::from_iter([Right::Schedule, Right::Read, Right::Admin]);
-            Ok(TokenEntry { token: Some(text.into()), rights, routes: all_routes(), limits: TokenLimits::default() })
+            Ok(TokenEntry {
+                token: Some(text.into()),
+                name: None,
+                rights,
+                routes: all_routes(),
+                limits: TokenLimits::default(),
+            })
         },
     })
 }

@@ -22,6 +22,9 @@ const DIGEST_PREFIX: &str = "sha256:";
 /// Fewest characters of a token where others than this host may try: 16 of base64 are 96 bits.
 const MIN_CHARACTERS: usize = 16;
 
+/// Longest name of a token, in characters.
+const MAX_NAME: usize = 64;
+
 /// The tokens of the configuration.
 #[derive(Clone, Debug)]
 pub struct AuthConfig {
@@ -33,6 +36,8 @@ pub struct AuthConfig {
 /// A token and what it may do.
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
+    /// For the log.
+    pub name: String,
     pub digest: TokenDigest,
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
@@ -123,8 +128,17 @@ fn token(
         let text = "needs the right `schedule`: without it the token sends no messages";
         problems.add(&at.key("limits").key("messages_per_second"), text);
     }
+    let is_name = |name: &String| {
+        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
+    };
+    if entry.name.as_ref().is_some_and(|name| !is_name(name)) {
+        problems.add(&at.key("name"), format!("is not 1 to {MAX_NAME} of A-Za-z0-9._@-"));
+    }
+    let place = at.to_string();
+    let name = entry.name.unwrap_or_else(|| place.trim_start_matches("server.auth.").to_owned());
     let token = problems.require(&at.key("token"), entry.token)?;
     Some(TokenConfig {
+        name,
         digest: problems.check(at, digest(&token, open))?,
         rights,
         routes: entry.routes.iter().cloned().collect(),

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::fields::{Faults, headers, items, object, read};
-pub use self::selection::{PurgeRequest, parse_ids, parse_purge};
+pub use self::selection::{
+    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_purge,
+};
 use super::problem::{FieldError, Problem};
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict, Properties},

@@ -4,26 +4,112 @@ use serde_json::value::RawValue;
 
 use super::{
     fields::{Faults, items, object, read},
-    id, json,
+    id, json, time,
 };
-use crate::{api::problem::Problem, message::MessageId};
+use crate::{
+    api::problem::{FieldError, Problem},
+    message::{DeadReason, MessageId},
+    store::{Filter, Selection},
+    time::parse_instant,
+};
 
 // `null` does not select all: an unset variable may have produced it.
-raw_object!(Ids: ids);
+raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run);
+raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
 
-/// The ids of a redrive or purge; `None` for all: no body, or no `ids` in it.
+/// A bulk call on dead messages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DeadRequest {
+    pub selection: Selection,
+    /// At least 1.
+    pub limit: u64,
+    pub dry_run: bool,
+}
+
+/// # Errors
+/// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
+pub fn parse_dead(body: &[u8]) -> Result<DeadRequest, Problem> {
+    if body.is_empty() {
+        return Err(Problem::invalid(vec![FieldError::new("", NOTHING_SELECTED)]));
+    }
+    let given: Dead = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let all = faults.field("all", given.all, read).unwrap_or(false);
+    let limit = faults.field("limit", given.limit, read).unwrap_or(u64::MAX);
+    if limit == 0 {
+        faults.add("/limit", "is at least 1");
+    }
+    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
+    let ids = given.ids.map(|raw| ids(raw, &mut faults));
+    let filter = Filter {
+        reason: faults.field("reason", given.reason, reason),
+        contains: faults.field("contains", given.contains, contains),
+        since: faults.field("since", given.since, |raw, at| time(raw, at, parse_instant)),
+        until: faults.field("until", given.until, |raw, at| time(raw, at, parse_instant)),
+        retried: false,
+    };
+    let filters = [given.reason, given.contains, given.since, given.until].iter().flatten().count() > 0;
+    if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
+        faults.add("", "`all`, `ids` and a filter exclude each other");
+    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.errors.is_empty() {
+        faults.add("/ids", "selects nothing");
+    } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
+        faults.add("", NOTHING_SELECTED);
+    }
+    let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
+    faults.end(Some(DeadRequest { selection, limit, dry_run }))
+}
+
+const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
+                                `until`) is needed";
+
+/// Longest `contains`, in bytes: as long as a stored error.
+pub const MAX_CONTAINS: usize = 512;
+
+fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
+    let text: String = read(raw, pointer)?;
+    if text.is_empty() || text.len() > MAX_CONTAINS {
+        return Err(FieldError::new(pointer, format!("has 1 to {MAX_CONTAINS} bytes")));
+    }
+    Ok(text)
+}
+
+fn reason(raw: &RawValue, pointer: &str) -> Result<DeadReason, FieldError> {
+    let text: String = read(raw, pointer)?;
+    DeadReason::parse(&text).ok_or_else(|| FieldError::new(pointer, DeadReason::unknown(&text)))
+}
+
+/// Longest note of a pause, in characters.
+const MAX_NOTE_CHARS: usize = 500;
+
+/// Why a route is paused: `note`, or nothing.
 ///
 /// # Errors
-/// As `parse`.
-pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
+/// As `parse_dead`.
+pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
     if body.is_empty() {
-        return Ok(None);
+        return Ok(String::new());
     }
+    let given: Pause = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
     let mut faults = Faults::default();
-    let given: Option<Ids> = faults.keep(object(json(body)?, ""));
-    let ids = given.and_then(|given| given.ids).map(|raw| ids(raw, &mut faults));
-    faults.end(Some(ids))
+    let note = faults.field("note", given.note, read).unwrap_or_else(String::new);
+    if note.chars().count() > MAX_NOTE_CHARS {
+        faults.add("/note", format!("has more than {MAX_NOTE_CHARS} characters"));
+    }
+    faults.end(Some(note))
+}
+
+/// # Errors
+/// 400 for a body that is neither empty nor an empty object.
+pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    if !body.is_empty() {
+        let Nothing {} = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    }
+    Ok(())
 }
 
 /// Largest and default number of pending messages that one call purges.

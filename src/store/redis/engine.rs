@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute, keys::PartitionKeys, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute, reply::Reply, script};
 use crate::{
     message::DeadReason,
     store::{
@@ -38,7 +38,7 @@ impl Store for RedisStore {
         };
         let taken = Instant::now();
         let reply: Vec<Value> = script::CLAIM
-            .keys(&message_keys(keys, &[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
             .arg(request.limit)
@@ -79,7 +79,7 @@ impl Store for RedisStore {
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Vec<Value> = script::RECOVER
-            .keys(&message_keys(keys, &[&keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_BATCH)
             .run(&self.connection)
@@ -99,7 +99,7 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SETTLE
-            .keys(&message_keys(keys, &[&keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
             .arg(&keys.wake)
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());
@@ -157,13 +157,6 @@ impl Store for RedisStore {
 /// At most the longest delay that may be asked for.
 fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
-}
-
-/// What most scripts begin with: where a message may be and what is kept of it; then `others`.
-pub(super) fn message_keys<'a>(keys: &'a PartitionKeys, others: &[&'a str]) -> Vec<&'a str> {
-    let PartitionKeys { pending, unack, messages, attempts, errors, dead, .. } = keys;
-    let message: [&str; 6] = [pending, unack, messages, attempts, errors, dead];
-    [&message[..], others].concat()
 }
 
 pub(super) fn shortened(error: &str) -> &str {

@@ -99,4 +99,11 @@ impl PartitionKeys {
             wake: key("wake"),
         }
     }
+
+    /// What most scripts begin with: where a message may be and what is kept of it; then `others`.
+    pub fn of_messages<'a>(&'a self, others: &[&'a str]) -> Vec<&'a str> {
+        let Self { pending, unack, messages, attempts, errors, dead, .. } = self;
+        let own: [&str; 6] = [pending, unack, messages, attempts, errors, dead];
+        [&own[..], others].concat()
+    }
 }

@@ -4,7 +4,6 @@ use redis::Value;
 
 use super::{
     MAX_CALL_BYTES, RedisStore, StoreRoute,
-    engine::message_keys,
     reply::{Reply, unexpected},
     script, unless_closed,
 };
@@ -43,7 +42,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SCHEDULE
-            .keys(&message_keys(keys, &[&keys.route, &keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
@@ -93,7 +92,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
-            .keys(&message_keys(keys, &[&keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
