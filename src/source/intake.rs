@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     entry::{SourceEntry, without_replaced},
     status::{Side, SourceHealth},
+    unless_stopped,
 };
 use crate::{
     message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
@@ -310,11 +311,7 @@ impl Intake {
     }
 
     async fn wait(&self, delay: Duration) -> Result<(), Stopped> {
-        let mut stop = self.stop.clone();
-        tokio::select! {
-            () = sleep(delay) => Ok(()),
-            _ = stop.wait_for(|stop| *stop) => Err(Stopped),
-        }
+        unless_stopped(&mut self.stop.clone(), sleep(delay)).await.ok_or(Stopped)
     }
 }
 

@@ -12,12 +12,12 @@ use std::{
 };
 
 use lapin::{
-    Confirmation, Connection, Error, PublisherConfirm,
+    Confirmation, Error, PublisherConfirm,
     options::{BasicPublishOptions, ConfirmSelectOptions},
 };
 
 use super::message::{MessageTag, PreparedMessage};
-use crate::connector::rabbitmq::FrameNotes;
+use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
 
 pub struct ConfirmChannel {
     inner: lapin::Channel,
@@ -50,8 +50,8 @@ pub enum ConfirmVerdict {
 struct PendingCount(Arc<ConfirmChannel>);
 
 impl ConfirmChannel {
-    pub async fn open(connection: &Connection, notes: &FrameNotes) -> Result<Arc<Self>, Error> {
-        let inner = connection.create_channel().await?;
+    pub async fn open(broker: &BrokerConnection) -> Result<Arc<Self>, Error> {
+        let (inner, notes) = (broker.connection.create_channel().await?, &broker.link.notes);
         // An earlier channel of this number may have left returned messages.
         drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
