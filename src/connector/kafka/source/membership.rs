@@ -19,7 +19,7 @@ use super::{
     positions::Positions,
     start_position::{time_left, watermarks},
 };
-use crate::connector::kafka::with_remedy;
+use crate::connector::kafka::{is_missing, with_remedy};
 
 pub struct Membership {
     topics: Vec<String>,
@@ -140,10 +140,6 @@ impl Membership {
         let lags = marks.iter().map(|(partition, (low, high))| Some(high - positions.next(partition)?.max(*low)));
         lags.map(|lag| lag.map(|lag| u64::try_from(lag).unwrap_or(0))).sum()
     }
-}
-
-fn is_missing(code: RDKafkaErrorCode) -> bool {
-    matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
 }
 
 #[cfg(test)]

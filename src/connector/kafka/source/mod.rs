@@ -155,7 +155,7 @@ impl Source for KafkaSource {
             membership.check_topics(&client, &brokers, CHECK_TIMEOUT).map_err(|error| {
                 // The likely cause is among the queued events.
                 while client.poll(Duration::from_millis(10)).is_some() {}
-                client.context().reports.cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
+                client.context().cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
             })
         })
         .await
