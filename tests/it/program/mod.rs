@@ -2,6 +2,7 @@
 //!
 //! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
 
+mod audit;
 pub mod client;
 pub mod metrics_page;
 pub mod partial;
