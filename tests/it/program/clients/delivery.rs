@@ -20,7 +20,7 @@ async fn payload_and_headers_of_every_producer_arrive_as_they_were_once_and_not_
     let headers = HEADERS.map(|(name, value)| format!("{name}: {value}"));
     let (delay, count) = (DELAY.to_string(), producers.len() * WAYS.len());
     let schedule = async |producer: &Producer, way: Way, status: &str| {
-        let id = format!("{}.{way:?}", producer.language);
+        let id = producer.id(way);
         let mut arguments: Vec<&str> = headers.iter().flat_map(|header| ["--header", header]).collect();
         arguments.extend(["nightly", &id, &delay]);
         let started = wall_clock();
@@ -55,7 +55,7 @@ async fn the_second_call_of_a_waiting_id_changes_nothing_unless_it_replaces() {
     let (place, producers) = (Place::start().await, Producer::all().await);
     let each = producers.iter().flat_map(|producer| WAYS.map(|way| (producer, way)));
     let calls = each.map(async |(producer, way)| {
-        let id = format!("{}.{way:?}", producer.language);
+        let id = producer.id(way);
         let wait = ["nightly", &id, "3600000"];
         producer.run(&place, way, &wait, b"one").await.assert_is(&["scheduled"], &id);
         producer.run(&place, way, &["nightly", &id, "0"], b"two").await.assert_is(&["exists"], &id);

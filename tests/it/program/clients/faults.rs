@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 async fn start(environment: &[(&'static str, String)]) -> Vec<(String, Call)> {
     let each = Producer::all().await.iter().flat_map(|producer| WAYS.map(|way| (producer, way)));
     let calls = each.map(async |(producer, way)| {
-        let id = format!("{}.{way:?}", producer.language);
+        let id = producer.id(way);
         (id.clone(), producer.start(environment, way, &["nightly", &id, "0"], b"x").await)
     });
     join_all(calls.collect::<Vec<_>>()).await
@@ -33,7 +33,7 @@ async fn an_outage_of_redis_delays_a_call_and_the_message_is_delivered_once() {
     let repeats = calls.iter_mut().map(async |(id, call)| {
         let line = call.repeats().await;
         call.repeats().await;
-        if id.ends_with("Http") {
+        if id.contains("Http") {
             assert!(line.contains("503") && started.elapsed() >= RETRY_AFTER, "{:?}: {line}", started.elapsed());
             let seconds: f64 = line.rsplit(' ').nth(1).and_then(|word| word.parse().ok()).expect("seconds");
             assert!(seconds >= RETRY_AFTER.as_secs_f64(), "`Retry-After` is not honoured: {line}");
@@ -75,7 +75,7 @@ async fn a_producer_gives_up_with_the_last_error() {
     place.redis.kill();
     for (id, call) in start(&place.environment_with("PUNCTUAL_GIVE_UP_AFTER", "0.5")).await {
         let ended = call.end().await;
-        ended.assert_failed(1, if id.ends_with("Http") { &["503"] } else { &["schedule: "] });
+        ended.assert_failed(1, if id.contains("Http") { &["503"] } else { &["schedule: "] });
         assert!(!ended.error.lines().last().is_some_and(|line| line.contains("next attempt")), "{ended:#?}");
     }
 }

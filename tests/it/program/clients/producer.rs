@@ -98,6 +98,12 @@ impl Producer {
         Some(producer)
     }
 
+    /// An id of its own. The highest bit of its CRC32 is set: the partition is wrong where that is taken for a sign.
+    pub fn id(&self, way: Way) -> String {
+        let mut ids = (0..).map(|number| format!("{}.{way:?}.{number}", self.language));
+        ids.find(|id| crc32fast::hash(id.as_bytes()) >> 31 == 1).expect("every second one")
+    }
+
     /// Starts a call. `arguments` end with route, id and delay; the payload is its standard input.
     pub async fn start(&self, environment: &[(&str, String)], way: Way, arguments: &[&str], payload: &[u8]) -> Call {
         let script: &[&str] = if way == Way::Script { &["--script", "../../../lua/produce.lua"] } else { &[] };
@@ -121,7 +127,7 @@ impl Producer {
         let mut shell = Command::new("bash");
         let path = env::var("PATH").expect("a PATH");
         shell.args(["-euo", "pipefail", "-c", commands]).current_dir(&self.directory).kill_on_drop(true);
-        shell.env("PATH", format!("{}/target/clients/python/bin:{path}", ROOT)).env("NO_PROXY", "127.0.0.1");
+        shell.env("PATH", format!("{ROOT}/target/clients/python/bin:{path}")).env("NO_PROXY", "127.0.0.1");
         shell.stdout(Stdio::piped()).stderr(Stdio::piped());
         shell
     }
@@ -188,7 +194,10 @@ fn copied(language: &str, needs: &Path) -> PathBuf {
     symlink(Path::new(ROOT).join("lua"), checkout.join("lua")).expect("a link");
     for entry in fs::read_dir(Path::new(ROOT).join("examples/clients").join(language)).expect("a directory") {
         let entry = entry.expect("an entry");
-        fs::copy(entry.path(), directory.join(entry.file_name())).expect("a file");
+        // A folder has what its README installs.
+        if entry.file_type().expect("a type").is_file() {
+            fs::copy(entry.path(), directory.join(entry.file_name())).expect("a file");
+        }
     }
     match language {
         "node" => symlink(needs, directory.join("node_modules")).expect("a link"),

@@ -35,7 +35,6 @@ async fn an_invalid_call_fails_at_once_with_the_reason() {
     let reserved = ["--header", "Host: a", "nightly", "a", "0"];
     assert_refused(each(right, &WAYS, &reserved).await, 1, &["422"], &["PUNCTUAL invalid-options"]);
     assert_refused(each(right, &WAYS, &["nightly", "a", "soon"]).await, 2, &["usage"], &["usage"]);
-    assert_refused(each(right, &WAYS, &["nightly", "a"]).await, 2, &["usage"], &["usage"]);
     place.assert_drained("nightly").await;
 }
 
