@@ -51,7 +51,7 @@ public class Schedule {
     static final long FIRST_PAUSE = 200, LONGEST_PAUSE = 5000;
     /** The API refused for now, or a proxy before it had no answer. A 429 counts if it has `Retry-After`. */
     static final Set<Integer> REPEATED_STATUS = Set.of(408, 502, 503, 504);
-    /** What Redis answers for a while: it starts, it is a replica, it is full; or the route is full, or has other partitions. */
+    /** What Redis answers for a while: it starts, is a replica, is full; or the route is full, or has other partitions. */
     static final List<String> REPEATED_ERRORS = List.of("BUSY ", "LOADING ", "MASTERDOWN ", "MISCONF ", "OOM ",
         "READONLY ", "PUNCTUAL limit-messages", "PUNCTUAL limit-bytes", "PUNCTUAL wrong-partition");
 
