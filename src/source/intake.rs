@@ -268,7 +268,7 @@ impl Intake {
     async fn unless_same(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let live = match live {
-            Some(Found::Live { snapshot, .. }) => snapshot,
+            Some(Found::Live { snapshot, .. }) => *snapshot,
             // Completed meanwhile. The reply to the next `schedule` says whether the id is remembered.
             Some(Found::Ended(_)) | None => return Ok(Some(message)),
         };
