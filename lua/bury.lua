@@ -1,4 +1,4 @@
--- include clock commit layout revival scores
+-- include clock commit failures layout revival scores
 -- Writes messages that are dead from the start: those that a source could not read, with the reason.
 --
 -- KEYS   messages dead errors pending unack route remembered
@@ -30,7 +30,7 @@ for i, id in ipairs(ids) do
     buried[n] = id
     bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i + 1]
     dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
-    texts[2 * n - 1], texts[2 * n] = id, ARGV[3 * i]
+    texts[2 * n - 1], texts[2 * n] = id, failure(now, 0, ARGV[3 * i])
   end
 end
 

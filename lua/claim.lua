@@ -1,4 +1,4 @@
--- include attempts clock commit fields scores
+-- include attempts clock commit failures fields scores
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
@@ -159,7 +159,7 @@ elseif not is_paused and not overtaken then
     ids[#ids + 1] = one[1]
     dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), one[1]
     marks[#marks + 1], marks[#marks + 2] = one[1], '\0'
-    reasons[#reasons + 1], reasons[#reasons + 2] = one[1], 'orphan: the body was missing'
+    reasons[#reasons + 1], reasons[#reasons + 2] = one[1], failure(math.floor(now / 1000), one[3], 'orphan: the body was missing')
   end
   -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
   add(steps, 'ZREM', pending, removed, { back })
@@ -172,6 +172,7 @@ elseif not is_paused and not overtaken then
     add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(ids) } })
     add(steps, 'HSET', messages, marks, { { 'HDEL', messages, unpack(ids) } })
     add(steps, 'HSET', errors, reasons, restore(errors, ids, redis.call('HMGET', errors, unpack(ids))))
+    drop(steps, attempts, ids)
   end
   if #taken > 0 then
     local entries = { instance, whole(number) .. ' ' .. whole(token), 'latest', instance .. ' ' .. whole(now) }

@@ -1,12 +1,13 @@
--- include attempts clock ending
+-- include clock ending
 -- One live message, or how it was completed, if that is remembered.
 --
--- KEYS   pending unack messages attempts errors dead remembered
+-- KEYS   pending unack messages errors dead remembered paused
 -- ARGV   id, how long a completed one is remembered (ms)
--- reply  nothing, or: pending | unack | dead, score, failures, error or "", body or "";
+-- reply  nothing, or: pending | unack | dead, score, value of `errors` or "", body or "", now (ms), paused 0/1;
 --        or: delivered | cancelled, when (ms)
-local pending, unack, messages, attempts, errors, dead, remembered = unpack(KEYS)
+local pending, unack, messages, errors, dead, remembered, paused = unpack(KEYS)
 local id, keep = ARGV[1], tonumber(ARGV[2])
+local now = math.floor(clock() / 1000)
 
 for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dead } }) do
   local score = redis.call('ZSCORE', set[2], id)
@@ -14,12 +15,13 @@ for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dea
     return {
       set[1],
       tonumber(score),
-      (counts(redis.call('HGET', attempts, id))),
       redis.call('HGET', errors, id) or '',
       redis.call('HGET', messages, id) or '',
+      now,
+      redis.call('GET', paused) and 1 or 0,
     }
   end
 end
 local how, at
-if keep > 0 then how, at = ending(redis.call('ZSCORE', remembered, id), keep, math.floor(clock() / 1000)) end
+if keep > 0 then how, at = ending(redis.call('ZSCORE', remembered, id), keep, now) end
 return how and { how, at } or false

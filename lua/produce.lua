@@ -14,7 +14,7 @@
 --          invalid-due, invalid-options, too-large, limit-messages, limit-bytes, limit-delay (limits of the route;
 --          the first two are accepted again after deliveries)
 --
--- include bytes clock commit ending fields json limits scores utf8 wake
+-- include bytes clock commit ending fields json limits scores seconds utf8 wake
 -- begin include/scores.lua
 -- A number with all its digits: `..` cuts it to 14.
 local function whole(number)
@@ -219,6 +219,7 @@ local due = digits and #digits <= 16 and tonumber(digits)
 if not due or due > (relative == '+' and MAX_DELAY or MAX_INTEGER) then
   return refuse('invalid-due', 'use +<delay ms>, at most 2^52, or <due ms>, below 2^53')
 end
+if relative == '' and is_seconds(due) then return refuse('invalid-due', 'seconds? use milliseconds') end
 if relative == '+' then due = now + due end
 
 if #payload > tonumber(max_payload) then
@@ -307,7 +308,7 @@ function known.max_attempts(value)
   return true
 end
 function known.expires_at(value)
-  if not is_integer(value, 0) then return false end
+  if not is_integer(value, 0) or is_seconds(value) then return false end
   fields[#fields + 1] = string.format('"expires_at":%.0f', value)
   return true
 end

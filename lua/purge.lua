@@ -1,37 +1,25 @@
--- include bodies clock commit fields scores
+-- include bodies clock commit fields selection
 -- Deletes dead messages.
 --
 -- KEYS   messages attempts errors dead records
--- ARGV   died before (ms; "" means now), limit (1 to 1000), then the ids (at most `limit`), or none for all that died
---        before
--- reply  purged, died before (ms; for the next call), 1 when more remain else 0
+-- ARGV   limit (0 to 1000), 1 to only count else 0, then the selection (selection.lua)
+-- reply  as that of redrive.lua
 local messages, attempts, errors, dead, records = unpack(KEYS)
-local before, limit = ARGV[1], tonumber(ARGV[2])
+local limit, is_dry = tonumber(ARGV[1]), ARGV[2] == '1'
 
-if before == '' then before = whole(math.floor(clock() / 1000)) end
-local purged, back, seen = {}, { 'ZADD', dead }, {}
-local function take(id, score)
-  if not seen[id] then
-    seen[id] = true
-    purged[#purged + 1] = id
-    back[#back + 1], back[#back + 2] = score, id
-  end
+local ids, scores, selected, rest, before = selection(dead, errors, 3, math.floor(clock() / 1000))
+local purged, back = {}, { 'ZADD', dead }
+for n = 1, math.min(#selected, limit) do
+  local i = selected[n]
+  purged[n] = ids[i]
+  back[#back + 1], back[#back + 2] = scores[i], ids[i]
 end
-if #ARGV > 2 then
-  local ids = { unpack(ARGV, 3) }
-  for i, score in ipairs(redis.call('ZMSCORE', dead, unpack(ids))) do
-    if score then take(ids[i], score) end
-  end
-else
-  local found = redis.call('ZRANGEBYSCORE', dead, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit)
-  for i = 1, #found, 2 do take(found[i], found[i + 1]) end
+if not is_dry then
+  local steps = {}
+  add(steps, 'ZREM', dead, purged, { back })
+  drop(steps, records, purged)
+  delete(steps, attempts, errors, messages, purged)
+  local failed = commit(steps)
+  if failed then return failed end
 end
-
-local steps = {}
-add(steps, 'ZREM', dead, purged, { back })
-drop(steps, records, purged)
-delete(steps, attempts, errors, messages, purged)
-local failed = commit(steps)
-if failed then return failed end
-local first = head(dead)
-return { #purged, tonumber(before), #ARGV == 2 and first and first <= tonumber(before) and 1 or 0 }
+return progress(ids, scores, selected, #purged, rest, before)

@@ -1,4 +1,4 @@
--- include attempts bytes clock commit fields scores sizes wake
+-- include attempts bytes clock commit failures fields scores sizes wake
 -- Recovers expired leases: each counts a crash, and its message is pending again, or dead after the last crash.
 --
 -- KEYS   pending unack messages attempts errors dead bytes
@@ -18,22 +18,24 @@ if #ids == 0 then return { 0, 0, 0 } end
 
 local old = redis.call('HMGET', attempts, unpack(ids))
 local back, dues, dead_scores, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
-local waiting, buried = {}, {}
+local waiting, waiting_old, buried = {}, {}, {}
 local wake_up = false
 for i, id in ipairs(ids) do
   local deadline = found[2 * i]
   back[#back + 1], back[#back + 2] = deadline, id
   local failures, crashes = counts(old[i])
   crashes = crashes + 1
-  tries[#tries + 1], tries[#tries + 2] = id, failures .. ' ' .. crashes
   if crashes >= MAX_CRASHES then
     buried[#buried + 1] = id
     dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(math.floor(now / 1000)), id
-    texts[#texts + 1], texts[#texts + 2] = id, 'crash: ' .. crashes .. ' leases expired, the last ones alone'
+    local text = 'crash: ' .. crashes .. ' leases expired, the last ones alone'
+    texts[#texts + 1], texts[#texts + 2] = id, failure(math.floor(now / 1000), failures, text)
   else
     -- Due at the end of its lease, after older ones.
     local due = math.floor(tonumber(deadline) / 1000)
     waiting[#waiting + 1] = id
+    waiting_old[#waiting] = old[i]
+    tries[#tries + 1], tries[#tries + 2] = id, failures .. ' ' .. crashes
     dues[#dues + 1], dues[#dues + 2] = whole(due), id
     if not earliest or due < earliest then wake_up = true end
   end
@@ -45,7 +47,8 @@ add(steps, 'ZREM', unack, ids, { back })
 add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
 add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
 grow(steps, bytes, -sizes(messages, buried))
-add(steps, 'HSET', attempts, tries, restore(attempts, ids, old))
+add(steps, 'HSET', attempts, tries, restore(attempts, waiting, waiting_old))
+drop(steps, attempts, buried)
 add(steps, 'HSET', errors, texts, {})
 local failed = commit(steps)
 if failed then return failed end

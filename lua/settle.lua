@@ -1,4 +1,4 @@
--- include attempts bodies bytes clock commit fields leases remembered scores wake
+-- include attempts bodies bytes clock commit failures fields leases remembered scores wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes
@@ -47,9 +47,14 @@ local completed, dues, waiting, dead_scores, buried, texts = {}, {}, {}, {}, {},
 local counted, failures, old = {}, {}, {}
 local wake_up, left = false, 0
 
-local function keep_count(i, more)
+-- Failures that the message had, and `more`.
+local function failures_of(i, more)
+  return (counts(values[i])) + more
+end
+
+local function keep_count(i, count)
   local n = #counted + 1
-  counted[n], failures[n], old[n] = ids[i], (counts(values[i])) + more, values[i]
+  counted[n], failures[n], old[n] = ids[i], count, values[i]
 end
 
 for i, id in ipairs(ids) do
@@ -65,14 +70,15 @@ for i, id in ipairs(ids) do
       left = left + ARGV[place - 2]
       buried[#buried + 1] = id
       dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(now), id
-      texts[#texts + 1], texts[#texts + 2] = id, ARGV[place + 1]
-      keep_count(i, tonumber(ARGV[place]))
+      texts[#texts + 1], texts[#texts + 2] = id, failure(now, failures_of(i, ARGV[place]), ARGV[place + 1])
+      keep_count(i, 0)
     else
       local due = tonumber(ARGV[place]) + (how == 'release' and 0 or now)
       waiting[#waiting + 1] = id
       dues[#dues + 1], dues[#dues + 2] = whole(due), id
-      if how == 'retry' then texts[#texts + 1], texts[#texts + 2] = id, ARGV[place + 1] end
-      keep_count(i, how == 'retry' and 1 or 0)
+      local count = failures_of(i, how == 'retry' and 1 or 0)
+      if how == 'retry' then texts[#texts + 1], texts[#texts + 2] = id, failure(now, count, ARGV[place + 1]) end
+      keep_count(i, count)
       if not earliest or due < earliest then wake_up = true end
     end
   end
@@ -80,7 +86,7 @@ end
 for i, id in ipairs(ids) do
   if values[i] and not settled[id] then
     settled[id] = true
-    keep_count(i, 0)
+    keep_count(i, failures_of(i, 0))
   end
 end
 

@@ -27,7 +27,7 @@ end
 local scores = redis.call('ZMSCORE', source, unpack(members))
 for i, entry in ipairs(entries) do
   local due = scores[i] and due_ms(tonumber(scores[i]), unit)
-  if due and due <= limits.now then entry.due = due end
+  if due and due <= limits.now then entry.due, entry.problem = due, misread(due, unit) end
 end
 
 -- A string that is not UTF-8, as JSON: its bytes as the characters U+0000 to U+00FF.
@@ -55,7 +55,7 @@ end
 local fields_of = {}
 local function weigh(i)
   local key = KEYS[OWN_KEYS + 1 + i]
-  local problem = barred(members[i], key)
+  local problem = entries[i].problem or barred(members[i], key)
   if problem then return 0, problem, members[i] end
   local kind = redis.call('TYPE', key).ok
   if kind == 'none' then return 0, 'its details are missing: there is no hash of this name', members[i] end

@@ -18,7 +18,7 @@ end
 local scores = redis.call('ZMSCORE', source, unpack(members))
 for i, entry in ipairs(entries) do
   local due = scores[i] and due_ms(tonumber(scores[i]), unit)
-  if due and due <= limits.now then entry.due = due end
+  if due and due <= limits.now then entry.due, entry.problem = due, misread(due, unit) end
 end
 
 local function weigh(i)
@@ -26,7 +26,7 @@ local function weigh(i)
   if size > MAX_CONTENT then
     return 0, 'the member takes ' .. size .. ' bytes, at most ' .. MAX_CONTENT .. ' can be kept: it was dropped'
   end
-  return size
+  return size, entries[i].problem, members[i]
 end
 
 local verdicts, steps, taken, wake_up = take(entries, weigh, function(i) return members[i] end)

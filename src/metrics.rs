@@ -4,7 +4,7 @@
 //! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
 //! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -15,6 +15,7 @@ use crate::{message::DeadReason, sink::FAILURE_KINDS};
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
 pub const REDIS_SCRIPT: &str = "punctual_redis_script_seconds";
+pub const API_SECONDS: &str = "punctual_api_request_seconds";
 
 const SCHEDULED: &str = "punctual_messages_scheduled_total";
 const DELIVERED: &str = "punctual_messages_delivered_total";
@@ -35,6 +36,16 @@ const DEAD_GAUGE: &str = "punctual_dead_messages";
 const IN_FLIGHT: &str = "punctual_in_flight_messages";
 const NEXT_DUE: &str = "punctual_next_due_timestamp_seconds";
 const OLDEST_OVERDUE: &str = "punctual_oldest_overdue_seconds";
+const RETRYING: &str = "punctual_retrying_messages";
+const PAUSED: &str = "punctual_route_paused";
+const DUE_WITHIN: &str = "punctual_due_within_messages";
+const SINK_UP: &str = "punctual_sink_up";
+const SINK_ATTEMPTS: &str = "punctual_sink_attempts_total";
+const HTTP_RESPONSES: &str = "punctual_http_responses_total";
+const REDIS_UP: &str = "punctual_redis_up";
+const READY: &str = "punctual_ready";
+const API_REQUESTS: &str = "punctual_api_requests_total";
+const AUTH_FAILURES: &str = "punctual_auth_failures_total";
 const BREAKER: &str = "punctual_sink_breaker_state";
 const DOMAINS_DOWN: &str = "punctual_sink_domains_down";
 const BUILD_INFO: &str = "punctual_build_info";
@@ -107,6 +118,19 @@ pub fn describe() {
     describe_gauge!(IN_FLIGHT, "Messages claimed by this instance");
     describe_gauge!(NEXT_DUE, "Due time of the head of the queue, seconds since the epoch");
     describe_gauge!(OLDEST_OVERDUE, "How long the head of the queue is overdue");
+    describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");
+    describe_gauge!(PAUSED, "1 while the route is paused, else 0");
+    describe_gauge!(DUE_WITHIN, "Messages waiting that come due within the horizon, overdue ones included");
+    describe_gauge!(SINK_UP, "1 while the breaker of the sink is closed, else 0");
+    describe_counter!(SINK_ATTEMPTS, "Attempts of a sink, by outcome");
+    describe_counter!(HTTP_RESPONSES, "Replies of HTTP endpoints, by status");
+    describe_gauge!(REDIS_UP, "1 while Redis answers, else 0");
+    describe_gauge!(READY, "1 while messages are accepted and delivered, as /readyz says, else 0");
+    describe_counter!(API_REQUESTS, "Calls of the API, by call and status");
+    describe_histogram!(API_SECONDS, "Time of a call of the API, until the head of the reply");
+    describe_counter!(AUTH_FAILURES, "Calls of the API without a known token");
+    metrics::counter!(AUTH_FAILURES).increment(0);
+    metrics_process::Collector::default().describe();
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
     describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
     describe_gauge!(BUILD_INFO, "1, with the version as label");
@@ -311,6 +335,10 @@ pub struct QueueGauges {
     /// Seconds since the epoch; `None` when nothing is pending.
     pub next_due: Option<f64>,
     pub oldest_overdue: f64,
+    pub retrying: u64,
+    pub paused: bool,
+    /// By horizon.
+    pub due_within: [(&'static str, u64); 4],
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -323,18 +351,59 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     set(OLDEST_OVERDUE, gauges.oldest_overdue);
     // Absent when empty: the page's renderer leaves out a NaN.
     set(NEXT_DUE, gauges.next_due.unwrap_or(f64::NAN));
-}
-
-/// Leaves a route's queue gauges out of the page: its numbers cannot be had, and old ones would be taken for new.
-pub fn queue_unknown(route: &str) {
-    for name in [PENDING, DUE, UNACKED, DEAD_GAUGE, OLDEST_OVERDUE, NEXT_DUE] {
-        gauge!(name, "route" => route.to_owned()).set(f64::NAN);
+    set(RETRYING, gauges.retrying as f64);
+    set(PAUSED, f64::from(u8::from(gauges.paused)));
+    for (horizon, count) in gauges.due_within {
+        gauge!(DUE_WITHIN, "route" => route.to_owned(), "horizon" => horizon).set(count as f64);
     }
 }
 
-/// Drops the samples that the recorder holds as NaN ("absent") from a rendered page.
-pub fn without_absent(page: &str) -> String {
-    page.lines().filter(|line| !line.ends_with(" NaN")).flat_map(|line| [line, "\n"]).collect()
+/// Whether Redis answers, and whether messages are accepted and delivered.
+pub fn health(redis: bool, ready: bool) {
+    gauge!(REDIS_UP).set(u8::from(redis));
+    gauge!(READY).set(u8::from(ready));
+}
+
+/// `call`: method and pattern of the path.
+pub fn api_request(call: &Arc<str>, status: u16, took: Duration) {
+    counter!(API_REQUESTS, "call" => call.clone(), "status" => status.to_string()).increment(1);
+    histogram!(API_SECONDS, "call" => call.clone()).record(took.as_secs_f64());
+}
+
+pub fn auth_failure() {
+    counter!(AUTH_FAILURES).increment(1);
+}
+
+/// `code`: the status of the reply.
+pub fn http_response(sink: &str, code: u16) {
+    counter!(HTTP_RESPONSES, "sink" => sink.to_owned(), "code" => code.to_string()).increment(1);
+}
+
+/// The page of the recorder in a stable order, without the samples that it holds as NaN ("absent").
+pub fn ordered(page: &str) -> String {
+    let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut family = "";
+    for line in page.lines().filter(|line| !line.is_empty() && !line.ends_with(" NaN")) {
+        if let Some(comment) = line.strip_prefix("# ") {
+            family = comment.split(' ').nth(1).unwrap_or_default();
+        }
+        families.entry(family).or_default().push(line);
+    }
+    // The buckets of a series stay together, in order.
+    let series = |line: &str| {
+        let labels =
+            line.split_once('{').map_or("", |(_, labels)| labels.split_once('}').map_or("", |(labels, _)| labels));
+        let own = labels.split(',').filter(|label| !label.starts_with("le="));
+        (!line.starts_with('#'), own.collect::<Vec<_>>().join(","))
+    };
+    let mut text = String::with_capacity(page.len());
+    for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
+        lines.sort_by_cached_key(|line| series(line));
+        for line in lines {
+            text.extend([line, "\n"]);
+        }
+    }
+    text
 }
 
 #[cfg(test)]

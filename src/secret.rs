@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
 /// A password, token or key. Equal secrets compare equal, but not in constant time.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline, description = "", extend("writeOnly" = true))]
 pub struct Secret(String);
 
 impl Secret {

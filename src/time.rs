@@ -6,6 +6,9 @@ use tokio::time::Instant;
 /// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
 pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 
+/// The first time that a number of milliseconds may name, but for 0: a smaller one can only be seconds. March 1973.
+pub const MIN_MILLIS: u64 = 100_000_000_000;
+
 /// Longest delay in milliseconds, 142,000 years: added to any clock it stays within `MAX_MILLIS`.
 pub const MAX_DELAY_MILLIS: u64 = 1 << 52;
 
@@ -72,7 +75,7 @@ impl Due {
     /// A due time: whole milliseconds since the epoch, or RFC 3339 with an offset.
     ///
     /// # Errors
-    /// When it is neither, before 1970, or 2^53 ms or more.
+    /// See `parse_instant`.
     pub fn parse_deliver_at(text: &str) -> Result<Self, String> {
         parse_instant(text).map(Due::At)
     }
@@ -81,9 +84,12 @@ impl Due {
 /// Whole milliseconds since the epoch, or RFC 3339 with an offset.
 ///
 /// # Errors
-/// When it is neither, before 1970, or 2^53 ms or more.
+/// When it is neither, before 1970, 2^53 ms or more, or a number that can only be seconds.
 pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
     let millis = if let Ok(millis) = text.parse::<u64>() {
+        if is_seconds(millis) {
+            return Err(format!("`{text}` is in the year 1970 to 1973: seconds? use milliseconds"));
+        }
         Some(millis)
     } else {
         let at: jiff::Timestamp = text.parse().map_err(|_| {
@@ -93,6 +99,11 @@ pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
         u64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()
     };
     millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
+}
+
+/// Whether a number that should be milliseconds since the epoch can only be seconds.
+pub fn is_seconds(millis: u64) -> bool {
+    (1..MIN_MILLIS).contains(&millis)
 }
 
 /// Redis' clock of one reply, extrapolated by this machine's monotonic clock.
@@ -134,7 +145,9 @@ mod tests {
         assert_eq!(Due::parse_deliver_at("1700000000000"), at(1_700_000_000_000));
         assert_eq!(Due::parse_deliver_at("1970-01-01T01:00:00.5+01:00"), at(500));
         assert_eq!(Due::parse_deliver_at("1970-01-01T00:00:00.0000001Z"), at(1), "rounded up");
-        for bad in ["", "-1", "nan", "1e400", "9223372036854775808", "1969-12-31T23:59:59Z", "2026-11-21"] {
+        for bad in
+            ["", "-1", "nan", "1e400", "9223372036854775808", "1969-12-31T23:59:59Z", "2026-11-21", "1700000000", "1"]
+        {
             assert!(Due::parse_deliver_at(bad).is_err(), "{bad}");
         }
     }

@@ -137,14 +137,16 @@ python_client() {
     local venv=target/clients/python
     [ -x $venv/bin/pip ] || python3 -m venv $venv 2>/dev/null ||
         { .ci/need python3=python3 /usr/share/doc/python3-venv=python3-venv && python3 -m venv --clear $venv; } || return
-    $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt
+    $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt \
+        -r examples/clients/python/requirements.txt
 }
 node_client() {
     .ci/need node=nodejs npm=npm && mkdir -p target/clients/node && cp tests/clients/node/package.json target/clients/node &&
         npm install --prefix target/clients/node --silent --no-audit --no-fund
 }
 go_client() {
-    .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .)
+    .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .) &&
+        (cd examples/clients/go && go build -o ../../../target/clients/go/ .)
 }
 amqp_client() {
     .ci/need python3=python3 || return
@@ -158,7 +160,9 @@ java_client() {
     rm -rf target/clients/java
     mvn -q -B -f tests/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
         javac -cp 'target/clients/java/new/*' -d target/clients/java/new tests/clients/java/Publish.java &&
-        mv target/clients/java/new target/clients/java/libs
+        mv target/clients/java/new target/clients/java/libs &&
+        mvn -q -B -f examples/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
+        mv target/clients/java/new target/clients/java/schedule
 }
 for language in python node go amqp java; do
     if [ "${CI:-}" = true ]; then
@@ -182,8 +186,10 @@ else
 fi
 # A program without some connectors, and so without their libraries: each alone, and none.
 features() {
-    local feature failed=0
-    for feature in http kafka rabbitmq redis ""; do
+    local feature connectors failed=0
+    connectors=$(sed -n 's/^default = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')
+    [ -n "$connectors" ] || { echo "Cargo.toml has no line of default features" >&2; return 1; }
+    for feature in $connectors ""; do
         cargo clippy --locked --lib --bins --no-default-features --features "$feature" -- -D warnings || failed=1
     done
     return "$failed"

@@ -1,4 +1,4 @@
--- include bytes clock commit layout limits revival scores
+-- include bytes clock commit failures layout limits revival scores
 -- What take_*.lua share: they move messages from keys of other programs into the queue.
 
 -- The first KEYS and ARGV of each.
@@ -90,7 +90,7 @@ local function take(entries, weigh, read)
         verdicts[i] = 'invalid'
         bad[#bad + 1] = entry.id
         dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(limits.now), entry.id
-        texts[#texts + 1], texts[#texts + 2] = entry.id, 'invalid: ' .. problem
+        texts[#texts + 1], texts[#texts + 2] = entry.id, failure(limits.now, 0, 'invalid: ' .. problem)
       else
         verdicts[i] = 'taken'
         good[#good + 1] = entry.id

@@ -4,7 +4,10 @@
 //! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
 //! comparison reveals nothing about a token.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use super::{
     Api, origin,
@@ -12,7 +15,10 @@ use super::{
     rate::{Rate, TooFast},
     readers::Share,
 };
-use crate::config::{AuthConfig, Right, TokenConfig, TokenDigest};
+use crate::{
+    config::{AuthConfig, Right, TokenConfig, TokenDigest},
+    metrics,
+};
 use axum::{
     extract::{RawPathParams, Request, State},
     http::{HeaderMap, StatusCode, header},
@@ -20,6 +26,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use tokio::time::Instant;
+
+/// Interval of log lines about refused calls.
+const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The right that a call requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +44,8 @@ pub enum Access {
 /// The rights of a caller; a request extension.
 #[derive(Debug)]
 pub struct Grant {
+    /// Of the token, for the log; `None` without one.
+    name: Option<String>,
     rights: Vec<Right>,
     /// `None`: all.
     routes: Option<Vec<String>>,
@@ -47,11 +58,17 @@ pub struct Grant {
 impl Grant {
     fn all() -> Self {
         Self {
+            name: None,
             rights: vec![Right::Schedule, Right::Read, Right::Admin],
             routes: None,
             rate: None,
             share: Share::new(1),
         }
+    }
+
+    /// The name of the token, or its place in the configuration; empty where there are no tokens.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
     }
 
     /// Counts messages before they are scheduled.
@@ -78,6 +95,26 @@ pub struct Guard {
     tokens: Option<Vec<(TokenDigest, Arc<Grant>)>>,
     open_metrics: bool,
     everything: Arc<Grant>,
+    refused: Refused,
+}
+
+/// Calls without a known token: all are counted, and logged once a second at most.
+#[derive(Default)]
+struct Refused(Mutex<Option<(Instant, u64)>>);
+
+impl Refused {
+    fn record(&self) {
+        metrics::auth_failure();
+        let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        match &mut *last {
+            Some((at, unlogged)) if now - *at < REFUSED_LOG_INTERVAL => *unlogged += 1,
+            other => {
+                let more = other.map_or(0, |(_, unlogged)| unlogged);
+                tracing::warn!(more, "a call without a known token was refused");
+                *other = Some((now, 0));
+            }
+        }
+    }
 }
 
 impl Guard {
@@ -88,7 +125,8 @@ impl Guard {
         }
         let tokens = config.map(|auth| {
             let readers = auth.tokens.iter().filter(|entry| entry.rights.contains(&Right::Read)).count();
-            let grant = |TokenConfig { rights, routes, messages_per_second, .. }: &TokenConfig| Grant {
+            let grant = |TokenConfig { name, rights, routes, messages_per_second, .. }: &TokenConfig| Grant {
+                name: Some(name.clone()),
                 rights: rights.clone(),
                 routes: (!routes.iter().any(|name| name == "*")).then(|| routes.clone()),
                 rate: messages_per_second.map(Rate::new),
@@ -96,7 +134,12 @@ impl Guard {
             };
             auth.tokens.iter().map(|entry| (entry.digest, Arc::new(grant(entry)))).collect()
         });
-        Self { tokens, open_metrics: config.is_some_and(|auth| auth.open_metrics), everything: Arc::new(Grant::all()) }
+        Self {
+            tokens,
+            open_metrics: config.is_some_and(|auth| auth.open_metrics),
+            everything: Arc::new(Grant::all()),
+            refused: Refused::default(),
+        }
     }
 
     /// `None` for no or a wrong token.
@@ -132,6 +175,7 @@ pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, nex
         Some(grant) => Arc::clone(grant),
         None if guard.is_open(request.uri().path()) => Arc::clone(&guard.everything),
         None => {
+            guard.refused.record();
             let text = "send `Authorization: Bearer <token>` with a token of the configuration";
             return Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", text).into_response();
         }
@@ -177,6 +221,7 @@ mod tests {
 
     fn guard() -> Guard {
         let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
+            name: token.to_owned(),
             digest: TokenDigest::of(token),
             rights: rights.to_vec(),
             routes: routes.iter().map(ToString::to_string).collect(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::{
-    body::BodyDataStream,
+    body::{BodyDataStream, HttpBody},
     extract::Request,
-    http::{StatusCode, header},
+    http::StatusCode,
 };
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -90,43 +90,36 @@ pub struct ReadBody {
 /// becomes free in time. In all of these cases nothing was changed.
 pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody, Problem> {
     let Deadline(deadline) = *request.extensions().get().expect("set by the middleware around every endpoint");
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    // Of a `Content-Length`.
+    let announced = request.body().size_hint().lower();
     let mut stream = request.into_body().into_data_stream();
-    if announced.is_some_and(|bytes| bytes > limit) {
+    if announced > limit as u64 {
         return Err(refuse(stream, deadline, limit).await);
     }
+    let late = |_| {
+        let text = "the body did not arrive within the request timeout; nothing was changed";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "body-timeout", text)
+    };
     let mut share = BodyShare::default();
     let mut bytes = BytesMut::new();
-    loop {
-        match timeout_at(deadline, stream.next()).await {
-            Ok(Some(Ok(chunk))) if bytes.len() + chunk.len() > limit => {
-                return Err(refuse(stream, deadline, limit).await);
-            }
-            Ok(Some(Ok(chunk))) => {
-                let covered = share.cover(&api.body_memory, bytes.len() + chunk.len());
-                if timeout_at(deadline, covered).await.is_err() {
-                    return Err(Problem::unavailable("too many large requests at once; nothing was changed"));
-                }
-                bytes.extend_from_slice(&chunk);
-            }
-            Ok(Some(Err(_))) => return Err(Problem::bad_request("the body broke off, or its framing is wrong")),
-            Ok(None) => return Ok(ReadBody { bytes: bytes.freeze(), _share: share }),
-            Err(_) => {
-                let text = "the body did not arrive within the request timeout; nothing was changed";
-                return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body-timeout", text));
-            }
+    while let Some(chunk) = timeout_at(deadline, stream.next()).await.map_err(late)? {
+        let chunk = chunk.map_err(|_| Problem::bad_request("the body broke off, or its framing is wrong"))?;
+        if bytes.len() + chunk.len() > limit {
+            return Err(refuse(stream, deadline, limit).await);
         }
+        let covered = timeout_at(deadline, share.cover(&api.body_memory, bytes.len() + chunk.len())).await;
+        covered.map_err(|_| Problem::unavailable("too many large requests at once; nothing was changed"))?;
+        bytes.extend_from_slice(&chunk);
     }
+    Ok(ReadBody { bytes: bytes.freeze(), _share: share })
 }
 
 async fn refuse(mut stream: BodyDataStream, deadline: Instant, limit: usize) -> Problem {
     let mut discarded = 0;
-    while discarded < MAX_DISCARDED_BYTES {
-        match timeout_at(deadline, stream.next()).await {
-            Ok(Some(Ok(chunk))) => discarded += chunk.len(),
-            _ => break,
-        }
+    while discarded < MAX_DISCARDED_BYTES
+        && let Ok(Some(Ok(chunk))) = timeout_at(deadline, stream.next()).await
+    {
+        discarded += chunk.len();
     }
     Problem::too_large(format!("the body is larger than {limit} bytes"))
 }

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::CancellationToken;
 
 /// Most connections of the main listener, if the process may open enough files: some 16 KiB each while idle.
@@ -20,7 +21,7 @@ const MAX_PROBES: usize = 128;
 /// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
 /// each new connection would cost too much.
 const COMPARED: usize = 64;
-/// The limit of open files if it cannot be read: the usual default.
+/// The limit of open files if there is none: the usual default.
 const USUAL_OPEN_FILES: usize = 1024;
 
 /// The bounds.
@@ -37,8 +38,8 @@ impl ConnectionLimits {
     /// Half of the files that this process may open: the other half is for Redis and the sinks. Without `per_address`, one
     /// address has half of the connections.
     pub fn of_process(per_address: Option<usize>) -> Self {
-        let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        let connections = (open_files(&limits).unwrap_or(USUAL_OPEN_FILES) / 2).clamp(1, MAX_CONNECTIONS);
+        let open_files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+        let connections = (open_files.unwrap_or(USUAL_OPEN_FILES) / 2).clamp(1, MAX_CONNECTIONS);
         Self { connections, per_address: per_address.unwrap_or(connections.div_ceil(2)), reserved: RESERVED }
     }
 
@@ -46,11 +47,6 @@ impl ConnectionLimits {
     pub fn of_probes() -> Self {
         Self { connections: MAX_PROBES, per_address: MAX_PROBES / 2, reserved: 0 }
     }
-}
-
-/// The soft limit in the text of `/proc/self/limits`; `unlimited` reads as unknown.
-fn open_files(limits: &str) -> Option<usize> {
-    limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok())
 }
 
 /// The connection slots of one listener.
@@ -75,7 +71,6 @@ struct UsedSlots {
 struct Holder {
     peer: Option<IpAddr>,
     reserved: bool,
-    closing: bool,
     activity: Arc<Activity>,
     evicted: CancellationToken,
 }
@@ -160,7 +155,8 @@ impl Slots {
                 return None;
             }
             if taken.reserved >= self.limits.reserved {
-                taken.evict_reserved();
+                let oldest = taken.holders.iter().find(|(_, holder)| holder.reserved).map(|(number, _)| *number);
+                taken.evict(oldest);
             }
         }
         let (activity, evicted) =
@@ -169,8 +165,7 @@ impl Slots {
         let activity = Arc::new(activity);
         let number = taken.next;
         taken.next += 1;
-        let holder =
-            Holder { peer, reserved: !has_place, closing: false, activity: activity.clone(), evicted: evicted.clone() };
+        let holder = Holder { peer, reserved: !has_place, activity: activity.clone(), evicted: evicted.clone() };
         taken.count(&holder, 1);
         taken.holders.insert(number, holder);
         Some(Slot { slots: self.clone(), number, reserved: !has_place, activity, evicted })
@@ -207,40 +202,29 @@ impl UsedSlots {
 
     /// Closes the longest idle one of the oldest few. Returns whether one was found.
     fn evict_idle(&mut self, among: impl Fn(&Holder) -> bool) -> bool {
-        let idle = self
-            .holders
-            .iter()
-            .filter(|(_, holder)| !holder.closing && !holder.reserved && !holder.activity.is_busy() && among(holder));
+        let idle =
+            self.holders.iter().filter(|(_, holder)| !holder.reserved && !holder.activity.is_busy() && among(holder));
         let first = idle.take(COMPARED).min_by_key(|(_, holder)| holder.activity.last_use.load(Ordering::Relaxed));
-        let Some(number) = first.map(|(number, _)| *number) else { return false };
-        self.evict(number);
-        true
+        let number = first.map(|(number, _)| *number);
+        self.evict(number)
     }
 
-    fn evict_reserved(&mut self) {
-        let first = self.holders.iter().find(|(_, holder)| holder.reserved && !holder.closing);
-        if let Some(number) = first.map(|(number, _)| *number) {
-            self.evict(number);
-        }
+    fn evict(&mut self, number: Option<u64>) -> bool {
+        let evicted = number.and_then(|number| self.remove(number));
+        evicted.inspect(|holder| holder.evicted.cancel()).is_some()
     }
 
-    fn evict(&mut self, number: u64) {
-        let Some(mut holder) = self.holders.remove(&number) else { return };
+    /// Frees a slot. `None` when it was freed already: its connection was evicted.
+    fn remove(&mut self, number: u64) -> Option<Holder> {
+        let holder = self.holders.remove(&number)?;
         self.count(&holder, -1);
-        holder.closing = true;
-        holder.evicted.cancel();
-        self.holders.insert(number, holder);
+        Some(holder)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut taken = self.slots.taken();
-        if let Some(holder) = taken.holders.remove(&self.number)
-            && !holder.closing
-        {
-            taken.count(&holder, -1);
-        }
+        self.slots.taken().remove(self.number);
     }
 }
 
@@ -313,11 +297,9 @@ mod tests {
 
     #[test]
     fn the_limit_of_open_files_is_the_soft_one() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
-                      Max processes             15000                15000                processes\n\
-                      Max open files            1024                 524288               files\n";
-        assert_eq!(open_files(limits), Some(1024));
-        assert_eq!(open_files(""), None);
-        assert!(open_files(&std::fs::read_to_string("/proc/self/limits").unwrap()).is_some());
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        let soft: usize = line.split_whitespace().next().unwrap().parse().unwrap();
+        assert_eq!(ConnectionLimits::of_process(None).connections, (soft / 2).min(MAX_CONNECTIONS));
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, http::StatusCode};
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::Instant};
 
 use super::{Api, problem::Problem};
@@ -14,19 +14,12 @@ const READY_FRESH: Duration = Duration::from_secs(1);
 /// The same while it is not ready, so that readiness shows soon.
 const UNREADY_FRESH: Duration = Duration::from_millis(100);
 
-#[derive(Serialize)]
-pub struct Health {
-    status: &'static str,
-}
-
-const OK: Json<Health> = Json(Health { status: "ok" });
-
 /// The last check and its time. Probes during a check wait for it.
 #[derive(Default)]
 pub struct ReadinessCache(Mutex<Option<(Instant, Result<(), String>)>>);
 
 impl ReadinessCache {
-    async fn check(&self, queue: &Queue) -> Result<(), String> {
+    pub async fn check(&self, queue: &Queue) -> Result<(), String> {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last
             && at.elapsed() < if answer.is_ok() { READY_FRESH } else { UNREADY_FRESH }
@@ -39,14 +32,14 @@ impl ReadinessCache {
     }
 }
 
-pub async fn livez() -> Json<Health> {
-    OK
+pub async fn livez() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
 }
 
 /// Depends on Redis alone: messages are accepted while a sink is down.
-pub async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Health>, Problem> {
+pub async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Value>, Problem> {
     match api.readiness.check(&api.queue).await {
-        Ok(()) => Ok(OK),
+        Ok(()) => Ok(livez().await),
         Err(text) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", text)),
     }
 }

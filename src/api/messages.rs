@@ -10,22 +10,24 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
-    Api,
+    Api, BreakerState, audit,
     auth::Grant,
     body,
     deadline::Deadline,
-    message_body,
+    message_body::{self, MAX_CONTAINS},
     problem::Problem,
     readers::{self, Broken, Permit, Share, Writer},
     scheduled::ScheduledReply,
     shown,
 };
 use crate::{
-    message::{Ended, MAX_METADATA_BYTES, MessageId, State},
+    message::{DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State},
     queue::Page,
-    store::{Cancelled, Found, Rescheduled, Snapshot},
+    store::{Cancelled, Filter, Found, Rescheduled, Snapshot},
+    time::{Due, UnixMillis, parse_instant},
 };
 
 /// Default number of messages of a page.
@@ -48,7 +50,10 @@ pub async fn look_at(
     let id = parse_id(&id)?;
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
-        Some(Found::Live(snapshot)) => Ok(one(route, snapshot, permit)),
+        Some(Found::Live { snapshot, now, paused }) => {
+            let waits_for = api.waits_for(&route, &snapshot, now, paused).await;
+            Ok(one(route, *snapshot, waits_for, permit))
+        }
         Some(Found::Ended(Ended { ending, at })) => {
             Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
         }
@@ -56,27 +61,54 @@ pub async fn look_at(
     }
 }
 
-fn one(route: String, snapshot: Snapshot, permit: Permit) -> Response {
+fn one(route: String, snapshot: Snapshot, waits_for: Option<&'static str>, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
-        return readers::whole(shown::pieces(&route, &snapshot));
+        return readers::whole(shown::pieces(&route, &snapshot, waits_for));
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        write(&mut writer, &route, &snapshot).await?;
+        write(&mut writer, &route, &snapshot, waits_for).await?;
         Ok(writer)
     })
 }
 
 pub async fn reschedule(
     Shared(api): Shared<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let id = parse_id(&id)?;
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     let due = message_body::parse_due(&body.bytes)?;
-    match api.queue.reschedule(&route, &id, due).await? {
-        Rescheduled::Done(due) => Ok(Json(ScheduledReply::rescheduled(&route, &id, due)).into_response()),
+    move_to(&api, &grant, "move", &route, &id, due).await
+}
+
+/// Makes it due now, whatever its time.
+pub async fn deliver(
+    Shared(api): Shared<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Path((route, id)): Path<(String, String)>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
+    message_body::parse_nothing(&body.bytes)?;
+    move_to(&api, &grant, "deliver", &route, &id, Due::NOW).await
+}
+
+async fn move_to(
+    api: &Api,
+    grant: &Grant,
+    call: &'static str,
+    route: &str,
+    id: &str,
+    due: Due,
+) -> Result<Response, Problem> {
+    let id = parse_id(id)?;
+    match api.queue.reschedule(route, &id, due).await? {
+        Rescheduled::Done(due) => {
+            audit::record(grant, call, route, 1);
+            Ok(Json(ScheduledReply::rescheduled(route, &id, due)).into_response())
+        }
         Rescheduled::InFlight => Err(Problem::in_flight(id.as_str())),
         Rescheduled::Dead => {
             Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
@@ -88,20 +120,83 @@ pub async fn reschedule(
 
 pub async fn cancel(
     Shared(api): Shared<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
     Path((route, id)): Path<(String, String)>,
+    request: Request,
 ) -> Result<StatusCode, Problem> {
     let id = parse_id(&id)?;
+    let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
+    message_body::parse_nothing(&body.bytes)?;
     match api.queue.cancel(&route, &id.clone().into()).await? {
-        Cancelled::Cancelled | Cancelled::Purged => Ok(StatusCode::NO_CONTENT),
+        Cancelled::Cancelled | Cancelled::Purged => {
+            audit::record(&grant, "cancel", &route, 1);
+            Ok(StatusCode::NO_CONTENT)
+        }
         Cancelled::InFlight => Err(Problem::in_flight(id.as_str())),
         Cancelled::NotFound | Cancelled::Known => Err(Problem::unknown_message(id.as_str())),
     }
 }
 
+/// The query parameters of a filter, and of a listing.
+pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until"];
+pub const LIST_QUERY: &[&str] = &["state", "reason", "contains", "since", "until", "limit", "cursor"];
+
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+pub struct FilterQuery {
+    reason: Option<String>,
+    contains: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+}
+
+impl FilterQuery {
+    /// For messages of a state.
+    pub fn filter(self, state: State) -> Result<Filter, Problem> {
+        let time = |name: &str, text: Option<String>| {
+            let at = text.map(|text| parse_instant(&text)).transpose();
+            at.map_err(|text| Problem::bad_request(format!("`{name}`: {text}")))
+        };
+        if state != State::Dead && self.reason.is_some() {
+            return Err(Problem::bad_request("`reason` is for dead messages: add `state=dead`"));
+        }
+        if state == State::Unack && (self.since.is_some() || self.until.is_some()) {
+            return Err(Problem::bad_request("`since` and `until` are not for messages in flight"));
+        }
+        if self.contains.as_ref().is_some_and(|text| text.is_empty() || text.len() > MAX_CONTAINS) {
+            return Err(Problem::bad_request(format!("`contains` has 1 to {MAX_CONTAINS} bytes")));
+        }
+        let reason = self.reason.map(|text| {
+            DeadReason::parse(&text)
+                .ok_or_else(|| Problem::bad_request(format!("`reason`: {}", DeadReason::unknown(&text))))
+        });
+        Ok(Filter {
+            reason: reason.transpose()?,
+            contains: self.contains,
+            since: time("since", self.since)?,
+            until: time("until", self.until)?,
+            retried: false,
+        })
+    }
+}
+
+/// What a listing shows.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Listed {
+    Pending,
+    Unack,
+    Dead,
+    /// Pending messages with failed attempts.
+    Retrying,
+}
+
+#[derive(Deserialize)]
 pub struct ListQuery {
-    state: Option<State>,
+    state: Option<Listed>,
+    reason: Option<String>,
+    contains: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
 }
@@ -117,11 +212,19 @@ pub async fn list(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Problem::bad_request(format!("`limit` is 1 to {MAX_LIMIT}")));
     }
-    let state = query.state.unwrap_or(State::Pending);
+    let state = match query.state.unwrap_or(Listed::Pending) {
+        Listed::Pending | Listed::Retrying => State::Pending,
+        Listed::Unack => State::Unack,
+        Listed::Dead => State::Dead,
+    };
+    let ListQuery { reason, contains, since, until, .. } = query;
+    let mut filter = FilterQuery { reason, contains, since, until }.filter(state)?;
+    filter.retried = matches!(query.state, Some(Listed::Retrying));
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
     // Errors of the request or of Redis occur with the first part.
-    let listing = MessageListing { api, grant, route, state, part };
+    let end = api.end_of_work(deadline);
+    let listing = MessageListing { api, grant, route, state, filter, part, end };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
         let _permit = permit;
@@ -135,14 +238,17 @@ struct MessageListing {
     grant: Arc<Grant>,
     route: String,
     state: State,
+    filter: Filter,
     /// Bytes of bodies in a part of it.
     part: u64,
+    /// When it goes on with another page: few of many messages may match.
+    end: Instant,
 }
 
 impl MessageListing {
     async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
-        let Self { api, grant, route, state, part } = self;
-        Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, limit, *part, cursor)).await?)
+        let Self { api, grant, route, state, filter, part, .. } = self;
+        Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, filter, limit, *part, cursor)).await?)
     }
 
     async fn write(&self, mut page: Page, limit: usize, mut writer: Writer) -> Result<Writer, Broken> {
@@ -152,11 +258,11 @@ impl MessageListing {
             left -= page.messages.len();
             for snapshot in page.messages {
                 writer.write(separator.as_bytes()).await?;
-                write(&mut writer, &self.route, &snapshot).await?;
+                write(&mut writer, &self.route, &snapshot, None).await?;
                 separator = ",";
             }
             match page.cursor {
-                Some(cursor) if left > 0 && writer.written() < MAX_PAGE_BYTES => {
+                Some(cursor) if left > 0 && writer.written() < MAX_PAGE_BYTES && Instant::now() < self.end => {
                     let part = self.fetch(left, Some(&cursor)).await;
                     page =
                         part.inspect_err(|error| tracing::debug!(?error, "a listing broke off")).map_err(|_| Broken)?;
@@ -169,14 +275,49 @@ impl MessageListing {
     }
 }
 
-async fn write(writer: &mut Writer, route: &str, snapshot: &Snapshot) -> Result<(), Broken> {
-    for piece in shown::pieces(route, snapshot) {
+async fn write(
+    writer: &mut Writer,
+    route: &str,
+    snapshot: &Snapshot,
+    waits_for: Option<&'static str>,
+) -> Result<(), Broken> {
+    for piece in shown::pieces(route, snapshot, waits_for) {
         writer.write(&piece).await?;
     }
     Ok(())
 }
 
 impl Api {
+    /// Why a pending message is not delivered yet: `due`, `retry`, `sink`, `paused` or `capacity`; as this instance sees its
+    /// sink.
+    async fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Option<&'static str> {
+        if snapshot.state != State::Pending {
+            return None;
+        }
+        let is_early = snapshot.message.as_ref().is_ok_and(|message| message.due > now);
+        let waits = snapshot.deliver_at > now;
+        Some(if waits && is_early && snapshot.attempts == 0 {
+            "due"
+        } else if paused {
+            "paused"
+        } else if self.is_sink_down(route).await {
+            "sink"
+        } else if !waits {
+            "capacity"
+        } else if snapshot.attempts > 0 {
+            "retry"
+        } else {
+            // Deferred for its failure domain.
+            "sink"
+        })
+    }
+
+    async fn is_sink_down(&self, route: &str) -> bool {
+        let sink = self.queue.sink(route);
+        let sinks = (self.sinks)().await;
+        sinks.iter().any(|status| Some(&*status.name) == sink.as_deref() && status.breaker != BreakerState::Closed)
+    }
+
     /// Waits for a reader's memory for half of the request's time: the other half is for Redis.
     async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
         self.readers.enter(share, bytes, deadline - self.request_timeout / 2).await

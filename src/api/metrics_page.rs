@@ -1,16 +1,22 @@
 //! `GET /metrics`: the recorder's page, with the queue gauges read at the moment of the scrape.
 
-use std::{sync::Arc, time::Duration};
+use std::{array, sync::Arc, time::Duration};
 
-use axum::{extract::State, http::header, response::IntoResponse};
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::{Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
 use futures::future::join_all;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Api, SourceStatuses};
 use crate::{
     metrics::{self, QueueGauges},
-    queue::{Queue, RouteStats},
+    queue::{HORIZONS, Queue, QueueError, RouteStats},
+    store::StoreError,
 };
 
 /// How long a scrape waits for the numbers of the queues: below the request timeout and the usual 10 s of a
@@ -30,8 +36,9 @@ impl MetricsPage {
         Self { queue, recorder, sources }
     }
 
-    /// The gauges omit a route whose numbers cannot be read within `patience`.
-    async fn render(&self, patience: Duration) -> String {
+    /// The gauges of a route whose numbers cannot be read within `patience` keep their last values. `ready`: the check of
+    /// readiness.
+    async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
         let routes = self.queue.routes();
         // In tasks that continue after the timeout: the store must reach its own timeout to detect a dead connection.
         let stats = join_all(routes.iter().cloned().map(|route| {
@@ -40,19 +47,35 @@ impl MetricsPage {
         }));
         // It sets their gauges.
         let depths = timeout(patience, (self.sources)());
-        let (stats, _) = tokio::join!(stats, depths);
+        let (stats, _, ready) = tokio::join!(stats, depths, timeout(patience, ready));
+        let answers = |stats: &_| matches!(stats, Ok(Ok(Ok(_) | Err(QueueError::Store(StoreError::WrongType { .. })))));
+        metrics::health(stats.iter().any(answers), matches!(ready, Ok(Ok(()))));
         for (route, stats) in routes.iter().zip(stats) {
-            match stats {
-                Ok(Ok(Ok(stats))) => metrics::queue(route, gauges(&stats)),
-                _ => metrics::queue_unknown(route),
+            // While Redis is down they keep their last values, and `punctual_redis_up` is 0.
+            if let Ok(Ok(Ok(stats))) = stats {
+                metrics::queue(route, gauges(&stats));
             }
         }
-        metrics::without_absent(&self.recorder.render())
+        metrics_process::Collector::default().collect();
+        metrics::ordered(&self.recorder.render())
     }
 }
 
+/// Counts and times each call. Unknown paths and methods are one call, `other`.
+pub async fn measure(request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let known = matches!(*request.method(), Method::GET | Method::POST | Method::PATCH | Method::DELETE);
+    let call = match request.extensions().get::<MatchedPath>().filter(|_| known) {
+        Some(path) => format!("{} {}", request.method(), path.as_str()),
+        None => "other".to_owned(),
+    };
+    let response = next.run(request).await;
+    metrics::api_request(&call.into(), response.status().as_u16(), began.elapsed());
+    response
+}
+
 pub async fn page(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    let page = api.metrics.render(STATS_TIMEOUT.min(api.request_timeout / 2)).await;
+    let page = api.metrics.render(STATS_TIMEOUT.min(api.request_timeout / 2), api.readiness.check(&api.queue)).await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }
 
@@ -66,5 +89,8 @@ fn gauges(stats: &RouteStats) -> QueueGauges {
         dead: stats.dead,
         next_due,
         oldest_overdue: stats.oldest_overdue_seconds,
+        retrying: stats.retrying,
+        paused: stats.paused,
+        due_within: array::from_fn(|n| (HORIZONS[n].0, stats.due_within[n])),
     }
 }

@@ -6,11 +6,13 @@
 //! reads bodies: it bounds size, time and the memory of all bodies. `readers` bounds the same of replies with messages.
 //! `server::serve` and `connections` bound connections.
 
+mod audit;
 mod auth;
 mod body;
+mod bulk;
 mod connections;
-mod dead;
 mod deadline;
+mod forecast;
 #[cfg(test)]
 mod fuzz;
 mod health;
@@ -21,9 +23,9 @@ mod messages;
 mod metrics_page;
 mod openapi;
 mod origin;
+mod overview;
 mod post;
 mod problem;
-mod purge;
 mod rate;
 mod raw;
 mod readers;
@@ -43,6 +45,7 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::{MethodRouter, delete, get, patch, post},
 };
+use tokio::time::Instant;
 
 use self::{
     auth::{Access, Guard},
@@ -57,6 +60,7 @@ pub use self::{
     listener::Listener,
     metrics_page::MetricsPage,
     post::VIA,
+    scheduled::status as schedule_status,
     server::serve,
     sinks::{BreakerState, SinkStatus, SinkStatuses},
     sources::SourceStatuses,
@@ -81,6 +85,7 @@ pub struct Api {
     sources: SourceStatuses,
     metrics: MetricsPage,
     new_id: NewId,
+    started: Instant,
 }
 
 /// Return the state of sinks and sources.
@@ -112,6 +117,7 @@ impl Api {
             sources: statuses.sources,
             metrics,
             new_id,
+            started: Instant::now(),
         }
     }
 }
@@ -120,15 +126,17 @@ impl Api {
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     let api = api.into();
     let mut router = Router::new();
-    for Endpoint { path, access, handler, .. } in endpoints() {
+    for Endpoint { path, access, query, handler, .. } in endpoints() {
         let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
-        router = router.route(path, handler.route_layer(authorise));
+        let check_query = from_fn_with_state(query, strict::check_query);
+        router = router.route(path, handler.route_layer(check_query).route_layer(authorise));
     }
     router
         .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))
         .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
         .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
+        .layer(from_fn(metrics_page::measure))
         .with_state(api)
 }
 
@@ -149,6 +157,8 @@ struct Endpoint {
     method: Method,
     path: &'static str,
     access: Access,
+    /// The names of its query parameters.
+    query: &'static [&'static str],
     handler: MethodRouter<Arc<Api>>,
 }
 
@@ -157,21 +167,26 @@ fn endpoints() -> Vec<Endpoint> {
     const MESSAGE: &str = "/v1/routes/{route}/messages/{id}";
     let (schedule, read, admin) =
         (Access::Needs(Right::Schedule), Access::Needs(Right::Read), Access::Needs(Right::Admin));
-    let call = |method, path, access, handler| Endpoint { method, path, access, handler };
+    let with = |method, path, access, query, handler| Endpoint { method, path, access, query, handler };
+    let call = |method, path, access, handler| with(method, path, access, &[], handler);
     vec![
         call(Method::POST, MESSAGES, schedule, post(post::messages)),
-        call(Method::GET, MESSAGES, read, get(messages::list)),
+        with(Method::GET, MESSAGES, read, messages::LIST_QUERY, get(messages::list)),
         call(Method::GET, MESSAGE, read, get(messages::look_at)),
         call(Method::PATCH, MESSAGE, schedule, patch(messages::reschedule)),
         call(Method::DELETE, MESSAGE, schedule, delete(messages::cancel)),
-        call(Method::POST, "/v1/routes/{route}/purge", admin, post(purge::pending)),
-        call(Method::POST, "/v1/routes/{route}/raw", schedule, post(raw::raw)),
-        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(dead::redrive)),
-        call(Method::DELETE, "/v1/routes/{route}/dead", admin, delete(dead::purge)),
+        call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
+        call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
+        with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
+        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(bulk::redrive)),
+        call(Method::POST, "/v1/routes/{route}/dead/purge", admin, post(bulk::purge_dead)),
+        with(Method::GET, "/v1/routes/{route}/dead/summary", read, messages::FILTER_QUERY, get(bulk::summary)),
+        with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
+        call(Method::GET, "/v1/overview", read, get(overview::overview)),
         call(Method::GET, "/v1/sinks", read, get(sinks::list)),
         call(Method::GET, "/v1/sources", read, get(sources::list)),
         call(Method::GET, "/metrics", Access::Metrics, get(metrics_page::page)),

@@ -34,18 +34,14 @@ pub async fn messages(
     let idempotency_key = idempotency_key(request.headers())?;
     let body = body::read(&api, request, MAX_JSON_BYTES).await?;
     let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
-    match message_body::parse(&body.bytes, &rules)? {
-        Batch::One(message) => {
-            grant.admit(1)?;
-            let scheduled = api.queue.schedule(&route, VIA, vec![*message]).await?;
-            Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
-        }
-        Batch::Many(messages) => {
-            grant.admit(messages.len())?;
-            let scheduled = api.queue.schedule(&route, VIA, messages).await?;
-            Ok(scheduled::many(&route, &scheduled))
-        }
-    }
+    let (is_one, messages) = match message_body::parse(&body.bytes, &rules)? {
+        Batch::One(message) => (true, vec![*message]),
+        Batch::Many(messages) => (false, messages),
+    };
+    grant.admit(messages.len())?;
+    let scheduled = api.queue.schedule(&route, VIA, messages).await?;
+    // One answer per message.
+    Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
 }
 
 /// The id that a request carries in its header: bare, or as the quoted string of the IETF draft

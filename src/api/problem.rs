@@ -57,6 +57,10 @@ impl Problem {
         Self { status, kind, detail: shortened(detail.into()), errors: Vec::new(), retry_after }
     }
 
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// A part of the request that is not in its JSON body: 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)

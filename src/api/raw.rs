@@ -29,8 +29,10 @@ const CONTENT_ENCODING: &str = "Content-Encoding";
 /// A request header with this prefix becomes a header of the message.
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
+/// Its query parameters.
+pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "max_attempts", "expires_at", "on_conflict"];
+
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RawQuery {
     delay: Option<String>,
     deliver_at: Option<String>,
@@ -91,12 +93,9 @@ impl RawQuery {
             max_attempts: self.max_attempts,
             expires_at: self.expires_at.as_deref().map(in_query).transpose()?.map(UnixMillis::get),
         };
-        match metadata.validate() {
-            Ok(()) => Ok(metadata),
-            Err((field, text)) => {
-                Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{field}: {text}")))
-            }
-        }
+        let invalid =
+            |(field, text)| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("{field}: {text}"));
+        metadata.validate().map_err(invalid).map(|()| metadata)
     }
 }
 
@@ -184,7 +183,7 @@ mod tests {
     #[test]
     fn a_plus_that_became_a_space_is_still_an_offset() {
         assert_eq!(in_query("1970-01-01T01:00:01 01:00").unwrap().get(), 1000);
-        assert_eq!(in_query("1000").unwrap().get(), 1000);
+        assert_eq!(in_query("1700000000000").unwrap().get(), 1_700_000_000_000);
         assert!(in_query("soon").is_err());
     }
 }

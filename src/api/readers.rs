@@ -42,10 +42,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 pub struct Broken;
 
 /// The bounds of all readers together.
-pub struct Readers {
-    memory: Arc<Semaphore>,
-    fetches: Semaphore,
-}
+pub struct Readers(Share);
 
 /// The bounds of the readers of one token.
 #[derive(Debug)]
@@ -70,23 +67,15 @@ impl Share {
 }
 
 /// The permit to hold messages, of the token's share and of all.
-pub struct Permit {
-    _share: OwnedSemaphorePermit,
-    _all: OwnedSemaphorePermit,
-}
+pub type Permit = [OwnedSemaphorePermit; 2];
 
 impl Default for Readers {
     fn default() -> Self {
-        Self::of(MEMORY_KIB)
+        Self(Share::new(1))
     }
 }
 
 impl Readers {
-    fn of(kib: u64) -> Self {
-        let kib = usize::try_from(kib).expect("64 MiB");
-        Self { memory: Arc::new(Semaphore::new(kib)), fetches: Semaphore::new(FETCHES) }
-    }
-
     /// The permit to hold `bytes` of messages, until it is dropped.
     ///
     /// # Errors
@@ -96,13 +85,11 @@ impl Readers {
         // The token's share first: waiting for it takes nothing from others.
         let both = async {
             let own = Arc::clone(&share.memory).acquire_many_owned(kib).await.expect("never closed");
-            let all = Arc::clone(&self.memory).acquire_many_owned(kib).await.expect("never closed");
-            Permit { _share: own, _all: all }
+            let all = Arc::clone(&self.0.memory).acquire_many_owned(kib).await.expect("never closed");
+            [own, all]
         };
-        match timeout_at(deadline, both).await {
-            Ok(permit) => Ok(permit),
-            Err(_) => Err(Problem::unavailable("too many messages are being read at once; come back in a moment")),
-        }
+        let refused = |_| Problem::unavailable("too many messages are being read at once; come back in a moment");
+        timeout_at(deadline, both).await.map_err(refused)
     }
 
     /// Makes a call that fetches messages, once a fetch permit is free.
@@ -115,7 +102,7 @@ impl Readers {
         call: impl Future<Output = Result<T, QueueError>>,
     ) -> Result<T, QueueError> {
         let _own_turn = share.fetches.acquire().await.expect("the semaphore is never closed");
-        let _turn = self.fetches.acquire().await.expect("the semaphore is never closed");
+        let _turn = self.0.fetches.acquire().await.expect("the semaphore is never closed");
         call.await
     }
 }
@@ -204,7 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readers_beyond_the_memory_wait_and_are_refused_in_the_end() {
-        let (readers, share) = (Readers::of(4), Share::of(4, 1));
+        let (readers, share) = (Readers(Share::of(4, 1)), Share::of(4, 1));
         let first = readers.enter(&share, 3 * 1024, Instant::now()).await.expect("there is room");
         let began = Instant::now();
         let second = readers.enter(&share, 1025, began + Duration::from_secs(1)).await;
@@ -217,7 +204,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_token_among_others_holds_half_and_fetches_two_parts_at_once() {
-        let readers = Readers::of(4);
+        let readers = Readers(Share::of(4, 1));
         let [greedy, other] = [Share::of(4, 2), Share::of(4, 2)];
         let _held = readers.enter(&greedy, 9 * 1024, Instant::now()).await.expect("cut to its share");
         assert!(readers.enter(&greedy, 1, Instant::now()).await.is_err());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    extract::{Path, State},
+    extract::{Path, Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -12,16 +12,19 @@ use futures::future::join_all;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Api, auth::Grant, problem::Problem};
+use super::{Api, audit, auth::Grant, body, message_body, problem::Problem};
 use crate::{
     queue::{QueueError, RouteStats},
     store::StoreError,
 };
 
+/// Largest body with a note, in bytes: each character may be an escape of six.
+const MAX_NOTE_BODY_BYTES: usize = 4096;
+
 /// A route of the list: one with a value of another type at its keys does not hide the others.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum RouteEntry {
+pub enum RouteEntry {
     Stats(RouteStats),
     Broken { route: Arc<str>, error: String },
 }
@@ -38,8 +41,12 @@ impl RouteEntry {
     }
 }
 
-/// The routes of the token. A token for all routes also gets unconfigured routes that hold messages.
 pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Result<Response, Problem> {
+    Ok(Json(json!({ "routes": entries(&api, &grant).await? })).into_response())
+}
+
+/// The routes of the token. A token for all routes also gets unconfigured routes that hold messages.
+pub async fn entries(api: &Api, grant: &Grant) -> Result<Vec<RouteEntry>, Problem> {
     let names: Vec<&Arc<str>> = api.routes.iter().filter(|name| grant.covers(name)).collect();
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;
     let mut routes = Vec::with_capacity(names.len());
@@ -51,19 +58,35 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
             routes.push(RouteEntry::new(&route, answer.map_err(QueueError::from))?);
         }
     }
-    Ok(Json(json!({ "routes": routes })).into_response())
+    Ok(routes)
 }
 
 pub async fn stats(State(api): State<Arc<Api>>, Path(route): Path<String>) -> Result<Response, Problem> {
     Ok(Json(api.queue.stats(&route).await?).into_response())
 }
 
-pub async fn pause(State(api): State<Arc<Api>>, Path(route): Path<String>) -> Result<StatusCode, Problem> {
-    api.queue.pause(&route).await?;
+pub async fn pause(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    let note = message_body::parse_note(&body.bytes)?;
+    api.queue.pause(&route, grant.name(), &note).await?;
+    audit::record(&grant, "pause", &route, 1);
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub async fn resume(State(api): State<Arc<Api>>, Path(route): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn resume(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    message_body::parse_nothing(&body.bytes)?;
     api.queue.resume(&route).await?;
+    audit::record(&grant, "resume", &route, 1);
     Ok(StatusCode::NO_CONTENT)
 }

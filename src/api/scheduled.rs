@@ -14,6 +14,19 @@ use crate::{
     time::UnixMillis,
 };
 
+/// As replies show it.
+pub fn status(status: ScheduleStatus) -> &'static str {
+    match status {
+        ScheduleStatus::Scheduled => "scheduled",
+        ScheduleStatus::Exists(_) => "exists",
+        ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
+        ScheduleStatus::InFlight => "in_flight",
+        ScheduleStatus::Known => "known",
+        ScheduleStatus::Ended(ending) => ending.as_str(),
+        ScheduleStatus::Over(limit) => limit.status(),
+    }
+}
+
 /// The reply for one message.
 #[derive(Debug, Serialize)]
 pub struct ScheduledReply<'a> {
@@ -31,19 +44,11 @@ pub struct ScheduledReply<'a> {
 
 impl<'a> ScheduledReply<'a> {
     pub fn scheduled(route: &'a str, scheduled: &'a Scheduled) -> Self {
-        let (status, state) = match scheduled.status {
-            ScheduleStatus::Scheduled => ("scheduled", None),
-            ScheduleStatus::Exists(state) => ("exists", Some(state)),
-            ScheduleStatus::Replaced | ScheduleStatus::Revived => ("replaced", None),
-            ScheduleStatus::InFlight => ("in_flight", None),
-            ScheduleStatus::Known => ("known", None),
-            ScheduleStatus::Ended(ending) => (ending.as_str(), None),
-            ScheduleStatus::Over(limit) => (limit.status(), None),
-        };
+        let state = if let ScheduleStatus::Exists(state) = scheduled.status { Some(state) } else { None };
         let time = Some(scheduled.due.to_rfc3339());
         let (deliver_at, ended_at) =
             if matches!(scheduled.status, ScheduleStatus::Ended(_)) { (None, time) } else { (time, None) };
-        Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status, state }
+        Self { id: scheduled.id.as_str(), route, deliver_at, ended_at, status: status(scheduled.status), state }
     }
 
     pub fn rescheduled(route: &'a str, id: &'a MessageId, due: UnixMillis) -> Self {

@@ -1,20 +1,16 @@
 //! Connections: their timeouts and their end. `connections` bounds their number.
 
-use std::{
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
+    body::Body,
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use http_body_util::BodyExt;
 use hyper::{
-    body::{Frame, Incoming, SizeHint},
+    body::Incoming,
     server::conn::http1,
     service::{Service, service_fn},
 };
@@ -31,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::is_probe,
-    connections::{Busy, ConnectionLimits, Slot, Slots},
+    connections::{ConnectionLimits, Slot, Slots},
     listener::{Accepted, Listener},
     problem::Problem,
 };
@@ -134,7 +130,14 @@ async fn talk(
         async move {
             let response =
                 if place.reserved { on_reserved_place(&service, request).await } else { service.call(request).await };
-            response.map(|response| response.map(|body| BusyBody { body, _busy: busy }))
+            // The body owns `busy`: the connection is busy until the last piece was handed over.
+            let end_with = |body: Body| {
+                body.map_err(move |error| {
+                    let _ = &busy;
+                    error
+                })
+            };
+            response.map(|response| response.map(end_with))
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
@@ -172,32 +175,6 @@ async fn on_reserved_place(
     };
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     Ok(response)
-}
-
-/// The body of a reply: its connection is busy until the last piece was handed over.
-struct BusyBody {
-    body: Body,
-    _busy: Busy,
-}
-
-impl HttpBody for BusyBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
 
 use crate::{
-    message::{Origin, Properties, State},
+    message::{Metadata, Origin, Properties, State},
     store::Snapshot,
+    time::UnixMillis,
 };
 
 /// Payloads become JSON in slices of so many bytes, each up to six times as long in JSON. A multiple of three: the base64
@@ -22,8 +23,19 @@ struct Shown<'a> {
     deliver_at: String,
     attempts: u32,
     last_error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error_at: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    died_at: Option<UnixMillis>,
+    /// As it was scheduled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_attempt_at: Option<UnixMillis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<&'static str>,
     content_type: Option<&'a str>,
-    headers: BTreeMap<&'a str, &'a str>,
+    headers: &'a BTreeMap<String, String>,
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
@@ -32,81 +44,62 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<ShownOrigin<'a>>,
+    origin: Option<Origin>,
     /// Why there is no payload: the stored body cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
 }
 
-/// The producer's properties of a message from a source.
-#[derive(Default, PartialEq, Eq, Serialize)]
-struct ShownOrigin<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exchange: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timestamp: Option<u64>,
-}
-
-impl<'a> ShownOrigin<'a> {
-    /// `None` when all fields are empty.
-    fn new(origin: &'a Origin) -> Option<Self> {
-        let shown = Self {
-            id: origin.id.as_deref(),
-            message_id: origin.message_id.as_deref(),
-            exchange: origin.exchange.as_deref(),
-            timestamp: origin.timestamp,
-        };
-        (shown != Self::default()).then_some(shown)
-    }
-}
-
-impl<'a> Shown<'a> {
-    fn new(route: &'a str, snapshot: &'a Snapshot) -> Self {
-        let metadata = snapshot.message.as_ref().ok().map(|message| &message.metadata);
-        Self {
-            id: snapshot.id.as_str(),
-            route,
-            state: snapshot.state,
-            deliver_at: snapshot.deliver_at.to_rfc3339(),
-            attempts: snapshot.attempts,
-            last_error: snapshot.last_error.as_deref(),
-            content_type: metadata.and_then(|metadata| metadata.content_type.as_deref()),
-            headers: metadata
-                .map(|metadata| metadata.headers.iter().map(|(name, value)| (&**name, &**value)).collect())
-                .unwrap_or_default(),
-            key: metadata.and_then(|metadata| metadata.key.as_deref()),
-            properties: metadata.and_then(|metadata| metadata.properties.as_deref()),
-            max_attempts: metadata.and_then(|metadata| metadata.max_attempts),
-            expires_at: metadata.and_then(|metadata| metadata.expires_at),
-            origin: metadata.and_then(|metadata| ShownOrigin::new(metadata.origin.as_deref()?)),
-            unreadable: snapshot.message.as_ref().err().map(String::as_str),
-        }
-    }
+/// The producer's properties of a message from a source. `None` when all of them are empty.
+fn shown_origin(origin: &Origin) -> Option<Origin> {
+    let Origin { id, message_id, exchange, timestamp, .. } = origin.clone();
+    let shown = Origin { id, message_id, exchange, timestamp, ..Origin::default() };
+    (shown != Origin::default()).then_some(shown)
 }
 
 /// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
 /// the string `payload`, any other is `payload_base64`.
-pub fn pieces<'a>(route: &'a str, snapshot: &'a Snapshot) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
-    let mut head = serde_json::to_vec(&Shown::new(route, snapshot)).expect("strings and integers always serialize");
+pub fn pieces<'a>(
+    route: &'a str,
+    snapshot: &'a Snapshot,
+    waits_for: Option<&'static str>,
+) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
+    let none = Metadata::default();
+    let (metadata, unreadable) = match &snapshot.message {
+        Ok(message) => (&message.metadata, None),
+        Err(text) => (&none, Some(&**text)),
+    };
+    let shown = Shown {
+        id: snapshot.id.as_str(),
+        route,
+        state: snapshot.state,
+        deliver_at: snapshot.deliver_at.to_rfc3339(),
+        attempts: snapshot.attempts,
+        last_error: snapshot.last_error.as_deref(),
+        last_error_at: snapshot.last_error_at,
+        died_at: snapshot.died_at,
+        due: snapshot.message.as_ref().ok().map(|message| message.due),
+        next_attempt_at: (snapshot.state == State::Pending).then_some(snapshot.deliver_at),
+        waits_for,
+        content_type: metadata.content_type.as_deref(),
+        headers: &metadata.headers,
+        key: metadata.key.as_deref(),
+        properties: metadata.properties.as_deref(),
+        max_attempts: metadata.max_attempts,
+        expires_at: metadata.expires_at,
+        origin: metadata.origin.as_deref().and_then(shown_origin),
+        unreadable,
+    };
+    let mut head = serde_json::to_vec(&shown).expect("strings and integers always serialize");
     let payload = snapshot.message.as_ref().ok().map(|message| &message.payload[..]);
     let text = payload.and_then(|payload| std::str::from_utf8(payload).ok());
     let bytes = payload.filter(|_| text.is_none());
-    let name = match (text, bytes) {
-        (Some(_), _) => Some(",\"payload\":\""),
-        (None, Some(_)) => Some(",\"payload_base64\":\""),
-        (None, None) => None,
-    };
-    let end = if let Some(name) = name {
+    let end = payload.map(|_| {
         head.pop();
-        head.extend_from_slice(name.as_bytes());
-        Some(b"\"}".to_vec())
-    } else {
-        None
-    };
+        let name = if text.is_some() { "payload" } else { "payload_base64" };
+        head.extend_from_slice(format!(",\"{name}\":\"").as_bytes());
+        b"\"}".to_vec()
+    });
     let encoded = bytes.into_iter().flat_map(|bytes| bytes.chunks(SLICE_BYTES));
     iter::once(head)
         .chain(slices(text.unwrap_or_default()).map(escaped))
@@ -134,13 +127,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        message::{MessageId, Metadata, StoredMessage},
-        time::UnixMillis,
-    };
+    use crate::message::{MessageId, StoredMessage};
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
+            last_error_at: UnixMillis::new(4000),
+            died_at: UnixMillis::new(5000),
             id: MessageId::parse("a").unwrap(),
             state: State::Dead,
             deliver_at: UnixMillis::new(1000).unwrap(),
@@ -148,7 +140,7 @@ mod tests {
             last_error: Some("rejected: HTTP 400".into()),
             message,
         };
-        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot).collect();
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, None).collect();
         assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
         serde_json::from_slice(&pieces.concat()).expect("JSON")
     }
@@ -166,7 +158,8 @@ mod tests {
     fn a_message_is_shown_with_the_fields_of_the_contract() {
         let expected = json!({
             "id": "a", "route": "r", "state": "dead", "deliver_at": "1970-01-01T00:00:01.000Z", "attempts": 2,
-            "last_error": "rejected: HTTP 400", "content_type": null, "headers": {"X": "1"}, "key": null,
+            "last_error": "rejected: HTTP 400", "last_error_at": "1970-01-01T00:00:04.000Z",
+            "died_at": "1970-01-01T00:00:05.000Z", "due": "1970-01-01T00:00:00.000Z", "content_type": null, "headers": {"X": "1"}, "key": null,
             "payload": "{\"b\":1}",
         });
         assert_eq!(shown(Ok(stored("{\"b\":1}"))), expected);

@@ -41,7 +41,7 @@ pub struct SinkListing {
 }
 
 /// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
-pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SinkListing> {
+pub async fn shown(api: &Api, grant: &Grant) -> Vec<SinkStatus> {
     let mut sinks = (api.sinks)().await;
     if !grant.covers_all() {
         for sink in &mut sinks {
@@ -49,5 +49,9 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
             sink.down_domains.clear();
         }
     }
-    Json(SinkListing { sinks })
+    sinks
+}
+
+pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SinkListing> {
+    Json(SinkListing { sinks: shown(&api, &grant).await })
 }

@@ -18,12 +18,16 @@ pub struct SourceListing {
 }
 
 /// Errors may contain values of messages of any route: only tokens for all routes see them.
-pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SourceListing> {
+pub async fn shown(api: &Api, grant: &Grant) -> Vec<SourceStatus> {
     let mut sources = (api.sources)().await;
     if !grant.covers_all() {
         for source in &mut sources {
             source.last_error = None;
         }
     }
-    Json(SourceListing { sources })
+    sources
+}
+
+pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SourceListing> {
+    Json(SourceListing { sources: shown(&api, &grant).await })
 }

@@ -1,7 +1,7 @@
 //! Refuses ambiguous requests.
 
 use axum::{
-    extract::Request,
+    extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -25,6 +25,22 @@ pub async fn check(request: Request, next: Next) -> Response {
     }
     if percent_decode_str(request.uri().query().unwrap_or_default()).decode_utf8().is_err() {
         return Problem::bad_request("the query is not UTF-8").into_response();
+    }
+    next.run(request).await
+}
+
+/// 400 for a query parameter that the call does not have: a misspelt filter must not select all.
+pub async fn check_query(State(known): State<&'static [&'static str]>, request: Request, next: Next) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    for (name, _) in form_urlencoded::parse(query.as_bytes()) {
+        if !known.contains(&&*name) {
+            let text = if known.is_empty() {
+                format!("`{name}`: this call has no query parameters")
+            } else {
+                format!("`{name}` is no query parameter of this call: it has {}", known.join(", "))
+            };
+            return Problem::bad_request(text).into_response();
+        }
     }
     next.run(request).await
 }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::backend::Backend;
+use super::settings::together;
 use crate::{
-    config::{Config, RedisUrl},
+    config::Config,
     scheduler::{Breaker, Target},
     sink::{OpenSink, SinkSettings},
 };
@@ -20,20 +20,10 @@ pub struct RunningSink {
 /// Every configured sink by its name. They may connect in the background from now on.
 ///
 /// # Errors
-/// All that cannot be used, a line each, the settings of Redis included. The checks of the configuration find most of
-/// it; what only a library can tell, such as a file that holds no certificate, is found here.
+/// All that cannot be used, a line each. The checks of the configuration find most of it; what only a library can tell,
+/// such as a file that holds no certificate, is found here.
 pub fn all(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
-    let (mut live, mut errors) = (BTreeMap::new(), Vec::new());
-    if config.redis.url != RedisUrl::Embedded {
-        errors.extend(Backend::new(&config.redis, None).err().map(|error| format!("redis: {error}")));
-    }
-    for (name, sink) in &config.sinks {
-        match RunningSink::new(name, &**sink) {
-            Ok(destination) => drop(live.insert(name.clone(), destination)),
-            Err(error) => errors.push(error),
-        }
-    }
-    if errors.is_empty() { Ok(live) } else { Err(errors.join("\n")) }
+    together(config.sinks.iter().map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
 }
 
 impl RunningSink {

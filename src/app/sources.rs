@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-use super::backend::Backend;
+use super::{backend::Backend, settings::together};
 use crate::{
     api,
     config::Config,
@@ -28,12 +28,10 @@ pub struct RunningSource {
 /// # Errors
 /// All that cannot be used, a line each.
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, String> {
-    together(
-        config
-            .sources
-            .iter()
-            .map(|(name, source)| RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)),
-    )
+    let open = |(name, source): (&String, &Arc<dyn SourceSettings>)| {
+        RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)
+    };
+    together(config.sources.iter().map(open))
 }
 
 /// Makes, and drops, what can be made without Redis.
@@ -42,22 +40,9 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, Str
 /// All that cannot be used, a line each.
 pub fn check_settings(config: &Config) -> Result<(), String> {
     let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
-    together(
-        elsewhere
-            .map(|(name, source)| RunningSource::new(name, &**source, || Err("needs Redis".into()), config.max_sleep)),
-    )
-    .map(drop)
-}
-
-fn together(made: impl Iterator<Item = Result<RunningSource, String>>) -> Result<Vec<RunningSource>, String> {
-    let (mut running_sources, mut errors) = (Vec::new(), Vec::new());
-    for made in made {
-        match made {
-            Ok(source) => running_sources.push(source),
-            Err(error) => errors.push(error),
-        }
-    }
-    if errors.is_empty() { Ok(running_sources) } else { Err(errors.join("\n")) }
+    together(elsewhere.map(|(name, source)| {
+        RunningSource::new(name, &**source, || Err("needs Redis".into()), config.max_sleep).map(drop)
+    }))
 }
 
 impl RunningSource {

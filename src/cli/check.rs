@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
 
@@ -13,13 +13,12 @@ use crate::{
     app::{embedded, settings, sinks::RunningSink, sources::RunningSource},
     config::{Config, Problem, RedisUrl, SettingOrigin},
     sink::SinkSettings,
+    source::SourceSettings,
     store::redis::RedisStore,
 };
 
-/// What was asked and its answer.
-type Answer = (String, Result<(), String>);
-/// Of sources that answered, by name.
-type Advice = BTreeMap<String, String>;
+/// Advice for what can be used, or why it cannot.
+type Answer = Result<Option<String>, String>;
 
 /// Longest wait for one answer: longer than any sink's own bound on connecting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -50,36 +49,30 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     if !arguments.connect {
         close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
-        let text = if global.json {
-            let counts =
-                json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
-            counts.to_string()
-        } else {
-            format!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources")
-        };
-        return output::line(text);
+        let json = json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+        let text = format_args!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources");
+        return output::result(global, json, text);
     }
-    let (answers, advice) = ask_all(&config, &running_sinks).await;
+    let answers = ask_all(&config, &running_sinks).await;
     close_all(&running_sinks).await;
-    let failed = answers.values().filter(|answer| answer.is_err()).count();
-    if global.json {
-        let answers: BTreeMap<_, _> =
-            answers.iter().map(|(name, answer)| (name, answer.as_ref().err().map_or("ok", String::as_str))).collect();
-        output::line(json!({ "valid": true, "answers": answers, "advice": advice, "warnings": warnings }))?;
-    } else {
-        let good = |name: &str| {
-            let sink = name.strip_prefix("sinks.").and_then(|name| config.sinks.get(name));
-            let varying = sink.and_then(|sink| sink.varying());
-            let varying = varying.map(|setting| format!("`{setting}` depends on the message"));
-            varying.as_ref().or(advice.get(name)).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"))
-        };
-        let rows: Vec<_> = answers
-            .iter()
-            .map(|(name, answer)| vec![name.clone(), answer.clone().err().unwrap_or_else(|| good(name))])
-            .collect();
-        table::print(&["WHAT", "ANSWER"], &rows)?;
+    let varying = |name: &str| {
+        let setting = config.sinks.get(name.strip_prefix("sinks.")?)?.varying()?;
+        Some(format!("`{setting}` depends on the message"))
+    };
+    let (mut short, mut advice, mut rows) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for (name, answer) in &answers {
+        short.insert(name, answer.as_ref().map_or_else(|error| &**error, |_| "ok"));
+        advice.extend(answer.iter().flatten().map(|advice| (name, advice)));
+        let more = |advice: &Option<String>| varying(name).or_else(|| advice.clone());
+        let good = |advice| more(advice).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"));
+        rows.push(vec![name.clone(), answer.as_ref().map_or_else(Clone::clone, good)]);
     }
-    if failed == 0 { Ok(()) } else { Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))) }
+    let json = json!({ "valid": true, "answers": short, "advice": advice, "warnings": warnings });
+    output::result(global, json, table::text(&["WHAT", "ANSWER"], &rows))?;
+    match answers.values().filter(|answer| answer.is_err()).count() {
+        0 => Ok(()),
+        failed => Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))),
+    }
 }
 
 /// Of an invalid configuration; with `--json`, also as JSON on standard output.
@@ -105,23 +98,16 @@ fn shown(Problem { origin, path, text }: &Problem) -> Value {
     shown
 }
 
-async fn ask_all(
-    config: &Config,
-    running_sinks: &BTreeMap<String, RunningSink>,
-) -> (BTreeMap<String, Result<(), String>>, Advice) {
-    let redis = async { ("redis".to_owned(), within(ask_redis(config)).await) };
+async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>) -> BTreeMap<String, Answer> {
+    let redis = within(ask_redis(config)).shared();
     let sinks = running_sinks.iter().map(async |(name, sink)| {
-        let answer = within(ask_sink(sink, &*config.sinks[name])).await;
-        (format!("sinks.{name}"), answer)
+        // What delivers into the queue's own Redis has nothing else to ask.
+        let own = async { within(ask_sink(sink, &*config.sinks[name])).await };
+        let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
+        (format!("sinks.{name}"), answer.map(|()| None))
     });
-    let (redis, mut sinks, (sources, advice)) = tokio::join!(redis, join_all(sinks), ask_sources(config));
-    // What delivers into the queue's own Redis has nothing else to ask.
-    for ((_, answer), sink) in sinks.iter_mut().zip(running_sinks.values()) {
-        if sink.is_on_redis() {
-            answer.clone_from(&redis.1);
-        }
-    }
-    (sinks.into_iter().chain(sources).chain([redis]).collect(), advice)
+    let (redis, sinks, sources) = tokio::join!(redis.clone(), join_all(sinks), ask_sources(config));
+    sinks.into_iter().chain(sources).chain([("redis".to_owned(), redis.map(|()| None))]).collect()
 }
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
@@ -130,27 +116,20 @@ async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(),
     settings.check_rights(ANSWER_TIMEOUT).await
 }
 
-async fn ask_sources(config: &Config) -> (Vec<Answer>, Advice) {
+async fn ask_sources(config: &Config) -> Vec<(String, Answer)> {
     let backend = open::backend(config).await.map_err(|error| error.to_string());
     let runs_later = embedded_runs_later(config).await;
-    let asked = config.sources.iter().map(async |(name, source)| {
-        let full_name = format!("sources.{name}");
+    let ask = async |name: &str, source: &dyn SourceSettings| {
         if runs_later && source.is_on_redis() {
-            return ((full_name, Ok(())), None);
+            return Ok(None);
         }
-        let source = RunningSource::new(name, &**source, || backend.as_ref().map_err(Clone::clone), config.max_sleep);
-        let (answer, advice) = match source {
-            Ok(source) => match within(source.check()).await {
-                Ok(()) => (Ok(()), timeout(ANSWER_TIMEOUT, source.advice()).await.unwrap_or_default()),
-                Err(error) => (Err(error), None),
-            },
-            Err(error) => (Err(error), None),
-        };
-        let advice = advice.map(|advice| (full_name.clone(), advice));
-        ((full_name, answer), advice)
-    });
-    let (answers, advice): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().unzip();
-    (answers, advice.into_iter().flatten().collect())
+        let source = RunningSource::new(name, source, || backend.as_ref().map_err(Clone::clone), config.max_sleep)?;
+        within(source.check()).await?;
+        Ok(timeout(ANSWER_TIMEOUT, source.advice()).await.unwrap_or_default())
+    };
+    let ask = &ask;
+    join_all(config.sources.iter().map(async |(name, source)| (format!("sources.{name}"), ask(name, &**source).await)))
+        .await
 }
 
 async fn close_all(running_sinks: &BTreeMap<String, RunningSink>) {

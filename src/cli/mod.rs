@@ -10,7 +10,11 @@ mod schedule;
 mod stats;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -98,6 +102,12 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         #[cfg(all(feature = "http", feature = "rabbitmq"))]
         Command::Migrate(arguments) => migrate::run(&global, arguments).await,
     }
+}
+
+fn read_stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Global {

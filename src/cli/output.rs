@@ -5,7 +5,17 @@ use std::{
     io::{self, Write},
 };
 
-use super::failure::Failure;
+use serde_json::Value;
+
+use super::{Global, failure::Failure};
+
+/// Writes the result of a command: `json` with `--json`, else `text`.
+///
+/// # Errors
+/// As `line`.
+pub fn result(global: &Global, json: Value, text: impl Display) -> Result<(), Failure> {
+    if global.json { line(json) } else { line(text) }
+}
 
 /// Writes `text` and ends the line. A reader who has seen enough, such as `head`, is no failure.
 ///

@@ -1,13 +1,13 @@
 //! `punctual schedule ROUTE`: one message, straight into Redis.
 
-use std::{collections::BTreeMap, io::Read, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
 
-use super::{Global, failure::Failure, open, output};
+use super::{Global, failure::Failure, open, output, read_stdin};
 use crate::{
-    api::ulids,
+    api::{schedule_status, ulids},
     message::{MessageId, Metadata, NewMessage, OnConflict},
     store::ScheduleStatus,
     time::{Due, parse_instant},
@@ -54,27 +54,20 @@ pub async fn run(global: &Global, arguments: ScheduleArguments) -> Result<(), Fa
     let queue = open::queue(global).await?;
     let answers = queue.schedule(&route, "cli", vec![message]).await?;
     let answer = &answers[0];
-    let status = match answer.status {
-        ScheduleStatus::Scheduled => "scheduled",
-        ScheduleStatus::Exists(_) => "exists",
-        ScheduleStatus::Replaced | ScheduleStatus::Revived => "replaced",
-        ScheduleStatus::Known => "known",
-        ScheduleStatus::Ended(ending) => ending.as_str(),
+    match answer.status {
         ScheduleStatus::Over(limit) => return Err(Failure::Failed(format!("`{}`: {}", answer.id, limit.explain()))),
         ScheduleStatus::InFlight => {
             return Err(Failure::Failed(format!("`{}` is in flight and cannot be replaced", answer.id)));
         }
-    };
-    let time = answer.due.to_rfc3339();
+        _ => {}
+    }
+    let (status, time) = (schedule_status(answer.status), answer.due.to_rfc3339());
     let (field, word) = match answer.status {
         ScheduleStatus::Ended(_) => ("ended_at", "at"),
         _ => ("deliver_at", "for"),
     };
-    if global.json {
-        output::line(json!({ "id": answer.id.as_str(), "route": route, field: time, "status": status }))
-    } else {
-        output::line(format_args!("{status} {} {word} {time}", answer.id))
-    }
+    let json = json!({ "id": answer.id.as_str(), "route": route, field: time, "status": status });
+    output::result(global, json, format_args!("{status} {} {word} {time}", answer.id))
 }
 
 fn message(arguments: ScheduleArguments) -> Result<NewMessage, Failure> {
@@ -111,11 +104,7 @@ fn message(arguments: ScheduleArguments) -> Result<NewMessage, Failure> {
         (None, Some(path)) => {
             std::fs::read(&path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?
         }
-        (None, None) => {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).map_err(|error| Failure::Failed(error.to_string()))?;
-            bytes
-        }
+        (None, None) => read_stdin().map_err(|error| Failure::Failed(error.to_string()))?,
     };
     let on_conflict = if arguments.replace { OnConflict::Replace } else { OnConflict::Keep };
     Ok(NewMessage { id, due, payload: payload.into(), metadata, on_conflict, record: None })

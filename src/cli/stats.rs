@@ -22,12 +22,9 @@ pub async fn run(global: &Global, arguments: StatsArguments) -> Result<(), Failu
     for route in &routes {
         all.push(queue.stats(route).await?);
     }
-    if global.json {
-        output::line(json!(all))
-    } else {
-        let header = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
-        table::print(&header, &all.iter().map(as_row).collect::<Vec<_>>())
-    }
+    let header = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
+    let rows: Vec<_> = all.iter().map(as_row).collect();
+    output::result(global, json!(all), table::text(&header, &rows))
 }
 
 fn as_row(stats: &RouteStats) -> Vec<String> {

@@ -1,9 +1,7 @@
 //! A table for people.
 
-use super::{failure::Failure, output};
-
 /// Columns as wide as their widest cell, two spaces apart.
-pub fn print(header: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
+pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -15,5 +13,5 @@ pub fn print(header: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     };
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
     let lines: Vec<String> = std::iter::once(&header).chain(rows).map(|row| line(row)).collect();
-    output::line(lines.join("\n"))
+    lines.join("\n")
 }

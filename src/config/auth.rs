@@ -1,6 +1,6 @@
 //! `server.auth`: who may call the API, as it is written.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -23,24 +23,24 @@ pub struct Tokens {
     #[serde(default)]
     pub tokens: List<ConfiguredToken>,
     /// Whether /metrics answers without a token.
-    #[serde(default = "no")]
+    #[serde(default)]
     pub open_metrics: Flag,
 }
 
-/// `none`, or tokens.
-#[derive(Debug)]
-pub struct Auth(pub Option<Tokens>);
-
 /// One token and what it may do.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TokenEntry {
     pub token: Option<Secret>,
+    /// Of the caller, in the audit log: 1 to 64 of `A-Za-z0-9._@-`; without one its place, `tokens.0`.
+    pub name: Option<String>,
     /// Required: any of schedule, read, admin.
+    #[serde(default)]
     pub rights: List<Right>,
     /// Route names; `*` means all, as does leaving the key out.
-    #[serde(deserialize_with = "given")]
-    pub routes: Option<List<String>>,
+    #[serde(default = "all_routes")]
+    pub routes: List<String>,
+    #[serde(default)]
     pub limits: TokenLimits,
 }
 
@@ -52,100 +52,82 @@ pub struct TokenLimits {
     pub messages_per_second: Option<Whole<1, 1_000_000>>,
 }
 
-/// A token that may do all, or one with rights.
-#[derive(Debug)]
-pub enum ConfiguredToken {
-    Plain(Secret),
-    Entry(TokenEntry),
+/// One token. Its text alone stands for all rights on all routes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline, description = "")]
+pub struct ConfiguredToken(
+    #[serde(deserialize_with = "token")]
+    #[schemars(schema_with = "token_schema")]
+    pub TokenEntry,
+);
+
+fn all_routes() -> List<String> {
+    List::from_iter(["*".to_owned()])
 }
 
-fn no() -> Flag {
-    Flag(false)
+fn token<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TokenEntry, D::Error> {
+    deserializer.deserialize_any(MappingOrText {
+        expected: "a text or a mapping with `token`, `name`, `rights`, `routes` and `limits`",
+        mapping: |entry| entry,
+        parse: |text| {
+            let rights = List::from_iter([Right::Schedule, Right::Read, Right::Admin]);
+            Ok(TokenEntry {
+                token: Some(text.into()),
+                name: None,
+                rights,
+                routes: all_routes(),
+                limits: TokenLimits::default(),
+            })
+        },
+    })
 }
 
-/// Of a list that may be left out, but not be left empty.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<List<T>>, D::Error> {
-    List::deserialize(deserializer).map(Some)
+fn token_schema(generator: &mut SchemaGenerator) -> Schema {
+    let entry = generator.subschema_for::<TokenEntry>();
+    json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
 }
 
-impl<'de> Deserialize<'de> for Auth {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NoneOrTokens;
-
-        impl<'de> Visitor<'de> for NoneOrTokens {
-            type Value = Auth;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("`none` or a mapping with `tokens`")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Auth, E> {
-                match text {
-                    "none" => Ok(Auth(None)),
-                    // Not shown: it may well be a token.
-                    _ => Err(E::custom("must be `none` or a mapping with `tokens`")),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Auth, A::Error> {
-                Tokens::deserialize(MapAccessDeserializer::new(map)).map(|tokens| Auth(Some(tokens)))
-            }
-        }
-
-        deserializer.deserialize_any(NoneOrTokens)
-    }
+/// `server.auth`; `None`: `none`.
+///
+/// # Errors
+/// What is neither `none` nor a mapping; what is wrong in the mapping.
+pub fn auth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tokens>, D::Error> {
+    deserializer.deserialize_any(MappingOrText {
+        expected: "`none` or a mapping with `tokens`",
+        mapping: Some,
+        parse: |text| match text {
+            "none" => Ok(None),
+            // Not shown: it may well be a token.
+            _ => Err("must be `none` or a mapping with `tokens`"),
+        },
+    })
 }
 
-impl JsonSchema for Auth {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Auth".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let tokens = generator.subschema_for::<Tokens>();
-        json_schema!({ "anyOf": [{ "const": "none" }, tokens] })
-    }
+pub fn auth_schema(generator: &mut SchemaGenerator) -> Schema {
+    let tokens = generator.subschema_for::<Tokens>();
+    json_schema!({ "anyOf": [{ "const": "none" }, tokens] })
 }
 
-impl<'de> Deserialize<'de> for ConfiguredToken {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PlainOrEntry;
-
-        impl<'de> Visitor<'de> for PlainOrEntry {
-            type Value = ConfiguredToken;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a text or a mapping with `token`, `rights`, `routes` and `limits`")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConfiguredToken, E> {
-                Ok(ConfiguredToken::Plain(text.into()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ConfiguredToken, A::Error> {
-                TokenEntry::deserialize(MapAccessDeserializer::new(map)).map(ConfiguredToken::Entry)
-            }
-        }
-
-        deserializer.deserialize_any(PlainOrEntry)
-    }
+/// Reads a mapping `M`, or text through `parse`.
+struct MappingOrText<M, T> {
+    expected: &'static str,
+    parse: fn(&str) -> Result<T, &'static str>,
+    mapping: fn(M) -> T,
 }
 
-impl JsonSchema for ConfiguredToken {
-    fn inline_schema() -> bool {
-        true
+impl<'de, M: Deserialize<'de>, T> Visitor<'de> for MappingOrText<M, T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.expected)
     }
 
-    fn schema_name() -> Cow<'static, str> {
-        "ConfiguredToken".into()
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.parse)(text).map_err(E::custom)
     }
 
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let entry = generator.subschema_for::<TokenEntry>();
-        json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        M::deserialize(MapAccessDeserializer::new(map)).map(self.mapping)
     }
 }

@@ -16,20 +16,13 @@ use super::{
     problem::{Path, Problems},
     read::unknown,
     redis::RedisConfig,
-    registry::{Registry, Section},
+    registry::Registry,
     routes::{self, Route, Surroundings},
     server::Server,
     shared::Context,
     value::Period,
 };
 use crate::source::SourceSettings;
-
-/// The names that the configuration gives, also to entries with mistakes.
-#[derive(Debug, Default)]
-pub struct Names {
-    pub sinks: BTreeSet<String>,
-    pub routes: BTreeSet<String>,
-}
 
 /// The configuration of punctual. Text expands `${VAR}`, `${VAR:-default}` and `${file:/path}`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,7 +38,7 @@ pub struct Root {
     max_sleep: Period<100, 300_000>,
     /// What every sink of a type starts from.
     #[schemars(with = "BTreeMap<String, Json>")]
-    sink_defaults: Dict,
+    sink_defaults: BTreeMap<String, Dict>,
     /// Where messages go, by name.
     #[schemars(with = "BTreeMap<String, Json>")]
     sinks: Dict,
@@ -57,42 +50,28 @@ pub struct Root {
     routes: Dict,
     /// What every source of a type starts from.
     #[schemars(with = "BTreeMap<String, Json>")]
-    source_defaults: Dict,
+    source_defaults: BTreeMap<String, Dict>,
     /// Where messages come from beside the API, by name.
     #[schemars(with = "BTreeMap<String, Json>")]
     sources: Dict,
 }
 
 pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut Problems) -> Config {
-    let names = Names {
-        sinks: checked_names(&root.sinks, "sinks", problems),
-        routes: checked_names(&root.routes, "routes", problems),
-    };
+    let sink_names = checked_names(&root.sinks, "sinks", problems);
+    let route_names = checked_names(&root.routes, "routes", problems);
     checked_names(&root.sources, "sources", problems);
     root.redis.check(problems);
     let max_payload = root.server.max_payload.0;
-    let server = root.server.check(&names, problems);
-    let context = Context { key_prefix: &root.redis.key_prefix, routes: &names.routes };
-    let section = |name: &'static str, entries, defaults_name: &'static str, defaults| Section {
-        name,
-        entries,
-        defaults_name,
-        defaults,
-        built_in: built_in.get(defaults_name).and_then(Value::as_dict).expect("a section of the defaults"),
-    };
-    let sinks = section("sinks", root.sinks, "sink_defaults", root.sink_defaults);
-    let sinks = registry.sinks.read(sinks, &context, problems);
-    let sources = section("sources", root.sources, "source_defaults", root.source_defaults);
-    let sources = registry.sources.read(sources, &context, problems);
-    check_sources(&sources, &names.routes, problems);
-    let timeouts = sinks.iter().map(|(name, sink)| (name.clone(), sink.timeout()));
-    let timeout_at = |name: &String| Path::of("sinks").key(name).key("timeout");
-    let timeouts = timeouts.filter(|(name, _)| !problems.is_refused(&timeout_at(name))).collect();
-    let reading_again = sources.values().filter(|source| source.reads_again());
-    let reading_again = reading_again.map(|source| source.route().to_string()).collect();
-    let around = Surroundings { sinks: &names.sinks, timeouts: &timeouts, max_payload, read_again: &reading_again };
-    let routes = section("routes", root.routes, "route_defaults", root.route_defaults);
-    let routes = routes::all(routes, &around, problems);
+    let server = root.server.check(&route_names, problems);
+    let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names };
+    let built_in = |name: &str| built_in.get(name).and_then(Value::as_dict).expect("a section of the defaults");
+    let of_types = built_in(registry.sinks.defaults);
+    let sinks = registry.sinks.read(root.sinks, root.sink_defaults, of_types, &context, problems);
+    let of_types = built_in(registry.sources.defaults);
+    let sources = registry.sources.read(root.sources, root.source_defaults, of_types, &context, problems);
+    check_sources(&sources, &route_names, problems);
+    let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
+    let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
         problems.warn(&Path::of("sinks").key(name), "no route uses it");
     }

@@ -24,6 +24,12 @@ pub fn fill(entry: &mut Dict, defaults: &Dict, at: &Path, from: &Path, origins: 
     }
 }
 
+/// Puts `top` over `values`: mappings key by key, all else in place of what was there.
+pub fn put_over(values: &mut Dict, top: Dict) {
+    let (root, below) = (Path::default(), std::mem::replace(values, top));
+    fill(values, &below, &root, &root, &mut Origins::new());
+}
+
 /// Longest name of a route, sink or source, and longest key prefix, in bytes: they stand in every key and metric.
 const MAX_NAME_BYTES: usize = 64;
 

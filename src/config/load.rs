@@ -1,18 +1,17 @@
-//! The order of things: defaults, those of the environment, files, environment, command line; then expansion, reading and checking.
+//! The order of things: defaults, those of the environment, files, environment, command line; then expansion, reading and
+//! checking.
 
-use std::{collections::BTreeMap, iter, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
-use figment::{
-    Figment, Metadata, Profile, Provider,
-    value::{Dict, Map, Value},
-};
+use figment::value::{Dict, Value};
 
 use super::{
     Config, ConfigErrors,
     check::{self, Root},
+    entries::put_over,
     expand::expand,
     problem::{Origins, Path, Problems, SettingOrigin},
-    read::read,
+    read::{read, refused},
     registry::Registry,
     source::{self, Layer},
 };
@@ -38,6 +37,22 @@ pub enum RedisUrlOption {
     File(PathBuf),
 }
 
+impl RedisUrlOption {
+    /// The option's name; the URL, or why there is none.
+    fn read(&self) -> (&'static str, Result<String, String>) {
+        let file = match self {
+            Self::Text(url) => return ("--redis-url", Ok(url.clone())),
+            Self::File(file) => file,
+        };
+        let url = match std::fs::read_to_string(file) {
+            Ok(url) if url.trim().is_empty() => Err(format!("the file `{}` is empty", file.display())),
+            Ok(url) => Ok(url.trim().to_owned()),
+            Err(error) => Err(format!("the file `{}` cannot be read: {error}", file.display())),
+        };
+        ("--redis-url-file", url)
+    }
+}
+
 impl Sources {
     /// With this process' environment; what is not Unicode in it is left out.
     pub fn of_process(files: Vec<PathBuf>, redis_url: Option<RedisUrlOption>) -> Self {
@@ -56,10 +71,13 @@ impl Sources {
 pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErrors> {
     let mut problems = Problems::default();
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
-    expand_all(&mut values, &sources.env, &mut problems);
-    let built_in = defaults();
-    let root: Option<Root> = read(&mut values, &Path::default(), &built_in, &mut problems);
-    let config = root.map(|root| check::config(root, registry, &built_in, &mut problems));
+    let (root, built_in) = (Path::default(), defaults());
+    values.retain(|key, value| expand_value(value, &root.key(key), &sources.env, &mut problems));
+    // A default takes the place of what could not be expanded, so that the rest is checked.
+    let expanded = std::mem::replace(&mut values, built_in.clone());
+    put_over(&mut values, expanded);
+    let read: Option<Root> = read(&mut values, &root, &built_in, &mut problems);
+    let config = read.map(|read| check::config(read, registry, &built_in, &mut problems));
     problems.finish(config)
 }
 
@@ -69,51 +87,35 @@ fn defaults() -> Dict {
 
 /// `None` when a file cannot be read: what is missing then would only mislead.
 fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
-    let mut figment = Figment::from(&Layer { values: defaults(), ..Layer::default() });
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
-    let defaults = source::environment(source::DEFAULT_PREFIX, &sources.env, &values(&figment));
-    let mut layers: Vec<Layer> = iter::once(Some(defaults)).chain(files).collect::<Option<_>>()?;
-    let redis_url = Path::of("redis.url");
+    let layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
+    let (redis_url, mut values) = (Path::of("redis.url"), defaults());
     if sources.files.is_empty() {
         let text = "no configuration file: only defaults, environment and command line; name one with -c";
         problems.warn_at(None, &Path::default(), text);
-        layers.insert(0, source::single(&redis_url, "embedded", None));
+        add(&mut values, source::single(&redis_url, "embedded", None), &mut problems.origins);
     }
-    for layer in &layers {
-        figment = figment.merge(layer);
+    let defaults = source::environment(source::DEFAULT_PREFIX, &sources.env, &values);
+    for layer in [defaults].into_iter().chain(layers) {
+        add(&mut values, layer, &mut problems.origins);
     }
-    let mut last = vec![source::environment(source::PREFIX, &sources.env, &values(&figment))];
-    match &sources.redis_url {
-        Some(RedisUrlOption::Text(url)) => {
-            last.push(source::single(&redis_url, url, Some(SettingOrigin::CommandLine("--redis-url"))));
+    let environment = source::environment(source::PREFIX, &sources.env, &values);
+    add(&mut values, environment, &mut problems.origins);
+    if let Some((option, url)) = sources.redis_url.as_ref().map(RedisUrlOption::read) {
+        let origin = Some(SettingOrigin::CommandLine(option));
+        match url {
+            Ok(url) => add(&mut values, source::single(&redis_url, &url, origin), &mut problems.origins),
+            Err(text) => problems.add_at(origin, &redis_url, text),
         }
-        Some(RedisUrlOption::File(file)) => {
-            let origin = Some(SettingOrigin::CommandLine("--redis-url-file"));
-            match std::fs::read_to_string(file) {
-                Ok(url) if url.trim().is_empty() => {
-                    problems.add_at(origin, &redis_url, format!("the file `{}` is empty", file.display()));
-                }
-                Ok(url) => last.push(source::single(&redis_url, url.trim(), origin)),
-                Err(error) => {
-                    let text = format!("the file `{}` cannot be read: {error}", file.display());
-                    problems.add_at(origin, &redis_url, text);
-                }
-            }
-        }
-        None => {}
     }
-    for layer in &last {
-        figment = figment.merge(layer);
-    }
-    for layer in layers.into_iter().chain(last) {
-        record(layer.origins, &mut problems.origins);
-    }
-    Some(values(&figment))
+    Some(values)
 }
 
-/// A value's place is that of its last source; what holds values from several, that of the last file.
-fn record(layer: Origins, origins: &mut Origins) {
-    for (path, origin) in layer {
+/// Puts `layer` over `values`. The place of a value is that of its last source; that of a mapping from several, that of
+/// the last file.
+fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
+    put_over(values, layer.values);
+    for (path, origin) in layer.origins {
         for length in 1..path.0.len() {
             origins.entry(Path(path.0[..length].to_vec())).or_insert_with(|| origin.clone());
         }
@@ -121,27 +123,7 @@ fn record(layer: Origins, origins: &mut Origins) {
     }
 }
 
-fn values(figment: &Figment) -> Dict {
-    let mut data = figment.data().expect("layers cannot fail");
-    data.remove(&Profile::Default).unwrap_or_default()
-}
-
-impl Provider for &Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::default()
-    }
-
-    fn data(&self) -> figment::error::Result<Map<Profile, Dict>> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
-    }
-}
-
-/// Expands text that was written in files, and takes out what cannot be expanded.
-fn expand_all(values: &mut Dict, env: &BTreeMap<String, String>, problems: &mut Problems) {
-    values.retain(|key, value| expand_value(value, &Path::default().key(key), env, problems));
-}
-
-/// Whether the value may stay.
+/// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
 fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
     let origin = problems.origins.get(at);
     match value {
@@ -161,7 +143,7 @@ fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, pr
                 if matches!(item, Value::Empty(..)) {
                     problems.add(&at, "is empty");
                 } else if !expand_value(item, &at, env, problems) {
-                    *item = super::read::refused();
+                    *item = refused();
                 }
             }
         }

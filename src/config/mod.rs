@@ -1,7 +1,7 @@
 //! The configuration as plain structs. `load` reads and validates it, `app` turns it into live objects.
 //!
 //! Its way: `source` (files, environment, command line: trees of values and where each was written) ->
-//! figment merges them over `config/defaults.yaml` -> `expand` (`${VAR}`) -> `read` (one struct for each section, with
+//! `load` merges them over `config/defaults.yaml` -> `expand` (`${VAR}`) -> `read` (one struct for each section, with
 //! bounds in its types, which also make the JSON Schema) -> `check` (what must fit together) -> `Config`. Every step reports to
 //! `Problems` and goes on, so that all mistakes show at once. No report holds a secret.
 

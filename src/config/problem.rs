@@ -102,9 +102,7 @@ pub struct Problems {
 impl Problems {
     /// The origin is that of the value, or of what is nearest around it.
     pub fn add(&mut self, path: &Path, text: impl Into<String>) {
-        let nearest = |length| self.origins.get(&Path(path.0[..length].to_vec()));
-        let origin = (1..=path.0.len()).rev().find_map(nearest).cloned();
-        self.add_at(origin, path, text);
+        self.add_at(self.nearest_origin(path), path, text);
     }
 
     pub fn add_at(&mut self, origin: Option<SettingOrigin>, path: &Path, text: impl Into<String>) {
@@ -113,8 +111,12 @@ impl Problems {
 
     /// Of what is valid, and yet perhaps not meant. The origin as in `add`.
     pub fn warn(&mut self, path: &Path, text: impl Into<String>) {
-        let origin = self.origins.get(path).cloned();
-        self.warn_at(origin, path, text);
+        self.warn_at(self.nearest_origin(path), path, text);
+    }
+
+    fn nearest_origin(&self, path: &Path) -> Option<SettingOrigin> {
+        let of_first = |length| self.origins.get(&Path(path.0[..length].to_vec()));
+        (1..=path.0.len()).rev().find_map(of_first).cloned()
     }
 
     pub fn warn_at(&mut self, origin: Option<SettingOrigin>, path: &Path, text: impl Into<String>) {

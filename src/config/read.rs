@@ -22,14 +22,13 @@ const MOVED: [(&str, &str); 5] = [
     ("password", "sasl.password"),
 ];
 
-/// Reads `values`, which stand at `at`. A value that is refused is as if it were that of `fallback`. `None` when a setting
-/// without one is missing, or after too many mistakes.
+/// Reads `values`, which stand at `at`. `None` when a required setting is missing, or after too many mistakes.
 pub fn read<T>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) -> Option<T>
 where
     T: DeserializeOwned + JsonSchema,
 {
     let read = correct::<T>(values, at, fallback, problems);
-    if let Some(Err(())) = read {
+    if read.is_none() {
         let schema = schema_for!(T);
         let required = schema.get("required").and_then(|required| required.as_array());
         for key in required.into_iter().flatten().filter_map(|key| key.as_str()) {
@@ -38,59 +37,49 @@ where
             }
         }
     }
-    read?.ok()
+    read
 }
 
-/// Corrects `values`, which may lack required settings: they are defaults.
-pub fn read_defaults<T: DeserializeOwned>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) {
-    let _: Option<Result<T, ()>> = correct(values, at, fallback, problems);
-}
-
-/// `Err` when a required setting is missing at the top, which is not reported.
-fn correct<T: DeserializeOwned>(
+/// Corrects `values`, which stand at `at`: for a value that is refused they have that of `fallback`, or none. `None`
+/// after too many mistakes, or when a required setting is missing at the top, which is not reported.
+pub fn correct<T: DeserializeOwned>(
     values: &mut Dict,
     at: &Path,
     fallback: &Dict,
     problems: &mut Problems,
-) -> Option<Result<T, ()>> {
+) -> Option<T> {
     let mut tree = Value::from(std::mem::take(values));
     let fallback = Value::from(fallback.clone());
-    let mut result = None;
+    let mut read = None;
     for _ in 0..MAX_MISTAKES {
         let error = match T::deserialize(&tree) {
-            Ok(read) => {
-                result = Some(Ok(read));
+            Ok(all) => {
+                read = Some(all);
                 break;
             }
             Err(error) => error,
         };
         let path = Path([&at.0[..], &error.path[..]].concat());
         match error.kind {
-            Kind::MissingField(_) if error.path.is_empty() => {
-                result = Some(Err(()));
-                break;
-            }
+            Kind::MissingField(_) if error.path.is_empty() => break,
             Kind::MissingField(key) => {
                 problems.require::<()>(&path.key(key), None);
-                remove(&mut tree, &error.path, None);
-            }
-            // The whole of it, which no default can stand in for.
-            kind if error.path.is_empty() => {
-                problems.refuse(&path, text(kind));
-                break;
+                replace(&mut tree, &error.path, None);
             }
             kind => {
-                let known = problems.is_refused(&path);
                 problems.refuse(&path, text(kind));
-                let instead = fallback.find_ref(&error.path.join(".")).filter(|_| !known);
-                remove(&mut tree, &error.path, instead);
+                // Of the whole, which no default can stand in for.
+                if error.path.is_empty() {
+                    break;
+                }
+                replace(&mut tree, &error.path, fallback.find_ref(&error.path.join(".")));
             }
         }
     }
     if let Value::Dict(_, rest) = tree {
         *values = rest;
     }
-    result
+    read
 }
 
 /// What stands in a list in place of a value that was refused, so that the others keep their places.
@@ -98,24 +87,20 @@ pub fn refused() -> Value {
     Value::Empty(Tag::Default, Empty::None)
 }
 
-/// Takes a value out, or puts another in its place.
-fn remove(tree: &mut Value, path: &[String], instead: Option<&Value>) {
-    match (tree, path) {
-        (Value::Dict(_, dict), [key]) => match instead {
-            Some(value) => drop(dict.insert(key.clone(), value.clone())),
-            None => drop(dict.remove(key)),
-        },
-        (Value::Dict(_, dict), [key, rest @ ..]) => {
-            if let Some(inner) = dict.get_mut(key) {
-                remove(inner, rest, instead);
-            }
-        }
-        (Value::Array(_, items), [index, rest @ ..]) => {
-            let item = index.parse().ok().and_then(|index: usize| items.get_mut(index));
-            match item {
-                Some(item) if rest.is_empty() => *item = refused(),
-                Some(item) => remove(item, rest, instead),
-                None => {}
+/// Puts another value in the place of the one at `path`, or takes it out.
+fn replace(tree: &mut Value, path: &[String], instead: Option<&Value>) {
+    let [around @ .., last] = path else { return };
+    let around = around.iter().try_fold(tree, |tree, key| match tree {
+        Value::Dict(_, dict) => dict.get_mut(key),
+        Value::Array(_, items) => items.get_mut(key.parse::<usize>().ok()?),
+        _ => None,
+    });
+    match (around, instead) {
+        (Some(Value::Dict(_, dict)), Some(value)) => drop(dict.insert(last.clone(), value.clone())),
+        (Some(Value::Dict(_, dict)), None) => drop(dict.remove(last)),
+        (Some(Value::Array(_, items)), _) => {
+            if let Some(item) = last.parse().ok().and_then(|index: usize| items.get_mut(index)) {
+                *item = refused();
             }
         }
         _ => {}
@@ -133,8 +118,7 @@ fn text(kind: Kind) -> String {
                 }
                 _ => "",
             };
-            let expected = expected.strip_prefix("struct ").map_or(expected.as_str(), |_| "a mapping");
-            format!("must be {}, not {}{hint}", plain(expected), kind_of(&actual))
+            format!("must be {}, not {}{hint}", plain(&expected), kind_of(&actual))
         }
         Kind::UnknownField(key, known) => moved(&key, known).unwrap_or_else(|| unknown(&key, known)),
         Kind::UnknownVariant(key, known) => unknown(&key, known),
@@ -142,25 +126,18 @@ fn text(kind: Kind) -> String {
     }
 }
 
-/// What `value` holds, when it is a mapping.
-pub fn mapping<'a>(value: &'a mut Value, at: &Path, problems: &mut Problems) -> Option<&'a mut Dict> {
-    if let Value::Dict(_, dict) = value {
-        return Some(dict);
-    }
-    problems.refuse(at, format!("must be a mapping, not {}", kind_of(&value.to_actual())));
-    None
-}
-
 /// serde's words in those of YAML.
 fn plain(expected: &str) -> &str {
     match expected {
         "a string" | "string" | "path string" => "text",
         "a map" => "a mapping",
+        other if other.starts_with("struct ") => "a mapping",
         other => other,
     }
 }
 
-fn kind_of(actual: &Actual) -> &'static str {
+/// In the words of YAML.
+pub fn kind_of(actual: &Actual) -> &'static str {
     match actual {
         Actual::Bool(_) => "true or false",
         Actual::Unsigned(_) | Actual::Signed(_) | Actual::Float(_) => "a number",

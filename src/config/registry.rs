@@ -7,87 +7,77 @@ use schemars::{Schema, SchemaGenerator};
 
 use super::{
     entries::fill,
-    problem::{Origins, Path, Problems},
-    read::{mapping, read, read_defaults, unknown},
+    problem::{Path, Problems},
+    read::{correct, read, unknown},
     shared::{Context, Settings},
 };
 use crate::{sink::SinkSettings, source::SourceSettings};
 
 /// The types of sinks and sources that a configuration may have.
-#[derive(Default)]
 pub struct Registry {
     pub sinks: Types<dyn SinkSettings>,
     pub sources: Types<dyn SourceSettings>,
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        let (sinks, sources) = (Types::of("sinks", "sink_defaults"), Types::of("sources", "source_defaults"));
+        Self { sinks, sources }
+    }
+}
+
 impl Registry {
+    /// # Panics
+    /// If the registry has a sink of this name.
     pub fn sink<T: SinkSettings + Settings>(&mut self, name: &'static str) {
-        self.sinks.known.push(Type {
-            name,
-            read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
-            read_defaults: read_defaults::<T>,
-            schema: T::json_schema,
-        });
+        self.sinks.add::<T>(name, |settings| Arc::new(settings));
     }
 
+    /// # Panics
+    /// If the registry has a source of this name.
     pub fn source<T: SourceSettings + Settings>(&mut self, name: &'static str) {
-        self.sources.known.push(Type {
-            name,
-            read: |entry| entry.read::<T>().map(|settings| Arc::new(settings) as _),
-            read_defaults: read_defaults::<T>,
-            schema: T::json_schema,
-        });
+        self.sources.add::<T>(name, |settings| Arc::new(settings));
     }
 }
 
 /// The types of one section. `S`: what their settings are to the rest of the program.
 pub struct Types<S: ?Sized> {
+    pub section: &'static str,
+    pub defaults: &'static str,
     known: Vec<Type<S>>,
     /// What this build lacks: names of types, and the Cargo feature of each.
     absent: Vec<(&'static str, &'static str)>,
 }
 
-impl<S: ?Sized> Default for Types<S> {
-    fn default() -> Self {
-        Self { known: Vec::new(), absent: Vec::new() }
-    }
-}
-
 struct Type<S: ?Sized> {
     name: &'static str,
-    read: fn(Entry) -> Option<Arc<S>>,
-    read_defaults: fn(&mut Dict, &Path, &Dict, &mut Problems),
+    read: Box<Read<S>>,
+    correct: fn(&mut Dict, &Path, &Dict, &mut Problems),
     schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
-/// The settings of one sink or source, as they were written.
-struct Entry<'a, 'b> {
-    settings: &'a mut Dict,
-    at: &'a Path,
-    defaults: &'a Dict,
-    context: &'a Context<'a>,
-    problems: &'b mut Problems,
-}
+/// Reads and checks the settings that stand at the path; the second mapping holds their defaults.
+type Read<S> = dyn Fn(&mut Dict, &Path, &Dict, &Context, &mut Problems) -> Option<Arc<S>> + Send + Sync;
 
-impl Entry<'_, '_> {
-    fn read<T: Settings>(self) -> Option<T> {
-        let mut settings: T = read(self.settings, self.at, self.defaults, self.problems)?;
-        settings.check(self.at, self.context, self.problems);
-        Some(settings)
+impl<S: ?Sized + 'static> Types<S> {
+    fn of(section: &'static str, defaults: &'static str) -> Self {
+        Self { section, defaults, known: Vec::new(), absent: Vec::new() }
     }
-}
 
-/// The entries of a section and the defaults of their types.
-pub struct Section<'a> {
-    pub name: &'a str,
-    pub entries: Dict,
-    pub defaults_name: &'a str,
-    pub defaults: Dict,
-    /// The program's own defaults.
-    pub built_in: &'a Dict,
-}
+    fn add<T: Settings + 'static>(&mut self, name: &'static str, share: fn(T) -> Arc<S>) {
+        assert!(!self.names().contains(&name), "the type `{name}` is registered twice");
+        let read_checked =
+            move |settings: &mut Dict, at: &Path, defaults: &Dict, context: &Context, problems: &mut Problems| {
+                let mut settings: T = read(settings, at, defaults, problems)?;
+                settings.check(at, context, problems);
+                Some(share(settings))
+            };
+        let correct = |settings: &mut Dict, at: &Path, built_in: &Dict, problems: &mut Problems| {
+            correct::<T>(settings, at, built_in, problems);
+        };
+        self.known.push(Type { name, read: Box::new(read_checked), correct, schema: T::json_schema });
+    }
 
-impl<S: ?Sized> Types<S> {
     /// That this build has no type `name`, but would have with the Cargo feature.
     pub fn absent(&mut self, name: &'static str, feature: &'static str) {
         self.absent.push((name, feature));
@@ -97,42 +87,39 @@ impl<S: ?Sized> Types<S> {
         self.known.iter().map(|one| one.name).collect()
     }
 
-    /// The settings of every entry that can be read, mistakes or not.
-    pub fn read(&self, section: Section, context: &Context, problems: &mut Problems) -> BTreeMap<String, Arc<S>> {
-        let from = Path::of(section.defaults_name);
-        let defaults = self.defaults(section.defaults, section.built_in, &from, problems);
-        let mut read = BTreeMap::new();
-        for (name, mut entry) in section.entries {
-            let at = &Path::of(section.name).key(&name);
-            let Some((one, settings)) = self.type_of(&mut entry, at, problems) else { continue };
-            let empty = Dict::new();
-            let defaults = defaults.get(one.name).unwrap_or(&empty);
-            fill(settings, defaults, at, &from.key(one.name), &mut problems.origins);
-            read.extend((one.read)(Entry { settings, at, defaults, context, problems }).map(|read| (name, read)));
-        }
-        read
+    fn find(&self, name: &str) -> Option<&Type<S>> {
+        self.known.iter().find(|one| one.name == name)
     }
 
-    /// By type. What is wrong with them is reported here, not once for every entry.
-    fn defaults(&self, given: Dict, built_in: &Dict, at: &Path, problems: &mut Problems) -> BTreeMap<&str, Dict> {
-        let mut defaults = BTreeMap::new();
-        for (name, mut value) in given {
-            let at = at.key(&name);
-            let Some(one) = self.known.iter().find(|one| one.name == name) else {
+    /// The settings of every entry that can be read, mistakes or not. Those in the defaults of a type are reported there,
+    /// not once for every entry. `built_in`: the program's own defaults by type.
+    pub fn read(
+        &self,
+        entries: Dict,
+        mut defaults: BTreeMap<String, Dict>,
+        built_in: &Dict,
+        context: &Context,
+        problems: &mut Problems,
+    ) -> BTreeMap<String, Arc<S>> {
+        let (from, empty) = (Path::of(self.defaults), Dict::new());
+        for (name, settings) in &mut defaults {
+            let built_in = built_in.get(name).and_then(Value::as_dict);
+            match self.find(name) {
+                Some(one) => (one.correct)(settings, &from.key(name), built_in.unwrap_or(&empty), problems),
                 // The program's own defaults are for all types, those that are not registered too.
-                if !built_in.contains_key(&name) {
-                    problems.add(&at, unknown(&name, self.names()));
-                }
-                continue;
-            };
-            let Some(value) = mapping(&mut value, &at, problems) else { continue };
-            let empty = Dict::new();
-            let built_in = built_in.get(&name).and_then(Value::as_dict).unwrap_or(&empty);
-            (one.read_defaults)(value, &at, built_in, problems);
-            fill(value, built_in, &at, &at, &mut Origins::new());
-            defaults.insert(one.name, std::mem::take(value));
+                None if built_in.is_some() => {}
+                None => problems.add(&from.key(name), unknown(name, self.names())),
+            }
         }
-        defaults
+        let mut read = BTreeMap::new();
+        for (name, mut entry) in entries {
+            let at = &Path::of(self.section).key(&name);
+            let Some((one, settings)) = self.type_of(&mut entry, at, problems) else { continue };
+            let defaults = defaults.get(one.name).unwrap_or(&empty);
+            fill(settings, defaults, at, &from.key(one.name), &mut problems.origins);
+            read.extend((one.read)(settings, at, defaults, context, problems).map(|settings| (name, settings)));
+        }
+        read
     }
 
     /// The type that an entry names, and its other settings.
@@ -146,19 +133,19 @@ impl<S: ?Sized> Types<S> {
             problems.add(at, "must be a mapping with a `type`");
             return None;
         };
-        let known = self.names();
+        let names = || self.names().join(", ");
         let wrong = match settings.remove("type") {
             Some(Value::String(_, name)) => {
-                if let Some(one) = self.known.iter().find(|one| one.name == name) {
+                if let Some(one) = self.find(&name) {
                     return Some((one, settings));
                 }
                 match self.absent.iter().find(|(absent, _)| *absent == name) {
                     Some((_, feature)) => format!("this build has no {name}: build with `--features {feature}`"),
-                    None => unknown(&name, known),
+                    None => unknown(&name, self.names()),
                 }
             }
-            Some(_) => format!("must be one of {}", known.join(", ")),
-            None => format!("is missing: one of {}", known.join(", ")),
+            Some(_) => format!("must be one of {}", names()),
+            None => format!("is missing: one of {}", names()),
         };
         problems.add(&at.key("type"), wrong);
         None

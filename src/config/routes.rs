@@ -6,20 +6,22 @@ use std::{
     time::Duration,
 };
 
+use figment::value::{Dict, Value};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
     entries::fill,
-    problem::{Origins, Path, Problems},
-    read::{mapping, read, read_defaults, unknown},
-    registry::Section,
+    problem::{Path, Problems},
+    read::{correct, kind_of, read, unknown},
     shared::GrowingDelay,
     value::{Period, Real, Size, Whole},
 };
 use crate::{
     message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
     retry::RetryPolicy,
+    sink::SinkSettings,
+    source::SourceSettings,
 };
 
 /// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
@@ -30,7 +32,7 @@ const LONGEST_MEMORY: u64 = 30 * 24 * 3_600_000;
 
 /// How long a route remembers whose source reads messages again after a crash, unless it says so: nothing should come
 /// twice.
-const MEMORY_OF_READERS: Period<0, LONGEST_MEMORY> = Period(Duration::from_mins(10));
+const MEMORY_OF_READERS: Duration = Duration::from_mins(10);
 
 /// Longest `limits.delay` and `dead.max_age`, in milliseconds: 100 years.
 const LONGEST: u64 = 100 * 8766 * 3_600_000;
@@ -133,25 +135,31 @@ struct Retry {
 
 /// What a route has to fit in with.
 pub struct Surroundings<'a> {
-    pub sinks: &'a BTreeSet<String>,
-    /// By sink; not all are known when there are mistakes.
-    pub timeouts: &'a BTreeMap<String, Duration>,
+    /// Of sinks with mistakes, too.
+    pub sink_names: &'a BTreeSet<String>,
+    pub sinks: &'a BTreeMap<String, Arc<dyn SinkSettings>>,
+    pub sources: &'a BTreeMap<String, Arc<dyn SourceSettings>>,
     /// Bytes.
     pub max_payload: u64,
-    /// Routes with a source that reads messages again after a crash.
-    pub read_again: &'a BTreeSet<String>,
 }
 
-/// Every route that can be read, mistakes or not.
-pub fn all(section: Section, around: &Surroundings, problems: &mut Problems) -> BTreeMap<String, RouteConfig> {
-    let from = Path::of(section.defaults_name);
-    let mut defaults = section.defaults;
-    read_defaults::<Route>(&mut defaults, &from, section.built_in, problems);
-    fill(&mut defaults, section.built_in, &from, &from, &mut Origins::new());
+/// Every route that can be read, mistakes or not. Those in `defaults` are reported there, not once for every route.
+pub fn all(
+    entries: Dict,
+    mut defaults: Dict,
+    built_in: &Dict,
+    around: &Surroundings,
+    problems: &mut Problems,
+) -> BTreeMap<String, RouteConfig> {
+    let from = Path::of("route_defaults");
+    correct::<Route>(&mut defaults, &from, built_in, problems);
     let mut routes = BTreeMap::new();
-    for (name, mut entry) in section.entries {
-        let at = Path::of(section.name).key(&name);
-        let Some(settings) = mapping(&mut entry, &at, problems) else { continue };
+    for (name, mut entry) in entries {
+        let at = Path::of("routes").key(&name);
+        let Value::Dict(_, settings) = &mut entry else {
+            problems.refuse(&at, format!("must be a mapping, not {}", kind_of(&entry.to_actual())));
+            continue;
+        };
         fill(settings, &defaults, &at, &from, &mut problems.origins);
         let route = read::<Route>(settings, &at, &defaults, problems);
         routes.extend(route.and_then(|route| route.check(&name, &at, around, problems)).map(|route| (name, route)));
@@ -161,15 +169,16 @@ pub fn all(section: Section, around: &Surroundings, problems: &mut Problems) -> 
 
 impl Route {
     fn check(self, name: &str, at: &Path, around: &Surroundings, problems: &mut Problems) -> Option<RouteConfig> {
-        if !around.sinks.contains(&*self.sink) {
-            problems.add(&at.key("sink"), format!("sink {}", unknown(&self.sink, around.sinks)));
+        if !around.sink_names.contains(&*self.sink) {
+            problems.add(&at.key("sink"), format!("sink {}", unknown(&self.sink, around.sink_names)));
         }
         let lease = self.lease;
-        if let Some(timeout) = around.timeouts.get(&*self.sink)
+        if let Some(timeout) = around.sinks.get(&*self.sink).map(|sink| sink.timeout())
             && lease.0 < timeout.saturating_add(LEASE_MARGIN)
             && !problems.is_refused(&at.key("lease"))
+            && !problems.is_refused(&Path::of("sinks").key(&*self.sink).key("timeout"))
         {
-            let [timeout, margin]: [Period; 2] = [Period(*timeout), Period(LEASE_MARGIN)];
+            let [timeout, margin]: [Period; 2] = [Period(timeout), Period(LEASE_MARGIN)];
             let text = format!("`{lease}` is too short for the timeout of its sink, {timeout}, and {margin}");
             problems.add(&at.key("lease"), text);
         }
@@ -181,7 +190,9 @@ impl Route {
         }
         let Retry { max_attempts, initial, factor, max, jitter } = self.retry;
         let backoff = GrowingDelay { initial, factor, max, jitter }.check(&at.key("retry"), problems);
-        let unless_said = around.read_again.contains(name).then_some(MEMORY_OF_READERS);
+        let mut sources = around.sources.values();
+        let read_again = sources.any(|source| source.reads_again() && **source.route() == *name);
+        let unless_said = read_again.then_some(MEMORY_OF_READERS);
         let partitions = self.partitions.0;
         Some(RouteConfig {
             sink: self.sink,
@@ -192,7 +203,10 @@ impl Route {
             retry: RetryPolicy { max_attempts: u32::try_from(max_attempts.0).expect("within u32"), backoff: backoff? },
             remember: self.remember.check(unless_said, &at.key("remember"), problems),
             limits: self.limits.check(partitions, largest.0, &at.key("limits"), problems),
-            dead: self.dead.check(partitions, &at.key("dead"), problems),
+            dead: DeadLimits {
+                max_age: self.dead.max_age.map(|age| age.0),
+                max_count: shared(self.dead.max_count, partitions, &at.key("dead").key("max_count"), problems),
+            },
         })
     }
 }
@@ -215,13 +229,6 @@ impl Limits {
     }
 }
 
-impl Dead {
-    fn check(&self, partitions: u64, at: &Path, problems: &mut Problems) -> DeadLimits {
-        let max_count = shared(self.max_count, partitions, &at.key("max_count"), problems);
-        DeadLimits { max_age: self.max_age.map(|age| age.0), max_count }
-    }
-}
-
 /// A number that each partition has a share of.
 fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Problems) -> Option<u64> {
     if let Some(number) = number.filter(|number| number.0 < partitions) {
@@ -232,21 +239,14 @@ fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Prob
 
 impl RememberIds {
     /// `unless_said`: how long without a `for`.
-    fn check(
-        &self,
-        unless_said: Option<Period<0, LONGEST_MEMORY>>,
-        at: &Path,
-        problems: &mut Problems,
-    ) -> Option<Remember> {
-        let Some(period) = self.r#for.or(unless_said) else {
-            // A default for all routes asks for nothing yet.
-            let (max, default) = (at.key("max"), Path::of(MAX_DEFAULT));
-            let [written, default] = [&max, &default].map(|path| problems.origins.get(path).cloned());
-            if written.is_some() && written != default && !problems.is_refused(&at.key("for")) {
-                problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
-            }
-            return None;
-        };
-        Some(Remember { period: period.0, max: u32::try_from(self.max.0).expect("at most 10000000") })
+    fn check(&self, unless_said: Option<Duration>, at: &Path, problems: &mut Problems) -> Option<Remember> {
+        let period = self.r#for.map(|period| period.0).or(unless_said);
+        // A default for all routes asks for nothing yet.
+        let [written, default] =
+            [at.key("max"), Path::of(MAX_DEFAULT)].map(|path| problems.origins.get(&path).cloned());
+        if period.is_none() && written.is_some() && written != default && !problems.is_refused(&at.key("for")) {
+            problems.add_at(written, &at.key("for"), "is missing: without it `max` means nothing");
+        }
+        Some(Remember { period: period?, max: u32::try_from(self.max.0).expect("at most 10000000") })
     }
 }

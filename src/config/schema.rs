@@ -9,8 +9,8 @@ use super::{check::Root, registry::Registry, source::NEVER_EMPTY};
 pub fn schema(registry: &Registry) -> Value {
     let mut generator = SchemaGenerator::default();
     let sections = [
-        ("sink_defaults", "sinks", registry.sinks.schemas(&mut generator)),
-        ("source_defaults", "sources", registry.sources.schemas(&mut generator)),
+        (registry.sinks.defaults, registry.sinks.section, registry.sinks.schemas(&mut generator)),
+        (registry.sources.defaults, registry.sources.section, registry.sources.schemas(&mut generator)),
     ];
     let mut root = generator.into_root_schema_for::<Root>().to_value();
     relax(&mut root);
@@ -63,15 +63,14 @@ fn allow_empty(property: &mut Value) {
     if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
         choices.push(null);
     } else if let Some(kind) = object.get_mut("type") {
-        *kind = match kind.take() {
-            Value::Array(mut kinds) => {
-                if !kinds.iter().any(|kind| kind == "null") {
-                    kinds.push("null".into());
-                }
-                kinds.into()
-            }
-            kind => json!([kind, "null"]),
+        let mut kinds = match kind.take() {
+            Value::Array(kinds) => kinds,
+            kind => vec![kind],
         };
+        if !kinds.iter().any(|kind| kind == "null") {
+            kinds.push("null".into());
+        }
+        *kind = kinds.into();
     } else {
         let description = object.remove("description");
         let inner = Value::from(std::mem::take(object));

@@ -1,19 +1,19 @@
 //! `server`: the HTTP server.
 
-use std::{fs::File, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    auth::Auth,
-    check::Names,
+    auth::{self, Tokens},
     listen::Listen,
     problem::{Path, Problems},
-    shared::parsed,
+    shared::{check_tls, parsed},
     tokens::{self, AuthConfig},
     value::{Period, Size, Whole},
 };
+use crate::tls::TlsFiles;
 
 /// Largest `max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of the arguments
 /// included.
@@ -62,7 +62,9 @@ pub struct Server {
     health_listen: Option<SocketAddr>,
     /// Most connections of one IPv4 address or IPv6 /64 network: 1 to 4096; half of all unless it is set.
     max_connections_per_address: Option<Whole<1, MAX_PER_ADDRESS>>,
-    auth: Auth,
+    #[serde(deserialize_with = "auth::auth")]
+    #[schemars(schema_with = "auth::auth_schema")]
+    auth: Option<Tokens>,
     /// Largest payload of a message: 1 to 3MiB.
     pub max_payload: Size<1, MAX_PAYLOAD>,
     /// Longest time that one API call may take: 100ms to 60s.
@@ -92,11 +94,12 @@ fn health_listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<So
 }
 
 impl Server {
-    pub fn check(self, names: &Names, problems: &mut Problems) -> ServerConfig {
+    /// `routes`: the names of all.
+    pub fn check(self, routes: &BTreeSet<String>, problems: &mut Problems) -> ServerConfig {
         let at = Path::of("server");
-        let known = [&self.listen].into_iter().find(|_| !problems.is_refused(&at.key("listen")));
+        let known = Some(&self.listen).filter(|_| !problems.is_refused(&at.key("listen")));
         let open = known.filter(|listen| !listen.is_local());
-        let auth = tokens::auth(self.auth, open.is_some(), names, problems);
+        let auth = self.auth.map(|auth| tokens::check(auth, open.is_some(), routes, problems));
         if let Some(listen) = open.filter(|_| auth.is_none() && !problems.is_refused(&at.key("auth"))) {
             let text = format!("`{listen}` is open to others: set `server.auth.tokens`, or listen on 127.0.0.1");
             problems.add(&at.key("listen"), text);
@@ -104,9 +107,20 @@ impl Server {
         if self.health_listen.is_some_and(|health| known == Some(&Listen::Tcp(health))) {
             problems.add(&at.key("health_listen"), "is that of `listen`, which answers probes anyway");
         }
+        let ServerTlsFiles { cert_file, key_file } = self.tls;
+        check_tls(
+            &at,
+            &TlsFiles { ca_file: None, cert_file: cert_file.clone(), key_file: key_file.clone() },
+            true,
+            problems,
+        );
+        let tls = cert_file.zip(key_file).map(|(cert_file, key_file)| ServerTls { cert_file, key_file });
+        if tls.is_some() && matches!(self.listen, Listen::Unix(_)) {
+            problems.add(&at.key("tls"), "is for an address; a Unix socket has none");
+        }
         let per_address = self.max_connections_per_address;
         ServerConfig {
-            tls: self.tls.check(&self.listen, &at.key("tls"), problems),
+            tls,
             listen: self.listen,
             health_listen: self.health_listen,
             max_connections_per_address: per_address.map(|number| usize::try_from(number.0).expect("at most 4096")),
@@ -114,27 +128,5 @@ impl Server {
             max_payload: usize::try_from(self.max_payload.0).expect("at most 3 MiB"),
             request_timeout: self.request_timeout.0,
         }
-    }
-}
-
-impl ServerTlsFiles {
-    fn check(self, listen: &Listen, at: &Path, problems: &mut Problems) -> Option<ServerTls> {
-        for (file, key) in [(&self.cert_file, "cert_file"), (&self.key_file, "key_file")] {
-            if let Some(file) = file
-                && let Err(error) = File::open(file)
-            {
-                problems.add(&at.key(key), format!("`{}` cannot be read: {error}", file.display()));
-            }
-        }
-        match (self.cert_file, self.key_file) {
-            (Some(_), Some(_)) if matches!(listen, Listen::Unix(_)) => {
-                problems.add(at, "is for an address; a Unix socket has none");
-            }
-            (Some(cert_file), Some(key_file)) => return Some(ServerTls { cert_file, key_file }),
-            (Some(_), None) => problems.add(&at.key("cert_file"), "needs `key_file` too"),
-            (None, Some(_)) => problems.add(&at.key("key_file"), "needs `cert_file` too"),
-            (None, None) => {}
-        }
-        None
     }
 }

@@ -7,6 +7,7 @@ use granit_parser::{Event, Marker, Parser};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 use super::{
+    entries::put_over,
     problem::{Origins, Path, Problems, SettingOrigin},
     remedy::remedy,
 };
@@ -30,14 +31,15 @@ pub struct Layer {
 
 /// Reads a YAML (or JSON) file. `None` after a report when it cannot be read at all.
 pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
-    let here = |line, column| Some(SettingOrigin::File { file: path.to_owned(), line, column });
+    let origin = |line, column| SettingOrigin::File { file: path.to_owned(), line, column };
     let root = Path::default();
+    let mut refuse = |line, column, text: String| {
+        problems.add_at(Some(origin(line, column)), &root, text);
+        None
+    };
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) => {
-            problems.add_at(here(0, 0), &root, format!("cannot be read: {error}"));
-            return None;
-        }
+        Err(error) => return refuse(0, 0, format!("cannot be read: {error}")),
     };
     // Duplicates are found below, all of them and with their paths.
     let options = serde_saphyr::options! {
@@ -52,33 +54,27 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     let values = match serde_saphyr::from_str_with_options::<Value>(&text, options) {
         Ok(Value::Dict(_, values)) => values,
         Ok(Value::Empty(..)) => {
-            problems.warn_at(here(0, 0), &root, "is empty");
+            problems.warn_at(Some(origin(0, 0)), &root, "is empty");
             Dict::new()
         }
-        Ok(_) => {
-            problems.add_at(here(1, 1), &root, "must hold a mapping with keys such as `redis` and `routes`");
-            return None;
-        }
+        Ok(_) => return refuse(1, 1, "must hold a mapping with keys such as `redis` and `routes`".into()),
         Err(error) => {
             let (line, column) = error.location().map_or((0, 0), |at| (at.line(), at.column()));
-            let place = here(usize::try_from(line).unwrap_or(0), usize::try_from(column).unwrap_or(0));
+            let [line, column] = [line, column].map(|number| usize::try_from(number).unwrap_or(0));
             let error = error.to_string();
             // The text already contains the position.
             let error = error.split_once(" at line ").map_or(error.as_str(), |(what, _)| what);
-            let remedy = remedy(&text, usize::try_from(line).unwrap_or(0), error)
-                .map_or(String::new(), |text| format!("; {text}"));
-            problems.add_at(place, &root, format!("is not YAML: {error}{remedy}"));
-            return None;
+            let remedy = remedy(&text, line, error).map_or(String::new(), |text| format!("; {text}"));
+            return refuse(line, column, format!("is not YAML: {error}{remedy}"));
         }
     };
-    let values = without_empty(values);
     let places = Places::of(&text);
-    let origin =
-        |mark: Marker| SettingOrigin::File { file: path.to_owned(), line: mark.line(), column: mark.col() + 1 };
+    let origin = |mark: Marker| origin(mark.line(), mark.col() + 1);
     for (path, mark, first) in places.duplicates {
         let text = format!("is a duplicate key: it is at line {}, column {} too", first.line(), first.col() + 1);
         problems.add_at(Some(origin(mark)), &path, text);
     }
+    let values = without_empty(values);
     Some(Layer { values, origins: places.found.into_iter().map(|(path, mark)| (path, origin(mark))).collect() })
 }
 
@@ -97,7 +93,7 @@ pub fn environment(prefix: &str, env: &BTreeMap<String, String>, known: &Dict) -
             known = known.and_then(|dict| dict.get(&key)).and_then(Value::as_dict);
             path = path.key(key);
         }
-        insert(&mut layer.values, &path.0, text);
+        put_over(&mut layer.values, nested(&path, text));
         layer.origins.insert(path, SettingOrigin::Variable(variable.clone()));
     }
     layer
@@ -105,25 +101,13 @@ pub fn environment(prefix: &str, env: &BTreeMap<String, String>, known: &Dict) -
 
 /// One setting with a given origin.
 pub fn single(path: &Path, text: &str, origin: Option<SettingOrigin>) -> Layer {
-    let mut layer = Layer::default();
-    insert(&mut layer.values, &path.0, text);
-    layer.origins.extend(origin.map(|origin| (path.clone(), origin)));
-    layer
+    let origins = origin.map(|origin| (path.clone(), origin)).into_iter().collect();
+    Layer { values: nested(path, text), origins }
 }
 
-fn insert(values: &mut Dict, path: &[String], text: &str) {
-    match path {
-        [] => {}
-        [key] => {
-            values.insert(key.clone(), Value::from(text));
-        }
-        [key, rest @ ..] => {
-            let inner = values.entry(key.clone()).or_insert_with(|| Value::from(Dict::new()));
-            if let Value::Dict(_, inner) = inner {
-                insert(inner, rest, text);
-            }
-        }
-    }
+fn nested(path: &Path, text: &str) -> Dict {
+    let value = path.0.iter().rfold(Value::from(text), |inner, key| Dict::from([(key.clone(), inner)]).into());
+    value.into_dict().unwrap_or_default()
 }
 
 /// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.

@@ -1,14 +1,16 @@
 //! Checks of who may call the API. What is left empty is a mistake, never a way to let everybody in.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    auth::{Auth, ConfiguredToken},
-    check::Names,
+    auth::{ConfiguredToken, TokenEntry, Tokens},
     problem::{Path, Problems},
     read::unknown,
 };
@@ -19,6 +21,9 @@ const DIGEST_PREFIX: &str = "sha256:";
 
 /// Fewest characters of a token where others than this host may try: 16 of base64 are 96 bits.
 const MIN_CHARACTERS: usize = 16;
+
+/// Longest name of a token, in characters.
+const MAX_NAME: usize = 64;
 
 /// The tokens of the configuration.
 #[derive(Clone, Debug)]
@@ -31,6 +36,8 @@ pub struct AuthConfig {
 /// A token and what it may do.
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
+    /// For the log.
+    pub name: String,
     pub digest: TokenDigest,
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
@@ -58,14 +65,13 @@ impl TokenDigest {
 
     /// 64 hexadecimal digits.
     fn parse(text: &str) -> Option<Self> {
-        if text.len() != 64 || !text.is_ascii() {
+        // No sign, which `from_str_radix` would take.
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
         let mut digest = [0; 32];
         for (place, byte) in digest.iter_mut().enumerate() {
-            let digits = &text[2 * place..2 * place + 2];
-            // A sign is no digit.
-            *byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
+            *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
         }
         Some(Self(digest))
     }
@@ -77,18 +83,18 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// `None`: no tokens. A token with mistakes is reported and left out. `open`: others than this host can connect.
-pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Option<AuthConfig> {
+/// Of tokens with mistakes, which are reported and left out, too. `open`: others than this host can connect. `routes`:
+/// the names of all.
+pub fn check(given: Tokens, open: bool, routes: &BTreeSet<String>, problems: &mut Problems) -> AuthConfig {
     let at = Path::of("server.auth.tokens");
-    let raw = raw.0?;
-    if raw.tokens.is_empty() {
+    if given.tokens.is_empty() {
         problems.require::<()>(&at, None);
     }
     let mut tokens = Vec::new();
     let mut places = BTreeMap::new();
-    for (place, raw) in raw.tokens.items() {
+    for (place, ConfiguredToken(entry)) in given.tokens.items() {
         let at_item = at.key(place.to_string());
-        let Some(token) = token(raw, &at_item, open, names, problems) else { continue };
+        let Some(token) = token(entry, &at_item, open, routes, problems) else { continue };
         if let Some(first) = places.get(&token.digest) {
             problems.add(&at_item, format!("is the token of {at}.{first} too"));
         } else {
@@ -96,33 +102,48 @@ pub fn auth(raw: Auth, open: bool, names: &Names, problems: &mut Problems) -> Op
         }
         tokens.push(token);
     }
-    Some(AuthConfig { tokens, open_metrics: raw.open_metrics.0 })
+    AuthConfig { tokens, open_metrics: given.open_metrics.0 }
 }
 
-fn token(raw: ConfiguredToken, at: &Path, open: bool, names: &Names, problems: &mut Problems) -> Option<TokenConfig> {
-    let all_routes = vec!["*".to_owned()];
-    let (token, rights, routes, messages_per_second) = match raw {
-        ConfiguredToken::Plain(token) => (token, vec![Right::Schedule, Right::Read, Right::Admin], all_routes, None),
-        ConfiguredToken::Entry(entry) => {
-            let rights: Vec<Right> = entry.rights.items().map(|(_, right)| right).collect();
-            if rights.is_empty() {
-                problems.require::<()>(&at.key("rights"), None);
-            }
-            let routes = match entry.routes {
-                Some(routes) => known_routes(routes.items(), &at.key("routes"), names, problems),
-                None => all_routes,
-            };
-            let rate_at = at.key("limits").key("messages_per_second");
-            let rate = entry.limits.messages_per_second;
-            if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
-                problems.add(&rate_at, "needs the right `schedule`: without it the token sends no messages");
-            }
-            (problems.require(&at.key("token"), entry.token)?, rights, routes, rate)
-        }
+fn token(
+    entry: TokenEntry,
+    at: &Path,
+    open: bool,
+    known: &BTreeSet<String>,
+    problems: &mut Problems,
+) -> Option<TokenConfig> {
+    let rights: Vec<Right> = entry.rights.iter().copied().collect();
+    if rights.is_empty() {
+        problems.require::<()>(&at.key("rights"), None);
+    }
+    let routes_at = at.key("routes");
+    if entry.routes.is_empty() {
+        problems.add(&routes_at, "is empty: name routes, or `*` for all");
+    }
+    for (place, route) in entry.routes.places().filter(|(_, route)| *route != "*" && !known.contains(*route)) {
+        problems.add(&routes_at.key(place.to_string()), format!("route {}", unknown(route, known)));
+    }
+    let rate = entry.limits.messages_per_second;
+    if rate.is_some() && !rights.is_empty() && !rights.contains(&Right::Schedule) {
+        let text = "needs the right `schedule`: without it the token sends no messages";
+        problems.add(&at.key("limits").key("messages_per_second"), text);
+    }
+    let is_name = |name: &String| {
+        (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
     };
-    let digest = problems.check(at, digest(&token, open))?;
-    let messages_per_second = messages_per_second.map(|rate| u32::try_from(rate.0).expect("at most 1000000"));
-    Some(TokenConfig { digest, rights, routes, messages_per_second })
+    if entry.name.as_ref().is_some_and(|name| !is_name(name)) {
+        problems.add(&at.key("name"), format!("is not 1 to {MAX_NAME} of A-Za-z0-9._@-"));
+    }
+    let place = at.to_string();
+    let name = entry.name.unwrap_or_else(|| place.trim_start_matches("server.auth.").to_owned());
+    let token = problems.require(&at.key("token"), entry.token)?;
+    Some(TokenConfig {
+        name,
+        digest: problems.check(at, digest(&token, open))?,
+        rights,
+        routes: entry.routes.iter().cloned().collect(),
+        messages_per_second: rate.map(|rate| u32::try_from(rate.0).expect("at most 1000000")),
+    })
 }
 
 fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
@@ -141,24 +162,6 @@ fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
         return Err(format!("is shorter than {MIN_CHARACTERS} characters, and `server.listen` is open to others"));
     }
     Ok(TokenDigest::of(text))
-}
-
-fn known_routes(
-    routes: impl Iterator<Item = (usize, String)>,
-    at: &Path,
-    names: &Names,
-    problems: &mut Problems,
-) -> Vec<String> {
-    let routes: Vec<(usize, String)> = routes.collect();
-    if routes.is_empty() {
-        problems.add(at, "is empty: name routes, or `*` for all");
-    }
-    for (place, route) in &routes {
-        if route != "*" && !names.routes.contains(route) {
-            problems.add(&at.key(place.to_string()), format!("route {}", unknown(route, &names.routes)));
-        }
-    }
-    routes.into_iter().map(|(_, route)| route).collect()
 }
 
 #[cfg(test)]

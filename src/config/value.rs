@@ -2,12 +2,17 @@
 
 use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
+use figment::{error::Actual, value::Value};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
-    de::{self, IntoDeserializer, SeqAccess, Visitor, value::StrDeserializer},
+    de::{
+        self, Error, SeqAccess, Visitor,
+        value::{SeqAccessDeserializer, SeqDeserializer},
+    },
 };
 
+use super::read::kind_of;
 use crate::secret::Secret;
 
 /// A duration, as humantime text, from `MIN` to `MAX` milliseconds.
@@ -31,12 +36,13 @@ pub struct Real(pub f64);
 pub struct Property(pub Secret);
 
 /// Yes or no.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flag(pub bool);
 
 /// A list, or one text with commas between its items. `None` stands for an item that was refused.
-#[derive(Clone, Debug)]
-pub struct List<T>(Vec<Option<T>>);
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(inline, description = "", bound = "T: JsonSchema")]
+pub struct List<T>(#[schemars(schema_with = "list_schema::<T>")] Vec<Option<T>>);
 
 impl<T> List<T> {
     /// Whether nothing was written, not even something wrong.
@@ -117,13 +123,6 @@ impl Flag {
     }
 }
 
-impl Property {
-    #[expect(clippy::unnecessary_wraps, reason = "as all others that are parsed")]
-    fn parse(text: &str) -> Result<Self, String> {
-        Ok(Self(text.into()))
-    }
-}
-
 impl<const MIN: u64, const MAX: u64> fmt::Display for Period<MIN, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         humantime::format_duration(self.0).fmt(f)
@@ -146,46 +145,29 @@ impl<const MIN: u64, const MAX: u64> fmt::Display for Whole<MIN, MAX> {
     }
 }
 
-/// Reads text and numbers through `parse`, and refuses all else naming what was `expected`.
-struct Parsed<T> {
+/// Reads text, numbers and truth values through `parse`, and refuses all else naming what was `expected`.
+fn scalar<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
     parse: fn(&str) -> Result<T, String>,
-    expected: &'static str,
+    expected: &str,
+) -> Result<T, D::Error> {
+    let text = match <Value as Deserialize>::deserialize(deserializer)?.to_actual() {
+        Actual::Str(text) => text,
+        Actual::Bool(value) => value.to_string(),
+        Actual::Unsigned(number) => number.to_string(),
+        Actual::Signed(number) => number.to_string(),
+        Actual::Float(number) => number.to_string(),
+        other => return Err(D::Error::custom(format!("must be {expected}, not {}", kind_of(&other)))),
+    };
+    parse(&text).map_err(D::Error::custom)
 }
 
-impl<T> Visitor<'_> for Parsed<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.parse)(text).map_err(E::custom)
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<T, E> {
-        self.visit_str(&value.to_string())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-        self.visit_str(&value.to_string())
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-        self.visit_str(&value.to_string())
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
-        self.visit_str(&value.to_string())
-    }
-}
-
-/// `Deserialize` and `JsonSchema` of a type with a `parse`.
-macro_rules! parsed {
-    ($type:ident $(<$($bound:ident),*>)?, $expected:literal, $schema:tt) => {
+/// `Deserialize` and `JsonSchema` of a type that is read through `$parse`.
+macro_rules! scalar {
+    ($type:ident $(<$($bound:ident),*>)?, $parse:expr, $expected:literal, $schema:tt) => {
         impl<'de $($(, const $bound: u64)*)?> Deserialize<'de> for $type $(<$($bound),*>)? {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Parsed { parse: Self::parse, expected: $expected })
+                scalar(deserializer, $parse, $expected)
             }
         }
 
@@ -206,28 +188,15 @@ macro_rules! parsed {
 }
 
 // Text in place of a number is for `${VAR}`.
-parsed!(Period<MIN, MAX>, "a duration such as `30s`", { "type": "string", "examples": ["500ms", "30s", "10m"] });
-parsed!(Size<MIN, MAX>, "a size such as `1MiB`",
+scalar!(Period<MIN, MAX>, Self::parse, "a duration such as `30s`",
+    { "type": "string", "examples": ["500ms", "30s", "10m"] });
+scalar!(Size<MIN, MAX>, Self::parse, "a size such as `1MiB`",
     { "type": ["integer", "string"], "minimum": MIN, "maximum": MAX, "examples": ["64KiB", "1MiB"] });
-parsed!(Whole<MIN, MAX>, "a whole number", { "type": ["integer", "string"], "minimum": MIN, "maximum": MAX });
-parsed!(Real, "a number", { "type": ["number", "string"] });
-parsed!(Flag, "true or false", { "type": ["boolean", "string"] });
-
-parsed!(Property, "text or a number", { "type": ["string", "number", "boolean"] });
-
-impl JsonSchema for Secret {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "writeOnly": true })
-    }
-}
+scalar!(Whole<MIN, MAX>, Self::parse, "a whole number",
+    { "type": ["integer", "string"], "minimum": MIN, "maximum": MAX });
+scalar!(Real, Self::parse, "a number", { "type": ["number", "string"] });
+scalar!(Flag, Self::parse, "true or false", { "type": ["boolean", "string"] });
+scalar!(Property, |text| Ok(Self(text.into())), "text or a number", { "type": ["string", "number", "boolean"] });
 
 impl<T> FromIterator<T> for List<T> {
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
@@ -253,22 +222,15 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                let item = |text: &str| {
-                    let item: StrDeserializer<'_, E> = text.trim().into_deserializer();
-                    T::deserialize(item).map(Some)
-                };
                 if text.trim_start().starts_with('[') {
                     return Err(E::custom("is to be one text with commas between, without brackets"));
                 }
-                text.split(',').map(item).collect::<Result<_, E>>().map(List)
+                let items = SeqDeserializer::<_, E>::new(text.split(',').map(str::trim));
+                Vec::<T>::deserialize(items).map(List::from_iter)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut list = Vec::new();
-                while let Some(item) = items.next_element::<Option<T>>()? {
-                    list.push(item);
-                }
-                Ok(List(list))
+            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(items)).map(List)
             }
         }
 
@@ -276,19 +238,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-impl<T: JsonSchema> JsonSchema for List<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        format!("ListOf{}", T::schema_name()).into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let items = generator.subschema_for::<T>();
-        json_schema!({ "anyOf": [{ "type": "array", "items": items }, { "type": "string" }] })
-    }
+fn list_schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let items = generator.subschema_for::<T>();
+    json_schema!({ "anyOf": [{ "type": "array", "items": items }, { "type": "string" }] })
 }
 
 #[cfg(test)]

@@ -38,3 +38,14 @@ pub fn registry() -> Registry {
     }
     registry
 }
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the type `redis_list` is registered twice")]
+    fn a_type_is_registered_once() {
+        registry().sink::<redis_list::RedisListSettings>("redis_list");
+    }
+}

@@ -23,6 +23,15 @@ impl DeadReason {
     pub const ALL: [Self; 7] =
         [Self::Rejected, Self::Attempts, Self::Expired, Self::Crash, Self::Orphan, Self::Undecodable, Self::Invalid];
 
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
+    }
+
+    /// The text about one that is not known.
+    pub fn unknown(text: &str) -> String {
+        format!("`{text}` is no reason: one of {}", Self::ALL.map(Self::as_str).join(", "))
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::Rejected => "rejected",

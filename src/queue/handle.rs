@@ -1,13 +1,13 @@
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Page, QueueError, RouteStats,
+    Bulk, DeadSummary, Forecast, Page, QueueError, RouteStats,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
     registry::{RouteRegistry, StartError},
 };
-use crate::store::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled};
+use crate::store::{Cancelled, DeadAction, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection};
 use crate::{
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
@@ -18,6 +18,7 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS},
 };
 use futures::future::try_join_all;
+use tokio::time::Instant;
 
 /// Partitions that one listing asks at once: as many replies wait in memory.
 const LISTED_AT_ONCE: usize = 4;
@@ -65,6 +66,11 @@ impl Queue {
     /// Route names, sorted.
     pub fn routes(&self) -> Vec<Arc<str>> {
         self.routes.keys().cloned().collect()
+    }
+
+    /// The sink of a route.
+    pub fn sink(&self, route: &str) -> Option<Arc<str>> {
+        self.routes.get(route).and_then(|route| route.sink.clone())
     }
 
     /// Largest payload of a route, in bytes; 0 when there is no such route.
@@ -132,7 +138,8 @@ impl Queue {
     }
 
     /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` 1 to 1000; fewer
-    /// where bodies take more than `max_bytes`, at most 7 MiB, but at least one.
+    /// where bodies take more than `max_bytes`, at most 7 MiB, or where few of those considered match: then the page may be
+    /// empty, and its cursor goes on.
     ///
     /// # Errors
     /// `Invalid` for a cursor that this did not give out.
@@ -140,6 +147,7 @@ impl Queue {
         &self,
         route: &str,
         state: State,
+        filter: &Filter,
         limit: usize,
         max_bytes: u64,
         cursor: Option<&str>,
@@ -151,9 +159,9 @@ impl Queue {
         let share = max_bytes / u64::from(found.count());
         let mut page = Merge::new(limit, max_bytes);
         for group in found.partitions.chunks(LISTED_AT_ONCE) {
-            let list = |partition| self.store.list(partition, state, limit, share, after.as_ref());
-            for (listed, more) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
-                page.add(listed, more);
+            let list = |partition| self.store.list(partition, state, filter, limit, share, after.as_ref());
+            for (listed, reached) in try_join_all(group.iter().map(|(partition, _)| list(partition))).await? {
+                page.add(listed, reached);
             }
         }
         Ok(page.finish())
@@ -165,31 +173,78 @@ impl Queue {
         Ok(summed(route, found.sink.clone(), &parts))
     }
 
-    /// Dead messages back to pending, due now, attempts 0: the named ones, or all that died before the call.
-    pub async fn redrive(&self, route: &str, ids: Option<&[MessageId]>) -> Result<u64, QueueError> {
+    /// Redrives or purges dead messages, `limit` at most, until `deadline`. `dry_run`: only counts them.
+    pub async fn act_on_dead(
+        &self,
+        route: &str,
+        action: DeadAction,
+        selection: &Selection,
+        limit: u64,
+        dry_run: bool,
+        deadline: Instant,
+    ) -> Result<Bulk, QueueError> {
         let found = self.route(route)?;
-        let counts = try_join_all(found.partitions.iter().map(async |(partition, _)| {
-            let named = ids.map(|ids| found.own(partition, ids));
-            self.store.redrive(partition, named.as_deref()).await
-        }))
-        .await?;
-        Ok(counts.into_iter().sum())
+        let mut bulk = Bulk::default();
+        // One after the other: each script is bounded, and all together are.
+        for (partition, _) in &found.partitions {
+            let own = match selection {
+                Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
+                filter @ Selection::Where(_) => filter,
+            };
+            let left = limit - bulk.count;
+            let (count, more) = self.store.act_on_dead(partition, action, own, left, dry_run, deadline).await?;
+            bulk.count += count;
+            bulk.more |= more;
+            if more {
+                break;
+            }
+        }
+        Ok(bulk)
     }
 
-    /// Deletes dead messages: the named ones, or all that died before the call.
-    pub async fn purge(&self, route: &str, ids: Option<&[MessageId]>) -> Result<u64, QueueError> {
-        let found = self.route(route)?;
-        let counts = try_join_all(found.partitions.iter().map(async |(partition, _)| {
-            let named = ids.map(|ids| found.own(partition, ids));
-            self.store.purge(partition, named.as_deref()).await
-        }))
-        .await?;
-        Ok(counts.into_iter().sum())
+    /// Dead messages by reason, the most frequent first, as many as can be counted until `deadline`.
+    pub async fn summary(&self, route: &str, filter: &Filter, deadline: Instant) -> Result<DeadSummary, QueueError> {
+        let mut summary = DeadSummary { complete: true, ..DeadSummary::default() };
+        for (partition, _) in &self.route(route)?.partitions {
+            let mut place = None;
+            loop {
+                if Instant::now() >= deadline {
+                    summary.complete = false;
+                    break;
+                }
+                let (groups, reached) = self.store.summary(partition, filter, place.as_ref()).await?;
+                for group in groups {
+                    summary.add(group);
+                }
+                place = reached;
+                if place.is_none() {
+                    break;
+                }
+            }
+        }
+        summary.groups.sort_by(|one, other| other.count.cmp(&one.count).then_with(|| one.reason.cmp(&other.reason)));
+        Ok(summary)
     }
 
-    /// Stops claiming on every instance, until `resume`.
-    pub async fn pause(&self, route: &str) -> Result<(), QueueError> {
-        try_join_all(self.route(route)?.partitions.iter().map(|(partition, _)| self.store.pause(partition))).await?;
+    /// Pending messages by the interval of `length` in which they come due, `count` of them (1 to 1000) from now on.
+    pub async fn forecast(&self, route: &str, length: Duration, count: usize) -> Result<Forecast, QueueError> {
+        let partitions = &self.route(route)?.partitions;
+        let millis = u64::try_from(length.as_millis()).unwrap_or(MAX_DELAY_MILLIS);
+        let first = self.store.forecast(&partitions[0].0, None, millis, count).await?;
+        let now = Some(first.now);
+        let others = partitions[1..].iter().map(|(partition, _)| self.store.forecast(partition, now, millis, count));
+        Ok(try_join_all(others).await?.into_iter().fold(first, |mut sum, part| {
+            sum.overdue += part.overdue;
+            sum.later += part.later;
+            sum.counts.iter_mut().zip(part.counts).for_each(|(sum, count)| *sum += count);
+            sum
+        }))
+    }
+
+    /// Stops claiming on every instance, until `resume`. `by` is one line.
+    pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<(), QueueError> {
+        let partitions = &self.route(route)?.partitions;
+        try_join_all(partitions.iter().map(|(partition, _)| self.store.pause(partition, by, note))).await?;
         Ok(())
     }
 
@@ -281,12 +336,15 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
     RouteStats {
         route: route.into(),
         sink,
-        paused: parts.iter().any(|part| part.paused),
+        paused: parts.iter().any(|part| part.paused.is_some()),
+        pause: parts.iter().find_map(|part| part.paused.clone()),
         pending: sum(|part| part.pending),
         due: sum(|part| part.due),
         unack: sum(|part| part.unack),
         dead: sum(|part| part.dead),
+        retrying: sum(|part| part.retrying),
         bytes: sum(|part| part.bytes),
+        due_within: array::from_fn(|n| parts.iter().map(|part| part.due_within[n]).sum()),
         next_due,
         oldest_overdue_seconds: Duration::from_millis(overdue).as_secs_f64(),
     }

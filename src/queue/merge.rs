@@ -20,10 +20,10 @@ impl Merge {
         Self { limit, max_bytes, listed: Vec::new(), end: None }
     }
 
-    /// `more`: whether the partition has more behind the last of these.
-    pub fn add(&mut self, part: Vec<Listed>, more: bool) {
-        if let Some(last) = part.last().filter(|_| more) {
-            self.end_at(place(last));
+    /// `reached`: the place behind which the partition may have more.
+    pub fn add(&mut self, part: Vec<Listed>, reached: Option<(u64, MessageId)>) {
+        if let Some(reached) = reached {
+            self.end_at(reached);
         }
         self.listed.extend(part);
         self.listed.sort_by_key(place);
@@ -76,6 +76,8 @@ mod tests {
                 deliver_at: UnixMillis::default(),
                 attempts: 0,
                 last_error: None,
+                last_error_at: None,
+                died_at: None,
                 message: Err("not of interest".into()),
             },
         };
@@ -85,7 +87,8 @@ mod tests {
     fn page(limit: usize, parts: Vec<(Vec<Listed>, bool)>) -> (Vec<String>, Option<(u64, MessageId)>) {
         let mut merge = Merge::new(limit, MAX_BYTES);
         for (part, more) in parts {
-            merge.add(part, more);
+            let reached = part.last().filter(|_| more).map(place);
+            merge.add(part, reached);
         }
         let page = merge.finish();
         let cursor = page.cursor.map(|cursor| cursor::decode(&cursor).unwrap());

@@ -20,17 +20,43 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+pub use crate::store::redis::{HORIZONS, PartitionForecast as Forecast};
 use crate::{
-    store::{Snapshot, StoreError},
+    store::{DeadGroup, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
 
-/// The result of a bulk purge of pending messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Purged {
+/// The result of a bulk call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Bulk {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
+}
+
+/// The dead messages of a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadSummary {
+    pub total: u64,
+    /// Whether all were counted in the time.
+    pub complete: bool,
+    pub groups: Vec<DeadGroup>,
+}
+
+impl DeadSummary {
+    fn add(&mut self, group: DeadGroup) {
+        self.total += group.count;
+        match self.groups.iter_mut().find(|known| known.reason == group.reason) {
+            None => self.groups.push(group),
+            Some(known) => {
+                known.count += group.count;
+                known.oldest = known.oldest.min(group.oldest);
+                if group.newest >= known.newest {
+                    (known.newest, known.sample) = (group.newest, group.sample);
+                }
+            }
+        }
+    }
 }
 
 /// A part of a listing.
@@ -48,11 +74,18 @@ pub struct RouteStats {
     /// `None`: not in our configuration.
     pub sink: Option<Arc<str>>,
     pub paused: bool,
+    #[serde(flatten)]
+    pub pause: Option<Pause>,
     /// Includes `due`.
     pub pending: u64,
     pub due: u64,
     pub unack: u64,
     pub dead: u64,
+    /// In pending and unack, after failed attempts or crashes.
+    pub retrying: u64,
+    /// Pending messages that come due within each of `HORIZONS`, overdue ones included; a metric.
+    #[serde(skip)]
+    pub due_within: [u64; HORIZONS.len()],
     /// Stored bodies of pending and in-flight messages, in bytes.
     pub bytes: u64,
     pub next_due: Option<UnixMillis>,

@@ -1,6 +1,6 @@
 //! Pending messages, cancelled in bulk.
 
-use super::{Purged, Queue, QueueError};
+use super::{Bulk, Queue, QueueError};
 use crate::{
     message::MessageId,
     metrics,
@@ -16,9 +16,9 @@ impl Queue {
         ids: Option<&[MessageId]>,
         limit: u64,
         dry_run: bool,
-    ) -> Result<Purged, QueueError> {
+    ) -> Result<Bulk, QueueError> {
         let found = self.route(route)?;
-        let mut purged = Purged { count: 0, more: false };
+        let mut purged = Bulk { count: 0, more: false };
         // One after the other: each script is bounded, and all together are.
         for (partition, _) in &found.partitions {
             let named = ids.map(|ids| found.own(partition, ids));
@@ -39,7 +39,7 @@ impl Queue {
         part: Option<&[MessageId]>,
         limit: u64,
         dry_run: bool,
-        purged: &mut Purged,
+        purged: &mut Bulk,
     ) -> Result<(), QueueError> {
         loop {
             let left = limit - purged.count;

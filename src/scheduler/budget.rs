@@ -1,7 +1,7 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
-//! message carries its `BudgetPermit` until its settlement was answered.
+//! message carries its share of it until its settlement was answered.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +23,7 @@ struct Free {
     messages: u32,
     /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
     bytes: i64,
-    /// Permits that are out.
+    /// Messages in flight.
     claimed: usize,
 }
 
@@ -49,7 +49,7 @@ impl Budget {
         let bytes = signed(bytes).max(self.largest).min(free.bytes);
         free.messages -= messages;
         free.bytes -= bytes;
-        Some(Reservation { budget: Arc::clone(self), messages, bytes })
+        Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
     /// Waits while full. Cancel-safe.
@@ -72,27 +72,20 @@ impl Budget {
     fn fits(&self, free: &Free) -> bool {
         free.messages > 0 && free.bytes >= self.largest
     }
-
-    fn give_back(&self, messages: u32, bytes: i64) {
-        {
-            let mut free = lock(&self.free);
-            free.messages += messages;
-            free.bytes += bytes;
-        }
-        self.freed.notify_waiters();
-    }
 }
 
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Reserved for one claim.
+/// Reserved for one claim, or one claimed message's share of that; free again on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
     messages: u32,
     bytes: i64,
+    /// Of the messages, those that are in flight.
+    claimed: usize,
 }
 
 impl Reservation {
@@ -105,32 +98,24 @@ impl Reservation {
     }
 
     /// The part that one claimed message of so many bytes takes.
-    pub fn permit(&mut self, bytes: usize) -> BudgetPermit {
+    pub fn permit(&mut self, bytes: usize) -> Self {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.messages = self.messages.saturating_sub(1);
         self.bytes -= bytes;
         lock(&self.budget.free).claimed += 1;
-        BudgetPermit { budget: Arc::clone(&self.budget), bytes }
+        Self { budget: Arc::clone(&self.budget), messages: 1, bytes, claimed: 1 }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.give_back(self.messages, self.bytes);
-    }
-}
-
-/// One message's share; free again on drop.
-#[derive(Debug)]
-pub struct BudgetPermit {
-    budget: Arc<Budget>,
-    bytes: i64,
-}
-
-impl Drop for BudgetPermit {
-    fn drop(&mut self) {
-        lock(&self.budget.free).claimed -= 1;
-        self.budget.give_back(1, self.bytes);
+        {
+            let mut free = lock(&self.budget.free);
+            free.messages += self.messages;
+            free.bytes += self.bytes;
+            free.claimed -= self.claimed;
+        }
+        self.budget.freed.notify_waiters();
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    batch::ClaimedBatch,
+    batch::Batch,
     breaker::Admission,
     budget::Reservation,
     held::Held,
@@ -25,11 +25,11 @@ use super::{
     settler::Settler,
     sharing::{OVERDUE, SharingDelay},
     store_backoff::{StoreBackoff, is_outage},
-    view::{View, Wakeup, overdue},
+    view::{View, overdue},
 };
 use crate::{
     message::DeadReason,
-    store::{Claim, ClaimRequest, Lease, Partition, Suspects, WakeReason, WakeSignal},
+    store::{Claim, ClaimRequest, Claimed, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -102,7 +102,7 @@ impl Claimer {
             rng: StdRng::seed_from_u64(seed),
             view: View::new(now),
             sharing_delay: SharingDelay::default(),
-            pace: Pace::new(route.max_in_flight()),
+            pace: Pace::new(route.policy.max_in_flight),
             backoff: StoreBackoff::default(),
             sequence: 0,
             wake_others_from: now,
@@ -151,10 +151,7 @@ impl Claimer {
                     self.view.woken.get_or_insert(Instant::now());
                     self.pace.refresh();
                 }
-                () = sleep_until(at) => self.route.metrics.woke(match wake {
-                    Wakeup::Timer => "timer",
-                    Wakeup::Fallback => "fallback",
-                }),
+                () = sleep_until(at) => self.route.metrics.woke(wake),
             }
         }
     }
@@ -286,31 +283,34 @@ impl Claimer {
         if claim.messages.is_empty() {
             return;
         }
-        let messages = claim.messages.into_iter().map(|claimed| {
+        let held = |claimed: Claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
-                sink_permit: admission.sink_permit(),
-                _permit: reservation.permit(claimed.body.len()),
+                sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
+                _share: reservation.permit(claimed.body.len()),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)
-        });
-        let batch = ClaimedBatch {
+        };
+        let messages: Vec<_> = claim.messages.into_iter().map(held).collect();
+        self.route.show_in_flight();
+        if stopping(&self.shutdown) {
+            for (_, held) in messages {
+                let end = held.given_back();
+                self.settler.settle(held, end);
+            }
+            return;
+        }
+        let batch = Batch {
             route: Arc::clone(&self.route),
             partition: self.partition.clone(),
             settler: self.settler.clone(),
             clock: claim.clock,
-            messages: messages.collect(),
             rng: StdRng::seed_from_u64(self.rng.random()),
         };
-        self.route.show_in_flight();
-        if stopping(&self.shutdown) {
-            batch.give_back();
-        } else {
-            self.batches.spawn(batch.run());
-        }
+        self.batches.spawn(batch.run(messages));
     }
 
     /// Unless it has to wait.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::{message::DeadReason, retry::RetryPolicy, sink::Outcome};
+use crate::{message::DeadReason, retry::RetryPolicy, sink::Outcome, store::ClaimEnd};
 
 /// What a failed attempt is put down to, as far as the message is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,22 +15,7 @@ pub enum Attribution {
     Waits(Duration),
 }
 
-/// How a claim ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    Ack,
-    /// Counts the attempt.
-    Retry {
-        delay: Duration,
-    },
-    Bury(DeadReason),
-    /// Counts nothing; due again after `pause`.
-    Defer {
-        pause: Duration,
-    },
-}
-
-/// `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
+/// How the claim ends. `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
 pub fn decide(
     outcome: &Outcome,
     verdict: Attribution,
@@ -38,19 +23,25 @@ pub fn decide(
     max_attempts: Option<u32>,
     policy: &RetryPolicy,
     rng: &mut impl Rng,
-) -> Decision {
-    let retry_after = match (outcome, verdict) {
-        (Outcome::Confirmed, _) => return Decision::Ack,
-        (Outcome::Rejected { .. } | Outcome::Unsendable { .. }, _) => return Decision::Bury(DeadReason::Rejected),
-        (_, Attribution::Waits(pause)) => return Decision::Defer { pause },
-        (Outcome::Failed { retry_after, .. } | Outcome::Throttled { retry_after, .. }, _) => *retry_after,
-        (Outcome::Unavailable { .. }, _) => None,
+) -> ClaimEnd {
+    let (retry_after, error) = match (outcome, verdict) {
+        (Outcome::Confirmed, _) => return ClaimEnd::Ack,
+        (Outcome::Rejected { error } | Outcome::Unsendable { error }, _) => {
+            return ClaimEnd::Bury { reason: DeadReason::Rejected, error: error.clone() };
+        }
+        (_, Attribution::Waits(pause)) => return ClaimEnd::Defer { pause },
+        (Outcome::Failed { error, retry_after } | Outcome::Throttled { error, retry_after }, _) => {
+            (*retry_after, error.clone())
+        }
+        (Outcome::Unavailable { error }, _) => {
+            (None, format!("{error}; again and again with this message, while others get through"))
+        }
     };
     if attempt >= max_attempts.unwrap_or(policy.max_attempts) {
-        return Decision::Bury(DeadReason::Attempts);
+        return ClaimEnd::Bury { reason: DeadReason::Attempts, error };
     }
     let asked = retry_after.unwrap_or_default().min(policy.backoff.max());
-    Decision::Retry { delay: policy.backoff.delay(attempt, rng).max(asked) }
+    ClaimEnd::Retry { delay: policy.backoff.delay(attempt, rng).max(asked), error }
 }
 
 #[cfg(test)]
@@ -62,29 +53,39 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn follows(outcome: &Outcome, verdict: Attribution, attempt: u32) -> Decision {
+    /// In words: a `ClaimEnd` cannot be compared.
+    fn follows(outcome: &Outcome, verdict: Attribution, attempt: u32) -> String {
         let policy = RetryPolicy { max_attempts: 3, backoff: Backoff::new(SECOND, 2.0, 60 * SECOND, 0.0).unwrap() };
-        decide(outcome, verdict, attempt, None, &policy, &mut StdRng::seed_from_u64(1))
+        format!("{:?}", decide(outcome, verdict, attempt, None, &policy, &mut StdRng::seed_from_u64(1)))
     }
 
     fn failed(retry_after: Option<Duration>) -> Outcome {
         Outcome::Failed { error: "HTTP 500".into(), retry_after }
     }
 
+    fn retry(delay: Duration, error: &str) -> ClaimEnd {
+        ClaimEnd::Retry { delay, error: error.into() }
+    }
+
+    fn bury(reason: DeadReason, error: &str) -> ClaimEnd {
+        ClaimEnd::Bury { reason, error: error.into() }
+    }
+
     #[test]
     fn each_outcome_has_its_consequence() {
         let unavailable = Outcome::Unavailable { error: "x".into() };
-        for (outcome, attempt, decision) in [
-            (Outcome::Confirmed, 1, Decision::Ack),
-            (failed(None), 1, Decision::Retry { delay: SECOND }),
-            (failed(None), 2, Decision::Retry { delay: 2 * SECOND }),
-            (failed(None), 3, Decision::Bury(DeadReason::Attempts)),
-            (unavailable.clone(), 1, Decision::Retry { delay: SECOND }),
-            (unavailable, 3, Decision::Bury(DeadReason::Attempts)),
-            (Outcome::Rejected { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
-            (Outcome::Unsendable { error: "x".into() }, 1, Decision::Bury(DeadReason::Rejected)),
+        let again = "x; again and again with this message, while others get through";
+        for (outcome, attempt, end) in [
+            (Outcome::Confirmed, 1, ClaimEnd::Ack),
+            (failed(None), 1, retry(SECOND, "HTTP 500")),
+            (failed(None), 2, retry(2 * SECOND, "HTTP 500")),
+            (failed(None), 3, bury(DeadReason::Attempts, "HTTP 500")),
+            (unavailable.clone(), 1, retry(SECOND, again)),
+            (unavailable, 3, bury(DeadReason::Attempts, again)),
+            (Outcome::Rejected { error: "x".into() }, 1, bury(DeadReason::Rejected, "x")),
+            (Outcome::Unsendable { error: "x".into() }, 1, bury(DeadReason::Rejected, "x")),
         ] {
-            assert_eq!(follows(&outcome, Attribution::Counts, attempt), decision, "{outcome:?}");
+            assert_eq!(follows(&outcome, Attribution::Counts, attempt), format!("{end:?}"), "{outcome:?}");
         }
     }
 
@@ -92,16 +93,21 @@ mod tests {
     fn retry_after_is_a_lower_bound_and_capped() {
         for (asked, delay) in [(30, 30), (1_000_000_000, 60), (0, 1)] {
             let outcome = failed(Some(asked * SECOND));
-            assert_eq!(follows(&outcome, Attribution::Counts, 1), Decision::Retry { delay: delay * SECOND });
+            let end = retry(delay * SECOND, "HTTP 500");
+            assert_eq!(follows(&outcome, Attribution::Counts, 1), format!("{end:?}"));
         }
     }
 
     #[test]
     fn a_failure_of_the_destination_counts_nothing() {
         let waits = Attribution::Waits(2 * SECOND);
-        assert_eq!(follows(&failed(None), waits, 3), Decision::Defer { pause: 2 * SECOND });
-        assert_eq!(follows(&Outcome::Confirmed, waits, 3), Decision::Ack);
-        let rejected = Outcome::Rejected { error: String::new() };
-        assert_eq!(follows(&rejected, waits, 1), Decision::Bury(DeadReason::Rejected));
+        let rejected = Outcome::Rejected { error: "x".into() };
+        for (outcome, attempt, end) in [
+            (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND }),
+            (Outcome::Confirmed, 3, ClaimEnd::Ack),
+            (rejected, 1, bury(DeadReason::Rejected, "x")),
+        ] {
+            assert_eq!(follows(&outcome, waits, attempt), format!("{end:?}"));
+        }
     }
 }

@@ -1,7 +1,10 @@
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{breaker::SinkPermit, budget::BudgetPermit};
-use crate::{store::Lease, time::UnixMillis};
+use super::{breaker::SinkPermit, budget::Reservation};
+use crate::{
+    store::{ClaimEnd, Lease},
+    time::UnixMillis,
+};
 
 /// A claimed message and what it holds until its settlement was answered.
 pub struct Held {
@@ -11,7 +14,14 @@ pub struct Held {
     /// No other instance can have it before: the lease counted from when the claim was sent.
     pub lease_ends: Instant,
     pub sink_permit: SinkPermit,
-    pub _permit: BudgetPermit,
+    pub _share: Reservation,
     /// Of a suspect: one at a time in a process.
     pub _alone: Option<OwnedSemaphorePermit>,
+}
+
+impl Held {
+    /// As if it had never been claimed.
+    pub fn given_back(&self) -> ClaimEnd {
+        ClaimEnd::Release { at: self.not_before }
+    }
 }

@@ -46,16 +46,15 @@ pub use self::{
     route::{Policy, RouteSetup, Target},
 };
 use self::{budget::Budget, claimer::Claimer, route::ActiveRoute, settler::Settler};
-#[cfg(test)]
-use crate::sink::Element;
-use crate::{metrics::RouteMetrics, store::Store};
+use crate::{
+    metrics::RouteMetrics,
+    store::{Partition, Store, WakeSignal},
+};
 
 /// All routes of one instance.
 pub struct Scheduler {
-    store: Arc<dyn Store>,
-    routes: Vec<(RouteSetup, RouteMetrics)>,
-    max_sleep: Duration,
-    seed: u64,
+    routes: Vec<(Arc<ActiveRoute>, Vec<(Partition, Arc<WakeSignal>)>)>,
+    rng: StdRng,
 }
 
 impl Scheduler {
@@ -63,11 +62,29 @@ impl Scheduler {
     /// the name of the instance: another one for each.
     /// The counters of the routes begin here.
     pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
-        let counted = |setup: RouteSetup| {
-            let metrics = RouteMetrics::new(&setup.route, setup.target.breaker().sink());
-            (setup, metrics)
+        let mut rng = StdRng::seed_from_u64(seed);
+        let instance = rng.random();
+        // One suspect at a time in a process: when that dies, the cause is known.
+        let suspects = Arc::new(Semaphore::new(1));
+        let active = |RouteSetup { route: name, partitions, policy, target }| {
+            let breaker = target.breaker();
+            breaker.join(policy.max_in_flight);
+            let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
+            let route = Arc::new(ActiveRoute {
+                metrics: RouteMetrics::new(&name, breaker.sink()),
+                budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
+                name,
+                policy,
+                target,
+                store: Arc::clone(&store),
+                instance,
+                suspects: Arc::clone(&suspects),
+                max_sleep,
+                unreadable: Once::new(),
+            });
+            (route, partitions)
         };
-        Self { store, routes: routes.into_iter().map(counted).collect(), max_sleep, seed }
+        Self { routes: routes.into_iter().map(active).collect(), rng }
     }
 
     /// Until `shutdown` is true or its sender is dropped; then claims no more, and returns once what is being sent
@@ -76,31 +93,12 @@ impl Scheduler {
     ///
     /// # Panics
     /// When one of its tasks did, which is a defect: a partition must not stop unseen.
-    pub async fn run(self, shutdown: watch::Receiver<bool>) {
-        let mut rng = StdRng::seed_from_u64(self.seed);
-        let instance = rng.random();
-        // One suspect at a time in a process: when that dies, the cause is known.
-        let suspects = Arc::new(Semaphore::new(1));
+    pub async fn run(mut self, shutdown: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
-        for (RouteSetup { route: name, partitions, policy, target }, metrics) in self.routes {
-            let breaker = target.breaker();
-            breaker.join(policy.max_in_flight);
-            let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
-            let route = Arc::new(ActiveRoute {
-                metrics,
-                budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
-                name,
-                policy,
-                target,
-                store: Arc::clone(&self.store),
-                instance,
-                suspects: Arc::clone(&suspects),
-                max_sleep: self.max_sleep,
-                unreadable: Once::new(),
-            });
+        for (route, partitions) in self.routes {
             for (partition, signal) in partitions {
                 let settler = Settler::start(&route, &partition, &mut tasks);
-                let claimer = Claimer::new(&route, (partition, signal), settler, shutdown.clone(), rng.random());
+                let claimer = Claimer::new(&route, (partition, signal), settler, shutdown.clone(), self.rng.random());
                 tasks.spawn(claimer.run());
             }
         }

@@ -39,8 +39,8 @@ pub struct Pace {
 
 impl Pace {
     /// `max_in_flight`: messages of the route.
-    pub fn new(max_in_flight: u32) -> Self {
-        let worthwhile = (max_in_flight as usize / 4).clamp(1, WORTHWHILE);
+    pub fn new(max_in_flight: usize) -> Self {
+        let worthwhile = (max_in_flight / 4).clamp(1, WORTHWHILE);
         Self { worthwhile, started: None, gap: Duration::ZERO }
     }
 

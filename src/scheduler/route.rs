@@ -89,8 +89,4 @@ impl ActiveRoute {
     pub fn show_in_flight(&self) {
         self.metrics.in_flight(self.budget.in_flight());
     }
-
-    pub fn max_in_flight(&self) -> u32 {
-        u32::try_from(self.policy.max_in_flight).unwrap_or(u32::MAX)
-    }
 }

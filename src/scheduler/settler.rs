@@ -71,12 +71,6 @@ impl Settler {
         // The task has ended only after an abort: then the lease brings the message back.
         let _ = self.sender.send(Item { held, end, repeated: false });
     }
-
-    /// As if it had never been claimed.
-    pub fn give_back(&self, held: Held) {
-        let at = held.not_before;
-        self.settle(held, ClaimEnd::Release { at });
-    }
 }
 
 /// Whether a settlement counts as done. A stale result on a repeat, while no other instance could have taken

@@ -5,19 +5,17 @@
 
 use std::ops::Range;
 
-use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::Attempt,
-    route::ActiveRoute,
-    settler::{Settler, took_effect},
+    batch::Batch,
+    settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},
 };
 use crate::{
     sink::{Element, Outcome},
-    store::{Partition, Settled, Transfer, Transferred},
-    time::ServerClock,
+    store::{Settled, Transfer, Transferred},
 };
 
 /// Bytes of values and list names in one call: scripts that write stay below 4 MiB.
@@ -26,26 +24,16 @@ const MAX_BYTES: usize = 4 * 1024 * 1024 - 256 * 1024;
 /// Messages in one call.
 const MAX_MESSAGES: usize = 500;
 
-/// One batch on its way into lists.
-pub struct Transfers<'a> {
-    pub route: &'a ActiveRoute,
-    pub partition: &'a Partition,
-    pub settler: &'a Settler,
-    pub clock: &'a ServerClock,
-    pub rng: &'a mut StdRng,
-    pub one_list: bool,
-}
-
-impl Transfers<'_> {
-    /// `elements`: one per attempt, or why it has none. Ends when each was moved, given back, given up or is with
-    /// the settler.
-    pub async fn run(mut self, attempts: Vec<Attempt>, elements: Vec<Result<Element, String>>) {
+impl Batch {
+    /// `elements`: one per attempt, or why it has none; `one_list`: as in the target. Ends when each was moved, given back,
+    /// given up or is with the settler.
+    pub async fn transfer(mut self, attempts: Vec<Attempt>, elements: Vec<Result<Element, String>>, one_list: bool) {
         let started = Instant::now();
         let mut pairs = Vec::with_capacity(attempts.len());
         for (attempt, element) in attempts.into_iter().zip(elements) {
             match element {
                 Ok(element) => pairs.push((attempt, element)),
-                Err(error) => self.end(attempt, &Outcome::Unsendable { error }, started),
+                Err(error) => attempt.conclude(&mut self, started, &Outcome::Unsendable { error }, None),
             }
         }
         let sizes: Vec<usize> = pairs.iter().map(|(_, element)| element.value.len() + element.list.len()).collect();
@@ -59,65 +47,54 @@ impl Transfers<'_> {
                     (attempt, Transfer { lease, list, value })
                 })
                 .unzip();
-            self.one_call(attempts, transfers).await;
+            self.transfer_chunk(attempts, transfers, one_list).await;
         }
     }
 
-    async fn one_call(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>) {
+    async fn transfer_chunk(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>, one_list: bool) {
         let sent = Instant::now();
         let mut backoff = StoreBackoff::default();
         // What got no answer may have been done, and is not to be recovered while it is repeated.
         let mut unanswered = None;
-        loop {
-            match self.route.store.transfer(self.partition, &transfers).await {
-                Ok(verdicts) => {
-                    let lists = transfers.iter().map(|transfer| &*transfer.list);
-                    for ((attempt, list), verdict) in attempts.into_iter().zip(lists).zip(verdicts) {
-                        self.conclude(attempt, list, verdict, sent, unanswered.is_some());
-                    }
-                    self.route.show_in_flight();
-                    return;
-                }
+        let verdicts = loop {
+            match self.route.store.transfer(&self.partition, &transfers).await {
+                Ok(verdicts) => break verdicts,
                 Err(error) => {
-                    let wait = backoff.wait(self.partition, "transfer", &error);
-                    let expired = attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now());
-                    if !is_outage(&error) && expired {
-                        return;
-                    }
+                    let wait = backoff.wait(&self.partition, "transfer", &error);
                     if is_outage(&error) {
                         unanswered.get_or_insert_with(|| self.settler.unanswered().mark());
+                    } else if attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now()) {
+                        return;
                     }
                     sleep(wait).await;
                 }
             }
-        }
-    }
-
-    fn conclude(&mut self, mut attempt: Attempt, list: &str, verdict: Transferred, sent: Instant, repeated: bool) {
-        let settled = match verdict {
-            Transferred::Done => Settled::Done,
-            Transferred::Stale => Settled::Stale,
-            Transferred::Refused(text) => {
-                let error = format!("list `{list}`: {text}");
-                // One list of many is no reason to stop the others.
-                let outcome = if self.one_list {
-                    Outcome::Unavailable { error }
-                } else {
-                    Outcome::Failed { error, retry_after: None }
-                };
-                return self.end(attempt, &outcome, sent);
-            }
         };
-        if took_effect(settled, &attempt.held, repeated) {
-            attempt.observe((&Outcome::Confirmed, None), sent, self.clock, self.route, 0.0);
-            self.route.metrics.delivered.increment(1);
-        } else {
-            self.route.metrics.stale("transfer", 1);
+        let repeated = unanswered.is_some();
+        for ((attempt, Transfer { list, .. }), verdict) in attempts.into_iter().zip(transfers).zip(verdicts) {
+            let settled = match verdict {
+                Transferred::Done => Settled::Done,
+                Transferred::Stale => Settled::Stale,
+                Transferred::Refused(text) => {
+                    let error = format!("list `{list}`: {text}");
+                    // One list of many is no reason to stop the others.
+                    let outcome = if one_list {
+                        Outcome::Unavailable { error }
+                    } else {
+                        Outcome::Failed { error, retry_after: None }
+                    };
+                    attempt.conclude(self, sent, &outcome, None);
+                    continue;
+                }
+            };
+            if took_effect(settled, &attempt.held, repeated) {
+                self.route.metrics.delivered.increment(1);
+                attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0);
+            } else {
+                self.route.metrics.stale("transfer", 1);
+            }
         }
-    }
-
-    fn end(&mut self, attempt: Attempt, outcome: &Outcome, sent: Instant) {
-        attempt.conclude((outcome, None), sent, self.clock, (self.route, self.settler, self.rng));
+        self.route.show_in_flight();
     }
 }
 

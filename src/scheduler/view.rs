@@ -9,12 +9,9 @@ use crate::store::Claim;
 /// A lease has expired a millisecond after its deadline at the latest, whichever way Redis compares.
 const LEASE_SLACK: Duration = Duration::from_millis(1);
 
-/// Why a sleeper wakes; a label of `punctual_wakeups_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wakeup {
-    Timer,
-    Fallback,
-}
+/// Why a sleeper wakes by itself; labels of `punctual_wakeups_total`.
+const TIMER: &str = "timer";
+const FALLBACK: &str = "fallback";
 
 #[derive(Debug)]
 pub struct View {
@@ -56,24 +53,19 @@ impl View {
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
 
-    /// When to poll next. `sharing_delay`: how long what is due is left to other instances. `recover_from`: when an ended
-    /// lease is worth a poll.
-    pub fn next(&self, max_sleep: Duration, sharing_delay: Duration, recover_from: Instant) -> (Instant, Wakeup) {
+    /// When to poll next, and the label of that. `sharing_delay`: how long what is due is left to other instances.
+    /// `recover_from`: when an ended lease is worth a poll.
+    pub fn next(&self, max_sleep: Duration, sharing_delay: Duration, recover_from: Instant) -> (Instant, &'static str) {
         if self.again {
-            return (self.polled, Wakeup::Timer);
+            return (self.polled, TIMER);
         }
         // What was overdue at the last poll, no other instance takes.
         let due = self.due.map(|at| if at <= self.polled { at } else { at + sharing_delay });
-        [
-            due.filter(|_| !self.paused).map(|at| (at, Wakeup::Timer)),
-            self.woken.map(|at| (at + sharing_delay, Wakeup::Timer)),
-            self.lease.map(|at| (at.max(recover_from), Wakeup::Timer)),
-            Some((self.polled + max_sleep, Wakeup::Fallback)),
-        ]
-        .into_iter()
-        .flatten()
-        .min_by_key(|(at, _)| *at)
-        .expect("there is always the fallback")
+        let woken = self.woken.map(|at| at + sharing_delay);
+        let lease = self.lease.map(|at| at.max(recover_from));
+        let timer = [due.filter(|_| !self.paused), woken, lease].into_iter().flatten().min();
+        let fallback = self.polled + max_sleep;
+        timer.filter(|at| *at <= fallback).map_or((fallback, FALLBACK), |at| (at, TIMER))
     }
 
     /// Since when the head had been overdue at the last poll, if it was.

@@ -1,5 +1,5 @@
 //! What a sink is. A sink takes a batch and reports an outcome for each message as soon as the destination confirmed,
-//! refused or failed it. It uses neither the store nor the scheduler.
+//! refused or failed it. It does not use the scheduler, and of the store only the connection to a Redis.
 //!
 //! The sinks are in `connector`; docs/writing-a-connector.md shows how to add one.
 

@@ -9,14 +9,14 @@ pub enum Outcome {
     Confirmed,
     /// This message failed; others may pass.
     Failed { error: String, retry_after: Option<Duration> },
-    /// The destination refuses all messages for now, or its reply did not come in time.
+    /// The destination refuses all messages for now, or the reply to one message did not come in time.
     Throttled { error: String, retry_after: Option<Duration> },
     /// The destination refused this message permanently.
     Rejected { error: String },
     /// This message cannot be sent; nothing was sent.
     Unsendable { error: String },
-    /// No answer for this message: the destination is unreachable, the connection was lost, or no confirm came in time. The
-    /// scheduler decides from other outcomes whether message, domain or sink is the cause.
+    /// No answer for this message: the destination is unreachable, the connection was lost, or a broker did not confirm in
+    /// time. The scheduler decides from other outcomes whether message, domain or sink is the cause.
     Unavailable { error: String },
 }
 

@@ -1,5 +1,7 @@
 //! What the store answers about single messages.
 
+use serde::Serialize;
+
 use crate::{
     message::{Ended, Ending, Limit, MessageId, State, StoredMessage},
     time::UnixMillis,
@@ -37,9 +39,36 @@ pub struct Scheduled {
 /// What is known of an id.
 #[derive(Clone, Debug)]
 pub enum Found {
-    Live(Snapshot),
+    Live {
+        snapshot: Box<Snapshot>,
+        /// Redis' clock.
+        now: UnixMillis,
+        /// Whether its route is paused.
+        paused: bool,
+    },
     /// The route remembers it.
     Ended(Ended),
+}
+
+/// Why a route is paused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    #[serde(rename = "paused_at")]
+    pub at: UnixMillis,
+    /// The name of the token, or `None` without one.
+    #[serde(rename = "paused_by")]
+    pub by: Option<String>,
+    pub note: Option<String>,
+}
+
+impl Pause {
+    /// A value of `paused` (lua/pause.lua); `None` for an empty one, which stands for a route that is not paused.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '\n');
+        let at = parts.next().filter(|at| !at.is_empty())?;
+        let mut given = || parts.next().filter(|part| !part.is_empty()).map(str::to_owned);
+        Some(Self { at: at.parse().ok().and_then(UnixMillis::new).unwrap_or_default(), by: given(), note: given() })
+    }
 }
 
 /// A live message as `get` and `list` return it.
@@ -53,6 +82,8 @@ pub struct Snapshot {
     pub attempts: u32,
     /// For a dead message it begins with the reason, `"rejected: ..."`.
     pub last_error: Option<String>,
+    pub last_error_at: Option<UnixMillis>,
+    pub died_at: Option<UnixMillis>,
     /// `Err`: the body cannot be read, and why.
     pub message: Result<StoredMessage, String>,
 }

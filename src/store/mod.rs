@@ -4,6 +4,7 @@ mod answer;
 mod claim;
 pub mod memory;
 pub mod redis;
+mod selection;
 mod settlement;
 mod wake;
 
@@ -12,8 +13,9 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 
 pub use self::{
-    answer::{Cancelled, Found, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
+    answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, Lease, Recovered, Suspects, Token},
+    selection::{DeadAction, DeadGroup, Filter, Selection},
     settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
 };

@@ -31,6 +31,13 @@ const LAYERS: [&str; 18] = [
 /// Of a connector, what lies beside it: no connector uses another.
 const CONNECTORS: &str = "connector";
 
+/// What a part does not use, although it is lower: a part, or one item of a part.
+const APART: [(&str, &[&str]); 2] =
+    [("scheduler", &["queue", "source", "config", "connector", "store::redis"]), ("api", &["connector", "scheduler"])];
+
+/// Crates that the scheduler does not use: its tests run on an in-memory store.
+const NOT_OF_THE_SCHEDULER: [&str; 5] = ["redis::", "http::", "hyper::", "reqwest::", "figment::"];
+
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -114,12 +121,27 @@ fn dependencies_point_down() {
         for (other, second) in used(&code(&file)) {
             let upward = LAYERS.iter().position(|layer| *layer == other).is_some_and(|other| other > layer);
             let beside = part == CONNECTORS && other == CONNECTORS && inner != "mod" && second != inner;
-            if upward || beside {
+            let item = format!("{other}::{second}");
+            let apart = APART
+                .iter()
+                .any(|(user, lower)| *user == part && lower.iter().any(|one| *one == other || *one == item));
+            if upward || beside || apart {
                 wrong.push(format!("{} uses {other}::{second}", place.display()));
             }
         }
     }
-    assert!(wrong.is_empty(), "upwards, or from connector to connector:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "upwards, or to a part beside it:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_scheduler_knows_no_external_system() {
+    let scheduler = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/scheduler");
+    for file in files(&scheduler) {
+        let code = code(&file);
+        for name in NOT_OF_THE_SCHEDULER {
+            assert!(!code.contains(name), "{} uses {name}", file.display());
+        }
+    }
 }
 
 #[test]

@@ -1,34 +1,115 @@
 //! The selection of messages of a bulk call.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Items, field, id, json, keep, object, present, read};
+use super::{
+    fields::{Faults, items, object, read},
+    id, json, time,
+};
 use crate::{
     api::problem::{FieldError, Problem},
-    message::MessageId,
+    message::{DeadReason, MessageId},
+    store::{Filter, Selection},
+    time::parse_instant,
 };
 
-/// The ids of a redrive or purge; `None` for all: no body, or no `ids` in it.
+// `null` does not select all: an unset variable may have produced it.
+raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run);
+raw_object!(Pause: note);
+raw_object!(Purge: all, ids, limit, dry_run);
+
+/// A bulk call on dead messages.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DeadRequest {
+    pub selection: Selection,
+    /// At least 1.
+    pub limit: u64,
+    pub dry_run: bool,
+}
+
+/// # Errors
+/// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
+pub fn parse_dead(body: &[u8]) -> Result<DeadRequest, Problem> {
+    if body.is_empty() {
+        return Err(Problem::invalid(vec![FieldError::new("", NOTHING_SELECTED)]));
+    }
+    let given: Dead = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let all = faults.field("all", given.all, read).unwrap_or(false);
+    let limit = faults.field("limit", given.limit, read).unwrap_or(u64::MAX);
+    if limit == 0 {
+        faults.add("/limit", "is at least 1");
+    }
+    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
+    let ids = given.ids.map(|raw| ids(raw, &mut faults));
+    let filter = Filter {
+        reason: faults.field("reason", given.reason, reason),
+        contains: faults.field("contains", given.contains, contains),
+        since: faults.field("since", given.since, |raw, at| time(raw, at, parse_instant)),
+        until: faults.field("until", given.until, |raw, at| time(raw, at, parse_instant)),
+        retried: false,
+    };
+    let filters = [given.reason, given.contains, given.since, given.until].iter().flatten().count() > 0;
+    if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
+        faults.add("", "`all`, `ids` and a filter exclude each other");
+    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.errors.is_empty() {
+        faults.add("/ids", "selects nothing");
+    } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
+        faults.add("", NOTHING_SELECTED);
+    }
+    let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
+    faults.end(Some(DeadRequest { selection, limit, dry_run }))
+}
+
+const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
+                                `until`) is needed";
+
+/// Longest `contains`, in bytes: as long as a stored error.
+pub const MAX_CONTAINS: usize = 512;
+
+fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
+    let text: String = read(raw, pointer)?;
+    if text.is_empty() || text.len() > MAX_CONTAINS {
+        return Err(FieldError::new(pointer, format!("has 1 to {MAX_CONTAINS} bytes")));
+    }
+    Ok(text)
+}
+
+fn reason(raw: &RawValue, pointer: &str) -> Result<DeadReason, FieldError> {
+    let text: String = read(raw, pointer)?;
+    DeadReason::parse(&text).ok_or_else(|| FieldError::new(pointer, DeadReason::unknown(&text)))
+}
+
+/// Longest note of a pause, in characters.
+const MAX_NOTE_CHARS: usize = 500;
+
+/// Why a route is paused: `note`, or nothing.
 ///
 /// # Errors
-/// As `parse`.
-pub fn parse_ids(body: &[u8]) -> Result<Option<Vec<MessageId>>, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Selection<'a> {
-        // `null` does not select all: an unset variable may have produced it.
-        #[serde(borrow, default, deserialize_with = "present")]
-        ids: Option<&'a RawValue>,
-    }
+/// As `parse_dead`.
+pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
     if body.is_empty() {
-        return Ok(None);
+        return Ok(String::new());
     }
-    let selection: Selection = object(json(body)?, "").map_err(|error| Problem::invalid(vec![error]))?;
-    let Some(ids) = selection.ids else { return Ok(None) };
-    let mut errors = Vec::new();
-    let parsed = self::ids(ids, &mut errors);
-    if errors.is_empty() { Ok(Some(parsed)) } else { Err(Problem::invalid(errors)) }
+    let given: Pause = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let note = faults.field("note", given.note, read).unwrap_or_else(String::new);
+    if note.chars().count() > MAX_NOTE_CHARS {
+        faults.add("/note", format!("has more than {MAX_NOTE_CHARS} characters"));
+    }
+    faults.end(Some(note))
+}
+
+/// # Errors
+/// 400 for a body that is neither empty nor an empty object.
+pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    if !body.is_empty() {
+        let Nothing {} = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    }
+    Ok(())
 }
 
 /// Largest and default number of pending messages that one call purges.
@@ -48,41 +129,28 @@ pub struct PurgeRequest {
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
 pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Selection<'a> {
-        // An unset variable may have produced `null`.
-        #[serde(borrow, default, deserialize_with = "present")]
-        all: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        ids: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        limit: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        dry_run: Option<&'a RawValue>,
-    }
-    let given: Selection = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
-    let mut errors = Vec::new();
-    let all: bool = field(given.all, "", "all", &mut errors).unwrap_or_default();
-    let limit = field(given.limit, "", "limit", &mut errors).unwrap_or(DEFAULT_PURGED);
+    let given: Purge = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let all = faults.field("all", given.all, read).unwrap_or(false);
+    let limit = faults.field("limit", given.limit, read).unwrap_or(DEFAULT_PURGED);
     if !(1..=MAX_PURGED).contains(&limit) {
-        errors.push(FieldError::new("/limit", format!("is 1 to {MAX_PURGED}")));
+        faults.add("/limit", format!("is 1 to {MAX_PURGED}"));
     }
-    let dry_run = field(given.dry_run, "", "dry_run", &mut errors).unwrap_or_default();
-    let ids = given.ids.map(|raw| ids(raw, &mut errors));
+    let dry_run = faults.field("dry_run", given.dry_run, read).unwrap_or(false);
+    let ids = given.ids.map(|raw| ids(raw, &mut faults));
     match &ids {
-        Some(_) if all => errors.push(FieldError::new("", "`all` and `ids` exclude each other")),
-        Some(ids) if ids.is_empty() && errors.is_empty() => errors.push(FieldError::new("/ids", "selects nothing")),
-        None if !all && errors.is_empty() => {
-            errors.push(FieldError::new("", "selects nothing: one of `ids` and `\"all\": true` is needed"));
+        Some(_) if all => faults.add("", "`all` and `ids` exclude each other"),
+        Some(ids) if ids.is_empty() && faults.errors.is_empty() => faults.add("/ids", "selects nothing"),
+        None if !all && faults.errors.is_empty() => {
+            faults.add("", "selects nothing: one of `ids` and `\"all\": true` is needed");
         }
         _ => {}
     }
-    if errors.is_empty() { Ok(PurgeRequest { ids, limit, dry_run }) } else { Err(Problem::invalid(errors)) }
+    faults.end(Some(PurgeRequest { ids, limit, dry_run }))
 }
 
-fn ids(raw: &RawValue, errors: &mut Vec<FieldError>) -> Vec<MessageId> {
-    let Some(Items(items)) = keep(Some(read(raw, "/ids")), errors) else { return Vec::new() };
+fn ids(raw: &RawValue, faults: &mut Faults) -> Vec<MessageId> {
+    let items = faults.keep(items(raw, "/ids")).unwrap_or_default();
     let parsed = items.into_iter().enumerate().map(|(index, item)| id(item, &format!("/ids/{index}")));
-    parsed.filter_map(|id| keep(Some(id), errors)).collect()
+    parsed.filter_map(|id| faults.keep(id)).collect()
 }

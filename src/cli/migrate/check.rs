@@ -102,23 +102,15 @@ fn bindings(plan: &Plan, moved: &Moved, running: &Definitions, found: &mut Vec<N
             found.push(Note::new(about(wanted), text));
         }
     }
-    let is_queue = |it: &&Binding| it.destination_type == "queue" && it.destination == moved.queue;
-    let mut told = BTreeSet::new();
-    for stray in into.iter().filter(|it| !is_queue(it)) {
-        if told.insert((&stray.destination_type, &stray.destination)) {
-            let both = out
-                .iter()
-                .any(|it| (&it.destination_type, &it.destination) == (&stray.destination_type, &stray.destination));
-            let text = if both {
-                format!(
-                    "is bound to `{}` and `{}`: each message comes twice, first without its delay",
-                    moved.exchange, moved.out
-                )
+    let target = |it: &Binding| (it.destination_type.clone(), it.destination.clone());
+    let mut told = BTreeSet::from([("queue".to_owned(), moved.queue.clone())]);
+    for stray in &into {
+        if told.insert(target(stray)) {
+            let Moved { exchange, out: new, .. } = moved;
+            let text = if out.iter().any(|it| target(it) == target(stray)) {
+                format!("is bound to `{exchange}` and `{new}`: each message comes twice, first without its delay")
             } else {
-                format!(
-                    "is bound to `{}`: it gets each message without its delay; bind it to `{}`",
-                    moved.exchange, moved.out
-                )
+                format!("is bound to `{exchange}`: it gets each message without its delay; bind it to `{new}`")
             };
             found.push(Note::new(about(stray), text));
         }

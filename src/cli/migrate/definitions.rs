@@ -135,8 +135,7 @@ impl Definitions {
 /// The words of serde that name a field, without values.
 fn shape(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let known = text.starts_with("missing field");
-    if known {
+    if text.starts_with("missing field") {
         format!("no export of definitions: {text}")
     } else {
         "no export of definitions: a field has another type".into()

@@ -20,14 +20,13 @@ mod write;
 
 use std::{
     collections::BTreeSet,
-    io::Read,
     path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{Global, failure::Failure, output};
+use super::{Global, failure::Failure, output, read_stdin};
 use definitions::Definitions;
 use plan::{Plan, QueueType};
 
@@ -80,12 +79,7 @@ pub async fn run(global: &Global, arguments: MigrateArguments) -> Result<(), Fai
 
 fn read(path: &Path) -> Result<Definitions, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-    let text = if path == Path::new("-") {
-        let mut text = Vec::new();
-        std::io::stdin().read_to_end(&mut text).map(|_| text)
-    } else {
-        std::fs::read(path)
-    };
+    let text = if path == Path::new("-") { read_stdin() } else { std::fs::read(path) };
     Definitions::parse(&text.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 
@@ -109,26 +103,22 @@ fn write(plan: &mut Plan, directory: &Path, export: &Path) -> Result<Vec<PathBuf
 }
 
 fn show(global: &Global, plan: &Plan, written: &[PathBuf]) -> Result<(), Failure> {
-    if global.json {
-        let (moved, changed, undecided) = (&plan.moved, &plan.changed, &plan.undecided);
-        return output::line(json!({ "moved": moved, "changed": changed, "undecided": undecided, "written": written }));
-    }
+    let (moved, changed, undecided) = (&plan.moved, &plan.changed, &plan.undecided);
+    let json = json!({ "moved": moved, "changed": changed, "undecided": undecided, "written": written });
     let end = if written.is_empty() {
         "Nothing is written: `--out DIR` writes the definitions, punctual.yaml, scripts and this.".to_owned()
     } else {
         let written: Vec<_> = written.iter().map(|path| path.display().to_string()).collect();
         format!("Written: {}", written.join(", "))
     };
-    output::line(format_args!("{}\n{end}", summary::text(plan)))
+    output::result(global, json, format_args!("{}\n{end}", summary::text(plan)))
 }
 
 async fn compare(global: &Global, plan: &Plan, broker: &str, arguments: &RabbitMq) -> Result<(), Failure> {
     let running = if broker.starts_with("http://") || broker.starts_with("https://") {
         if broker.contains('@') {
-            return Err(Failure::Usage(format!(
-                "--check: the user is in --user, the password in {}",
-                management::PASSWORD
-            )));
+            let text = format!("--check: the user is in --user, the password in {}", management::PASSWORD);
+            return Err(Failure::Usage(text));
         }
         let password = std::env::var(management::PASSWORD)
             .map_err(|_| Failure::Usage(format!("{} is not set", management::PASSWORD)))?;
@@ -139,16 +129,12 @@ async fn compare(global: &Global, plan: &Plan, broker: &str, arguments: &RabbitM
     };
     let found = check::compare(plan, &running);
     let rights = if running.permissions.is_empty() { "not seen" } else { "compared" };
-    if global.json {
-        output::line(json!({ "found": found, "rights": rights }))?;
+    let text = if found.is_empty() {
+        format!("the broker is as planned; rights were {rights}")
     } else {
-        for note in &found {
-            output::line(format_args!("{}: {}", note.about, note.text))?;
-        }
-        if found.is_empty() {
-            output::line(format_args!("the broker is as planned; rights were {rights}"))?;
-        }
-    }
+        found.iter().map(|note| format!("{}: {}", note.about, note.text)).collect::<Vec<_>>().join("\n")
+    };
+    output::result(global, json!({ "found": found, "rights": rights }), text)?;
     match found.len() {
         0 => Ok(()),
         count => Err(Failure::Failed(format!("{count} differences from the plan"))),

@@ -5,47 +5,43 @@ use serde_json::Value;
 
 use super::{
     definitions::Parameter,
-    plan::{Note, Plan},
+    plan::{Moved, Note, Plan},
 };
 
 pub fn look(plan: &mut Plan) {
-    for parameter in &plan.definitions.parameters {
-        match &*parameter.component {
-            "shovel" => {
-                let source = parameter.value.get("src-exchange").and_then(Value::as_str);
-                for moved in plan.moved.iter().filter(|moved| source == Some(&moved.exchange)) {
-                    let text = format!(
-                        "takes from `{}`: if that is the exchange of `{}` here, let it take from `{}`, or it gets each \
-                         message without its delay",
-                        moved.exchange, moved.vhost, moved.out
-                    );
-                    plan.undecided.push(Note::new(about("shovel", parameter), text));
-                }
-            }
-            "federation-upstream" => {
-                let names = |key: &str| parameter.value.get(key).and_then(Value::as_str);
-                for moved in plan.moved.iter().filter(|moved| names("exchange") == Some(&moved.exchange)) {
-                    let text = format!(
-                        "takes from an exchange `{}` upstream: if that one is migrated too, let it take from its `{}`",
-                        moved.exchange, moved.out
-                    );
-                    plan.undecided.push(Note::new(about("federation upstream", parameter), text));
-                }
-            }
+    for Parameter { component, name, vhost, value } in &plan.definitions.parameters {
+        let exchange_in = |key: &str| value.get(key).and_then(Value::as_str);
+        let (what, source) = match &**component {
+            "shovel" => ("shovel", exchange_in("src-exchange")),
+            "federation-upstream" => ("federation upstream", exchange_in("exchange")),
             "vhost-limits" => {
-                let queues = plan.definitions.queues.iter().filter(|queue| queue.vhost == parameter.vhost).count();
-                let limit = parameter.value.get("max-queues").and_then(Value::as_u64);
-                let added = plan.moved.iter().any(|moved| moved.vhost == parameter.vhost);
+                let queues = plan.definitions.queues.iter().filter(|queue| queue.vhost == *vhost).count();
+                let limit = value.get("max-queues").and_then(Value::as_u64);
+                let added = plan.moved.iter().any(|moved| moved.vhost == *vhost);
                 if added && limit.is_some_and(|limit| limit < queues as u64) {
                     let text = format!("allows fewer than the {queues} queues that there are then: raise `max-queues`");
-                    plan.undecided.push(Note::new(format!("limits of `{}`", parameter.vhost), text));
+                    plan.undecided.push(Note::new(format!("limits of `{vhost}`"), text));
                 }
+                continue;
             }
-            _ => {}
+            _ => continue,
+        };
+        for Moved { vhost: home, exchange, out, .. } in &plan.moved {
+            if source != Some(exchange) {
+                continue;
+            }
+            let text = if what == "shovel" {
+                format!(
+                    "takes from `{exchange}`: if that is the exchange of `{home}` here, let it take from `{out}`, or it \
+                     gets each message without its delay"
+                )
+            } else {
+                format!(
+                    "takes from an exchange `{exchange}` upstream: if that one is migrated too, let it take from its \
+                     `{out}`"
+                )
+            };
+            plan.undecided.push(Note::new(format!("{what} `{name}` of `{vhost}`"), text));
         }
     }
-}
-
-fn about(what: &str, parameter: &Parameter) -> String {
-    format!("{what} `{}` of `{}`", parameter.name, parameter.vhost)
 }

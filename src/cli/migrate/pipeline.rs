@@ -17,38 +17,23 @@ redis:
 
 /// Without secrets.
 pub fn yaml(plan: &Plan) -> String {
-    let mut text = HEAD.to_owned();
-    for defaults in ["source_defaults", "sink_defaults"] {
-        let user = quoted(&plan.user);
-        let _ = writeln!(
-            text,
-            "{defaults}:\n  rabbitmq: {{ username: {user}, password: \"${{PUNCTUAL_RABBITMQ_PASSWORD}}\" }}"
-        );
-    }
-    text += "\nsources:\n";
+    let (mut sources, mut routes, mut sinks) = (String::new(), String::new(), String::new());
     for moved in &plan.moved {
         let (name, queue) = (quoted(&moved.route), quoted(&moved.queue));
-        let url = url(&moved.vhost);
-        let _ = writeln!(text, "  {name}: {{ type: rabbitmq, url: {url}, queue: {queue}, route: {name} }}");
-    }
-    text += "\nroutes:\n";
-    for moved in &plan.moved {
-        let name = quoted(&moved.route);
-        let _ = writeln!(text, "  {name}: {{ sink: {name} }}");
-    }
-    text += "\n# Without a routing key: each message keeps its own.\nsinks:\n";
-    for moved in &plan.moved {
-        let (name, url) = (quoted(&moved.route), url(&moved.vhost));
+        let vhost = utf8_percent_encode(&moved.vhost, NON_ALPHANUMERIC);
+        let url = format!("\"${{PUNCTUAL_RABBITMQ_URL:-amqp://localhost:5672}}/{vhost}\"");
         // Where a sink takes a template, a brace that is meant as such is doubled.
         let exchange = quoted(&moved.out.replace('{', "{{").replace('}', "}}"));
-        let _ = writeln!(text, "  {name}: {{ type: rabbitmq, url: {url}, exchange: {exchange} }}");
+        let _ = writeln!(sources, "  {name}: {{ type: rabbitmq, url: {url}, queue: {queue}, route: {name} }}");
+        let _ = writeln!(routes, "  {name}: {{ sink: {name} }}");
+        let _ = writeln!(sinks, "  {name}: {{ type: rabbitmq, url: {url}, exchange: {exchange} }}");
     }
-    text
-}
-
-fn url(vhost: &str) -> String {
-    let vhost = utf8_percent_encode(vhost, NON_ALPHANUMERIC);
-    format!("\"${{PUNCTUAL_RABBITMQ_URL:-amqp://localhost:5672}}/{vhost}\"")
+    let user = quoted(&plan.user);
+    let login = format!("  rabbitmq: {{ username: {user}, password: \"${{PUNCTUAL_RABBITMQ_PASSWORD}}\" }}");
+    format!(
+        "{HEAD}source_defaults:\n{login}\nsink_defaults:\n{login}\n\nsources:\n{sources}\nroutes:\n{routes}\n\
+         # Without a routing key: each message keeps its own.\nsinks:\n{sinks}"
+    )
 }
 
 /// As YAML, of a text that names no variable.

@@ -140,14 +140,12 @@ fn replace_exchanges(plan: &mut Plan) {
             );
             plan.undecided.push(Note::new(&about, text));
         }
-        let mut out = exchange.clone();
-        out.name.clone_from(&moved.out);
-        out.kind.clone_from(&moved.kind);
+        (exchange.durable, exchange.auto_delete) = (true, false);
+        let (name, kind) = (moved.out.clone(), moved.kind.clone());
+        let mut out = Exchange { name, kind, internal: false, ..exchange.clone() };
         out.arguments.remove(DELAYED_TYPE);
-        (out.durable, out.auto_delete, out.internal) = (true, false, false);
         exchange.kind = "fanout".into();
         exchange.arguments = Map::new();
-        (exchange.durable, exchange.auto_delete) = (true, false);
         added.push(out);
     }
     plan.definitions.exchanges.append(&mut added);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     definitions::{ALTERNATE, BrokerPolicy, Definitions},
     pattern,
-    plan::{DELIVERY_LIMIT, Note, Plan},
+    plan::{DELIVERY_LIMIT, Moved, Note, Plan},
 };
 
 /// Keys by which a policy takes messages out of a queue, or the queue away.
@@ -30,59 +30,57 @@ enum On {
 }
 
 pub fn adapt(plan: &mut Plan) {
-    for pattern in unreadable(&plan.definitions) {
-        let text = "has a pattern that cannot be evaluated here: look which of the new names it matches";
-        plan.undecided.push(Note::new(pattern, text));
+    for BrokerPolicy { name, vhost, pattern, .. } in &plan.definitions.policies {
+        if pattern::matches(pattern, "").is_none() {
+            let text = "has a pattern that cannot be evaluated here: look which of the new names it matches";
+            plan.undecided.push(Note::new(format!("policy `{name}` of `{vhost}`"), text));
+        }
     }
     let mut added = Vec::new();
-    for moved in &plan.moved {
-        let of = |name: &str, on| applying(&plan.definitions, &moved.vhost, name, on);
-        let about = |name: &str| format!("policy `{name}` of `{}`", moved.vhost);
-        let (entry, out) = (of(&moved.exchange, On::Exchange), of(&moved.out, On::Exchange));
-        if let Some(policy) = with_any(&entry, &FEDERATION) {
+    for Moved { vhost, exchange, queue, out, .. } in &plan.moved {
+        let of = |name: &str, on| applying(&plan.definitions, vhost, name, on);
+        let about = |name: &str| format!("policy `{name}` of `{vhost}`");
+        let (of_entry, of_out) = (of(exchange, On::Exchange), of(out, On::Exchange));
+        if let Some(policy) = with_any(&of_entry, &FEDERATION) {
             let text = format!(
-                "federates `{}`: links bind by the keys that are bound to it, and those are now on `{}`. Decide which of \
-                 the two is federated",
-                moved.exchange, moved.out
+                "federates `{exchange}`: links bind by the keys that are bound to it, and those are now on `{out}`. \
+                 Decide which of the two is federated"
             );
             plan.undecided.push(Note::new(about(&policy.name), text));
         }
         let alternate =
             |policies: &[&BrokerPolicy]| with_any(policies, &[ALTERNATE]).map(|it| it.definition[ALTERNATE].clone());
-        match (alternate(&entry), alternate(&out)) {
+        match (alternate(&of_entry), alternate(&of_out)) {
             (wanted, got) if wanted == got => {}
             (Some(wanted), _) => {
-                let policy = alone(plan, &moved.vhost, &moved.out, "exchanges", json!({ ALTERNATE: wanted }));
-                let text = format!("gives `{}` the alternate exchange that `{}` had", moved.out, moved.exchange);
+                let policy = alone(plan, vhost, out, "exchanges", json!({ ALTERNATE: wanted }));
+                let text = format!("gives `{out}` the alternate exchange that `{exchange}` had");
                 plan.changed.push(Note::new(about(&policy.name), text));
                 added.push(policy);
             }
             (None, _) => {
-                let name = with_any(&out, &[ALTERNATE]).map(|policy| &*policy.name).unwrap_or_default();
+                let name = with_any(&of_out, &[ALTERNATE]).map(|policy| &*policy.name).unwrap_or_default();
                 let text = format!(
-                    "gives `{}` an alternate exchange, which `{}` did not have: narrow its pattern, or accept it",
-                    moved.out, moved.exchange
+                    "gives `{out}` an alternate exchange, which `{exchange}` did not have: narrow its pattern, or accept it"
                 );
                 plan.undecided.push(Note::new(about(name), text));
             }
         }
-        if let Some(policy) = with_any(&of(&moved.queue, On::BrokerQueue), &DROPPING) {
-            let definition = json!({ "delivery-limit": DELIVERY_LIMIT });
-            let shield = alone(plan, &moved.vhost, &moved.queue, "queues", definition);
-            let text = format!("keeps policy `{}` off `{}`, where it would drop messages", policy.name, moved.queue);
+        if let Some(policy) = with_any(&of(queue, On::BrokerQueue), &DROPPING) {
+            let shield = alone(plan, vhost, queue, "queues", json!({ "delivery-limit": DELIVERY_LIMIT }));
+            let text = format!("keeps policy `{}` off `{queue}`, where it would drop messages", policy.name);
             plan.changed.push(Note::new(about(&shield.name), text));
             added.push(shield);
         }
         for parameter in &plan.definitions.parameters {
             if parameter.component == "operator_policy"
-                && parameter.vhost == moved.vhost
+                && parameter.vhost == *vhost
                 && let Ok(policy) = operator_policy(&parameter.name, &parameter.value)
-                && applies(&policy, &moved.queue, On::BrokerQueue) == Some(true)
+                && applies(&policy, queue, On::BrokerQueue) == Some(true)
                 && DROPPING.iter().any(|key| policy.has(key))
             {
                 let text = format!(
-                    "matches the new queue `{}`, and no other policy overrides it: exclude that name from its pattern",
-                    moved.queue
+                    "matches the new queue `{queue}`, and no other policy overrides it: exclude that name from its pattern"
                 );
                 plan.undecided.push(Note::new(format!("operator {}", about(&policy.name)), text));
             }
@@ -91,17 +89,11 @@ pub fn adapt(plan: &mut Plan) {
     plan.definitions.policies.append(&mut added);
 }
 
-fn unreadable(definitions: &Definitions) -> Vec<String> {
-    let unreadable = definitions.policies.iter().filter(|policy| pattern::matches(&policy.pattern, "").is_none());
-    unreadable.map(|policy| format!("policy `{}` of `{}`", policy.name, policy.vhost)).collect()
-}
-
 /// Those with the largest priority: RabbitMQ takes one of them, and does not say which.
 fn applying<'a>(definitions: &'a Definitions, vhost: &str, name: &str, on: On) -> Vec<&'a BrokerPolicy> {
     let all = definitions.policies.iter().filter(|it| it.vhost == vhost && applies(it, name, on) == Some(true));
-    let all: Vec<_> = all.collect();
-    let largest = all.iter().map(|policy| policy.priority).max();
-    all.into_iter().filter(|policy| Some(policy.priority) == largest).collect()
+    let largest = all.clone().map(|policy| policy.priority).max();
+    all.filter(|policy| Some(policy.priority) == largest).collect()
 }
 
 fn with_any<'a>(policies: &[&'a BrokerPolicy], keys: &[&str]) -> Option<&'a BrokerPolicy> {

@@ -12,12 +12,11 @@ const MIRRORS: &str = "ha-";
 
 pub fn remove(plan: &mut Plan) {
     let retired = |key: &str| key.starts_with(MIRRORS) || key == LOCATOR;
-    let mut emptied = Vec::new();
-    for policy in &mut plan.definitions.policies {
-        let Value::Object(definition) = &mut policy.definition else { continue };
+    plan.definitions.policies.retain_mut(|policy| {
+        let Value::Object(definition) = &mut policy.definition else { return true };
         let keys: Vec<String> = definition.keys().filter(|key| retired(key)).cloned().collect();
         if keys.is_empty() {
-            continue;
+            return true;
         }
         definition.retain(|key, _| !retired(key));
         let keys = keys.join("`, `");
@@ -27,13 +26,8 @@ pub fn remove(plan: &mut Plan) {
             format!("goes on without `{keys}`, which RabbitMQ 4 refuses")
         };
         plan.changed.push(Note::new(format!("policy `{}` of `{}`", policy.name, policy.vhost), text));
-        if definition.is_empty() {
-            emptied.push((policy.vhost.clone(), policy.name.clone()));
-        }
-    }
-    plan.definitions
-        .policies
-        .retain(|policy| !emptied.iter().any(|(vhost, name)| (vhost, name) == (&policy.vhost, &policy.name)));
+        !definition.is_empty()
+    });
     for queue in &mut plan.definitions.queues {
         if queue.arguments.remove(&format!("x-{LOCATOR}")).is_some() {
             let text = format!("goes on without `x-{LOCATOR}`: RabbitMQ 4.3 leaves out a queue that has it");

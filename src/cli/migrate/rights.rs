@@ -10,62 +10,46 @@ use super::{
 };
 
 pub fn adapt(plan: &mut Plan) {
-    let mut consumers = BTreeSet::new();
+    let may = |right: &str, name: &str| pattern::allows(right, name) == Some(true);
     for permission in &mut plan.definitions.permissions {
         let about = format!("user `{}` in `{}`", permission.user, permission.vhost);
         let of_vhost: Vec<&Moved> = plan.moved.iter().filter(|moved| moved.vhost == permission.vhost).collect();
-        if !of_vhost.is_empty()
-            && [&permission.configure, &permission.write, &permission.read]
-                .iter()
-                .any(|right| pattern::allows(right, "").is_none())
-        {
+        let rights = [&permission.configure, &permission.write, &permission.read];
+        if !of_vhost.is_empty() && rights.iter().any(|right| pattern::allows(right, "").is_none()) {
             let text = "has a right that cannot be evaluated here: look which of the new names it matches";
             plan.undecided.push(Note::new(&about, text));
         }
-        let may = |right: &str, name: &str| pattern::allows(right, name) == Some(true);
-        let readable: Vec<&str> = of_vhost
-            .iter()
-            .filter(|moved| may(&permission.read, &moved.exchange))
-            .inspect(|moved| {
-                consumers.insert((permission.user.clone(), moved.vhost.clone(), moved.exchange.clone()));
-            })
-            .filter(|moved| !may(&permission.read, &moved.out))
-            .map(|moved| &*moved.out)
-            .collect();
+        let gains = |right: &str, moved: &Moved| may(right, &moved.exchange) && !may(right, &moved.out);
+        let readable = of_vhost.iter().filter(|moved| gains(&permission.read, moved)).map(|moved| &*moved.out);
+        let readable: Vec<&str> = readable.collect();
         if !readable.is_empty() {
             permission.read = format!("(?:{})|{}", permission.read, pattern::exactly(readable.iter().copied()));
             let text = format!("may read `{}`, to bind its queues there", readable.join("`, `"));
             plan.changed.push(Note::new(&about, text));
         }
-        for moved in of_vhost {
-            if may(&permission.configure, &moved.exchange) && !may(&permission.configure, &moved.out) {
-                let text = format!(
-                    "may declare `{}` and not `{}`: a consumer that declares the exchange to which it binds must leave \
-                     that out, or get the right",
-                    moved.exchange, moved.out
-                );
-                plan.undecided.push(Note::new(&about, text));
-            }
+        for moved in of_vhost.iter().filter(|moved| gains(&permission.configure, moved)) {
+            let text = format!(
+                "may declare `{}` and not `{}`: a consumer that declares the exchange to which it binds must leave that \
+                 out, or get the right",
+                moved.exchange, moved.out
+            );
+            plan.undecided.push(Note::new(&about, text));
         }
     }
     for user in plan.definitions.users.iter().filter(|user| !user.has_password()) {
         let text = "has no password in the export, so an import gives none: set it anew if the user logs in with one";
         plan.undecided.push(Note::new(format!("user `{}`", user.name), text));
     }
-    for moved in &plan.moved {
-        let who: Vec<_> = consumers
-            .iter()
-            .filter(|(_, vhost, exchange)| (vhost, exchange) == (&moved.vhost, &moved.exchange))
-            .map(|(user, ..)| format!("`{user}`"))
-            .collect();
-        if !who.is_empty() {
+    for Moved { vhost, exchange, out, .. } in &plan.moved {
+        let readers = plan.definitions.permissions.iter().filter(|it| it.vhost == *vhost && may(&it.read, exchange));
+        let users: BTreeSet<&str> = readers.map(|permission| &*permission.user).collect();
+        if !users.is_empty() {
+            let who = users.into_iter().collect::<Vec<_>>().join("`, `");
             let text = format!(
-                "can be bound to by {}: a program of theirs that binds a queue at its start must bind to `{}`, or each \
-                 message comes twice, first without its delay",
-                who.join(", "),
-                moved.out
+                "can be bound to by `{who}`: a program of theirs that binds a queue at its start must bind to `{out}`, or \
+                 each message comes twice, first without its delay"
             );
-            plan.undecided.push(Note::new(format!("exchange `{}` of `{}`", moved.exchange, moved.vhost), text));
+            plan.undecided.push(Note::new(format!("exchange `{exchange}` of `{vhost}`"), text));
         }
     }
 }

@@ -3,27 +3,24 @@
 use std::fmt::Write as _;
 
 use super::{
-    plan::{Note, Plan},
+    definitions::Permission,
+    plan::{Moved, Note, Plan},
     rights,
 };
 
 /// As Markdown, for a terminal too. Holds no secret.
 pub fn text(plan: &Plan) -> String {
     let mut text = "# Delayed exchanges\n\n".to_owned();
-    for moved in &plan.moved {
+    for Moved { vhost, exchange, kind, queue, out, bindings, .. } in &plan.moved {
         let _ = writeln!(
             text,
-            "- `{}` of `{}`, {}: now a fanout, which producers publish to as before; queue `{}`; exchange `{}` of type {} \
-             with {} of its bindings",
-            moved.exchange, moved.vhost, moved.kind, moved.queue, moved.out, moved.kind, moved.bindings
+            "- `{exchange}` of `{vhost}`, {kind}: now a fanout, which producers publish to as before; queue `{queue}`; \
+             exchange `{out}` of type {kind} with {bindings} of its bindings"
         );
     }
-    for right in rights::least(plan) {
-        let _ = writeln!(
-            text,
-            "- New user `{}` in `{}`: configure `{}`, write `{}`, read `{}`",
-            right.user, right.vhost, right.configure, right.write, right.read
-        );
+    for Permission { user, vhost, configure, write, read } in rights::least(plan) {
+        let _ =
+            writeln!(text, "- New user `{user}` in `{vhost}`: configure `{configure}`, write `{write}`, read `{read}`");
     }
     text += "\n# For you to do\n\n\
         - Producers: leave out what declares such an exchange as `x-delayed-message`. Everything else stays.\n\

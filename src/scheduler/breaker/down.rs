@@ -46,18 +46,18 @@ impl DomainOutage {
     }
 
     /// Whether the message may be sent as a probe; it is then.
-    pub fn probe(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId)) -> bool {
+    pub fn probe(&mut self, now: Instant, message: &MessageKey) -> bool {
         let is_time = now >= self.next_probe;
         if is_time {
             self.next_probe = now + PROBE_INTERVAL;
-            self.probe = Some((Arc::clone(route), id.clone()));
+            self.probe = Some(message.clone());
         }
         is_time
     }
 
     /// How long the message waits. `share`: in `0..=1`, spreads those that wait.
-    pub fn pause(&mut self, now: Instant, (route, id): (&Arc<str>, &MessageId), share: f64) -> Duration {
-        if self.probe.as_ref().is_some_and(|probe| (&probe.0, &probe.1) == (route, id)) {
+    pub fn pause(&mut self, now: Instant, message: &MessageKey, share: f64) -> Duration {
+        if self.probe.as_ref() == Some(message) {
             return PROBE_PAUSE;
         }
         self.put_off += 1;

@@ -11,7 +11,6 @@ use super::{
     streak::Streak,
 };
 use crate::{
-    message::MessageId,
     scheduler::decide::Attribution,
     sink::{Domain, Outcome},
 };
@@ -35,8 +34,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// One attempt that has ended.
 #[derive(Clone, Copy)]
 pub struct Attempted<'a> {
-    pub route: &'a Arc<str>,
-    pub id: &'a MessageId,
+    pub message: &'a MessageKey,
     pub sent: Instant,
     pub domain: Option<&'a Domain>,
     pub outcome: &'a Outcome,
@@ -90,7 +88,7 @@ impl Evidence {
     /// more. Returns for how long the domain had been down, if it was.
     pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> Option<Duration> {
         let confirmed = *attempted.outcome == Outcome::Confirmed;
-        self.forget_loss(attempted);
+        self.forget(attempted.message);
         self.sink.streak.end();
         if confirmed {
             self.sink.passed = Some(now);
@@ -109,11 +107,11 @@ impl Evidence {
 
     /// What a failure is put down to. A domain that it is put down to is down from then on.
     pub fn failed(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
-        let Attempted { id, domain, outcome, .. } = *attempted;
+        let Attempted { message: (_, id), domain, outcome, .. } = *attempted;
         let cause = match outcome {
             Outcome::Unavailable { .. } => self.lost(now, attempted),
             outcome => {
-                self.forget_loss(attempted);
+                self.forget(attempted.message);
                 let throttled = matches!(outcome, Outcome::Throttled { .. });
                 if domain.is_some_and(|name| self.record(name, now).streak.failed(now, id, throttled)) {
                     // A failure of the domain is no evidence about the others.
@@ -141,9 +139,8 @@ impl Evidence {
     }
 
     fn lost(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
-        let Attempted { sent, domain, .. } = *attempted;
-        let key = attempted.key();
-        let known = self.losses.get(&key).map(|(at, times)| (at, *times));
+        let Attempted { message, sent, domain, .. } = *attempted;
+        let known = self.losses.get(message).map(|(at, times)| (at, *times));
         let (since, known_times) = known.unwrap_or((sent, 0));
         let passed = match domain {
             Some(name) => self.domains.get(name).and_then(|(_, record)| record.passed),
@@ -151,49 +148,43 @@ impl Evidence {
         };
         let others_passed = passed > Some(since);
         let times = known_times + u32::from(others_passed);
-        *self.losses.entry(&key, now, |_| ()) = times;
+        *self.losses.entry(message, now, |_| ()) = times;
         if others_passed && times >= LOST_BY_ITSELF {
             Cause::Message(Attribution::Counts)
         } else if others_passed {
             Cause::Message(Attribution::Waits(FIRST_PAUSE * (1 << (times - 1))))
         } else if domain.is_some() {
             Cause::Domain
-        } else if known.is_some() || self.lost_alone.as_ref().is_some_and(|other| *other != key) {
+        } else if known.is_some() || self.lost_alone.as_ref().is_some_and(|other| other != message) {
             // For the second time, or the second message: it is not one message that cannot pass.
             Cause::Sink
         } else {
-            self.lost_alone = Some(key);
+            self.lost_alone = Some(message.clone());
             Cause::Message(Attribution::Waits(FIRST_PAUSE))
         }
     }
 
     /// Whether the message was lost lately.
-    pub fn was_lost(&self, (route, id): (&Arc<str>, &MessageId)) -> bool {
-        !self.losses.is_empty() && self.losses.get(&(Arc::clone(route), id.clone())).is_some()
+    pub fn was_lost(&self, message: &MessageKey) -> bool {
+        self.losses.get(message).is_some()
     }
 
-    /// The message is dead.
-    pub fn forget(&mut self, (route, id): (&Arc<str>, &MessageId)) {
-        self.losses.remove(&(Arc::clone(route), id.clone()));
+    /// The message was answered for, or is dead.
+    pub fn forget(&mut self, message: &MessageKey) {
+        self.losses.remove(message);
     }
 
     /// How long a message of `domain` has to wait, as that is down; `None`: it may be sent, as a probe where that is down.
     /// `share`: in `0..=1`, spreads those that wait.
-    pub fn wait(
-        &mut self,
-        now: Instant,
-        domain: &Domain,
-        (route, id): (&Arc<str>, &MessageId),
-        share: f64,
-    ) -> Option<Duration> {
+    pub fn wait(&mut self, now: Instant, domain: &Domain, message: &MessageKey, share: f64) -> Option<Duration> {
         let down = self.domains.get_mut(domain, now)?.down.as_mut()?;
-        if down.probe(now, (route, id)) { None } else { Some(down.pause(now, (route, id), share)) }
+        if down.probe(now, message) { None } else { Some(down.pause(now, message, share)) }
     }
 
     /// The same for a message that failed.
     pub fn pause(&mut self, now: Instant, attempted: &Attempted<'_>, share: f64) -> Option<Duration> {
         let down = self.domains.get_mut(attempted.domain?, now)?.down.as_mut()?;
-        Some(down.pause(now, (attempted.route, attempted.id), share))
+        Some(down.pause(now, attempted.message, share))
     }
 
     /// Domains that are down, in order of their names.
@@ -212,18 +203,6 @@ impl Evidence {
         let Self { domains, down, .. } = self;
         domains.entry(name, now, |evicted| *down -= usize::from(evicted.down.is_some()))
     }
-
-    fn forget_loss(&mut self, attempted: &Attempted<'_>) {
-        if !self.losses.is_empty() {
-            self.losses.remove(&attempted.key());
-        }
-    }
-}
-
-impl Attempted<'_> {
-    fn key(&self) -> MessageKey {
-        (Arc::clone(self.route), self.id.clone())
-    }
 }
 
 #[cfg(test)]
@@ -232,6 +211,7 @@ mod tests {
         super::down::{MAX_RATE, PROBE_INTERVAL, PROBE_PAUSE, RATE_WINDOW},
         *,
     };
+    use crate::message::MessageId;
 
     const MILLI: Duration = Duration::from_millis(1);
 
@@ -249,8 +229,8 @@ mod tests {
         fn end(&mut self, id: &str, domain: Option<&str>, outcome: &Outcome) -> Option<Cause> {
             let (sent, domain) = (self.now, domain.map(Domain::from));
             self.now += MILLI;
-            let (route, id) = key(id);
-            let attempted = Attempted { route: &route, id: &id, sent, domain: domain.as_ref(), outcome };
+            let message = &key(id);
+            let attempted = Attempted { message, sent, domain: domain.as_ref(), outcome };
             match outcome {
                 Outcome::Confirmed | Outcome::Rejected { .. } => {
                     self.evidence.answered(self.now, &attempted);
@@ -269,14 +249,13 @@ mod tests {
         }
 
         fn wait(&mut self, id: &str, domain: &str) -> Option<Duration> {
-            let (route, id) = key(id);
-            self.evidence.wait(self.now, &domain.into(), (&route, &id), 1.0)
+            self.evidence.wait(self.now, &domain.into(), &key(id), 1.0)
         }
 
         fn pause(&mut self, id: &str, domain: &str, share: f64) -> Option<Duration> {
-            let ((route, id), domain) = (key(id), Domain::from(domain));
+            let (message, domain) = (&key(id), Domain::from(domain));
             let (sent, outcome) = (self.now, &Outcome::Confirmed);
-            let attempted = Attempted { route: &route, id: &id, sent, domain: Some(&domain), outcome };
+            let attempted = Attempted { message, sent, domain: Some(&domain), outcome };
             self.evidence.pause(self.now, &attempted, share)
         }
     }

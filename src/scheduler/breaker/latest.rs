@@ -55,10 +55,6 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
         self.entries.remove(key);
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, (_, value))| (key, value))
     }

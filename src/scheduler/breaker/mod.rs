@@ -12,10 +12,7 @@ mod machine;
 mod streak;
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -24,15 +21,14 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub(super) use self::evidence::Attempted;
 pub use self::machine::BreakerState;
 use self::{
-    evidence::{Cause, Evidence},
+    down::MessageKey,
+    evidence::{Attempted, Cause, Evidence},
     machine::{ClaimGrant, Machine, Readiness},
 };
 use super::lock;
 use crate::{
-    message::MessageId,
     metrics::SinkMetrics,
     scheduler::decide::Attribution,
     sink::{Domain, Outcome},
@@ -42,8 +38,6 @@ pub struct Breaker {
     sink: Arc<str>,
     metrics: SinkMetrics,
     inner: Mutex<Inner>,
-    /// Permits that are held; what is granted for a claim under way does not count yet.
-    in_flight: AtomicUsize,
     changed: Notify,
     /// Tasks that wait for a probe queue here, so that every route of the sink has its turn.
     turn: tokio::sync::Mutex<()>,
@@ -57,6 +51,8 @@ const MAX_LOGGED: usize = 10;
 
 struct Inner {
     machine: Machine,
+    /// Messages in flight; what is granted for a claim under way does not count yet.
+    claimed: usize,
     /// Messages passed over since the last probe.
     passed_over: u32,
     evidence: Evidence,
@@ -81,12 +77,12 @@ impl Breaker {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
         metrics.domains_down.set(0.0);
-        let inner = Inner { machine: Machine::new(), passed_over: 0, evidence: Evidence::new(), last_error: None };
+        let inner =
+            Inner { machine: Machine::new(), claimed: 0, passed_over: 0, evidence: Evidence::new(), last_error: None };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
             inner: Mutex::new(inner),
-            in_flight: AtomicUsize::new(0),
             changed: Notify::new(),
             turn: tokio::sync::Mutex::default(),
         })
@@ -105,7 +101,7 @@ impl Breaker {
         BreakerStatus {
             state: inner.machine.state(),
             last_error: inner.last_error.clone(),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
+            in_flight: inner.claimed,
             down: inner.evidence.down(),
         }
     }
@@ -142,45 +138,12 @@ impl Breaker {
     /// Permits for up to `want` messages; `None` when none may be sent now.
     pub(super) fn admit(self: &Arc<Self>, want: usize) -> Option<Admission> {
         let grant = self.with(|inner, now| inner.machine.admit(now, want))?;
-        Some(Admission { breaker: Arc::clone(self), grant })
+        Some(Admission { breaker: Arc::clone(self), grant, claimed: 0 })
     }
 
     /// Whether the domain of a message must be asked for before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
         lock(&self.inner).evidence.count_down() > 0
-    }
-
-    fn wait(
-        &self,
-        is_probe: bool,
-        message: (&Arc<str>, &MessageId),
-        domain: Option<&Domain>,
-        share: f64,
-    ) -> Option<Duration> {
-        if !is_probe && domain.is_none() {
-            return None;
-        }
-        let mut inner = lock(&self.inner);
-        let Inner { evidence, passed_over, .. } = &mut *inner;
-        if is_probe && *passed_over < MAX_PASSED_OVER && evidence.was_lost(message) {
-            *passed_over += 1;
-            return Some(Duration::ZERO);
-        }
-        let wait = domain.and_then(|domain| evidence.wait(Instant::now(), domain, message, share));
-        if is_probe && wait.is_none() {
-            *passed_over = 0;
-        }
-        wait
-    }
-
-    fn conclude(&self, grant: ClaimGrant, attempted: &Attempted<'_>, share: f64) -> Attribution {
-        let outcome = attempted.outcome;
-        self.with(|inner, now| {
-            if let Some(error) = outcome.error() {
-                inner.last_error = Some(error.to_owned());
-            }
-            self.cause(inner, now, grant, attempted, share)
-        })
     }
 
     fn cause(
@@ -271,6 +234,8 @@ impl Breaker {
 pub(super) struct Admission {
     breaker: Arc<Breaker>,
     grant: ClaimGrant,
+    /// Of its messages, those that are in flight.
+    claimed: usize,
 }
 
 impl Admission {
@@ -279,10 +244,11 @@ impl Admission {
     }
 
     /// For one claimed message; at most as many as were granted.
-    pub fn sink_permit(&mut self) -> SinkPermit {
+    pub fn sink_permit(&mut self, message: MessageKey) -> SinkPermit {
         self.grant.messages -= 1;
-        self.breaker.in_flight.fetch_add(1, Ordering::Relaxed);
-        SinkPermit { breaker: Arc::clone(&self.breaker), grant: self.grant, reported: false }
+        lock(&self.breaker.inner).claimed += 1;
+        let grant = ClaimGrant { messages: 1, ..self.grant };
+        SinkPermit { admission: Self { breaker: Arc::clone(&self.breaker), grant, claimed: 1 }, message }
     }
 }
 
@@ -292,6 +258,7 @@ impl Drop for Admission {
             return;
         }
         self.breaker.with(|inner, now| {
+            inner.claimed -= self.claimed;
             inner.machine.leave_flight(self.grant.messages);
             if self.grant.probe {
                 inner.machine.probe_unused(self.grant, now);
@@ -302,39 +269,48 @@ impl Drop for Admission {
 
 /// One message in flight for the sink, until it is dropped.
 pub(super) struct SinkPermit {
-    breaker: Arc<Breaker>,
-    grant: ClaimGrant,
-    reported: bool,
+    admission: Admission,
+    message: MessageKey,
 }
 
 impl SinkPermit {
     /// How long the message has to wait before it is sent, as its domain is down, or as another shows more about the sink;
     /// `None`: it may be sent. `share`: in `0..=1`, spreads those that wait.
-    pub fn wait(&self, message: (&Arc<str>, &MessageId), domain: Option<&Domain>, share: f64) -> Option<Duration> {
-        self.breaker.wait(self.grant.probe, message, domain, share)
+    pub fn wait(&self, domain: Option<&Domain>, share: f64) -> Option<Duration> {
+        let is_probe = self.admission.grant.probe;
+        if !is_probe && domain.is_none() {
+            return None;
+        }
+        let mut inner = lock(&self.admission.breaker.inner);
+        let Inner { evidence, passed_over, .. } = &mut *inner;
+        if is_probe && *passed_over < MAX_PASSED_OVER && evidence.was_lost(&self.message) {
+            *passed_over += 1;
+            return Some(Duration::ZERO);
+        }
+        let wait = domain.and_then(|domain| evidence.wait(Instant::now(), domain, &self.message, share));
+        if is_probe && wait.is_none() {
+            *passed_over = 0;
+        }
+        wait
     }
 
     /// The message is dead.
-    pub fn forget(&self, message: (&Arc<str>, &MessageId)) {
-        lock(&self.breaker.inner).evidence.forget(message);
+    pub fn forget(&self) {
+        lock(&self.admission.breaker.inner).evidence.forget(&self.message);
     }
 
     /// What a failed attempt is put down to; at most once. `share` as in `wait`.
-    pub fn conclude(&mut self, attempted: &Attempted<'_>, share: f64) -> Attribution {
-        debug_assert!(!self.reported, "one outcome per attempt");
-        self.reported = true;
-        self.breaker.conclude(self.grant, attempted, share)
-    }
-}
-
-impl Drop for SinkPermit {
-    fn drop(&mut self) {
-        self.breaker.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.breaker.with(|inner, now| {
-            inner.machine.leave_flight(1);
-            if self.grant.probe && !self.reported {
-                inner.machine.probe_unused(self.grant, now);
+    pub fn conclude(&mut self, sent: Instant, outcome: &Outcome, domain: Option<&Domain>, share: f64) -> Attribution {
+        let Admission { breaker, grant, .. } = &mut self.admission;
+        let attempted = Attempted { message: &self.message, sent, domain, outcome };
+        let verdict = breaker.with(|inner, now| {
+            if let Some(error) = outcome.error() {
+                inner.last_error = Some(error.to_owned());
             }
+            breaker.cause(inner, now, *grant, &attempted, share)
         });
+        // As a probe it was used.
+        grant.probe = false;
+        verdict
     }
 }

@@ -8,6 +8,14 @@ use crate::message::DeadReason;
 /// Shorter than the timeout of the sink.
 const HANG: Duration = Duration::from_millis(1900);
 
+/// Due messages that two processes died with.
+fn schedule_suspects(store: &TestStore, ids: impl IntoIterator<Item = impl AsRef<str>>) {
+    for id in ids {
+        schedule(store, [&id], Duration::ZERO);
+        store.set_crashes(&partition("r"), id.as_ref(), 2);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn poison_is_dead_after_five_claims_and_every_innocent_lives() {
     let store = TestStore::new(1);
@@ -58,11 +66,7 @@ async fn one_suspect_is_in_flight_at_a_time_and_delays_no_other_message() {
         schedule(&store, [format!("m{n}")], n * 5 * MILLI);
         store.schedule(&partition("q"), &format!("q{n}"), n * 5 * MILLI, Metadata::default());
     }
-    for n in 0..1000u32 {
-        let id = format!("suspect{n:04}");
-        schedule(&store, [&id], Duration::ZERO);
-        store.set_crashes(&partition("r"), &id, 2);
-    }
+    schedule_suspects(&store, (0..1000).map(|n| format!("suspect{n:04}")));
     let _instance = Instance::start(&store, routes);
     sleep(6 * SECOND).await;
     let ordinary = hanging.taken().keys().filter(|id| id.starts_with('m')).count();
@@ -81,11 +85,7 @@ async fn one_suspect_is_in_flight_at_a_time_and_delays_no_other_message() {
 async fn a_thousand_suspects_of_one_crash_are_delivered_soon() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
-    for n in 0..1000u32 {
-        let id = format!("suspect{n:04}");
-        schedule(&store, [&id], Duration::ZERO);
-        store.set_crashes(&partition("r"), &id, 2);
-    }
+    schedule_suspects(&store, (0..1000).map(|n| format!("suspect{n:04}")));
     let _instance = Instance::of_one(&store, &sink);
     until_empty(&store, "r").await;
     assert_eq!(sink.taken().len(), 1000);
@@ -109,10 +109,7 @@ async fn when_only_suspects_are_due_they_probe_and_the_other_routes_go_on() {
         setup(&store, "r", to_sink(&down, &breaker), policy()),
         setup(&store, "good", to_sink(&good, &Breaker::new("good")), policy()),
     ];
-    for id in ["a", "b", "c"] {
-        schedule(&store, [id], Duration::ZERO);
-        store.set_crashes(&partition("r"), id, 2);
-    }
+    schedule_suspects(&store, ["a", "b", "c"]);
     for n in 0..1000u32 {
         store.schedule(&partition("good"), &format!("g{n}"), n * 60 * MILLI, Metadata::default());
     }
@@ -132,10 +129,7 @@ async fn suspects_at_the_head_do_not_keep_others_from_probing() {
     let down = FakeSink::new(&store, move |_| {
         if begun.elapsed() < 10 * SECOND { Act::report(unavailable()) } else { Act::confirm(MILLI) }
     });
-    for id in ["a", "b", "c", "d", "e"] {
-        schedule(&store, [id], Duration::ZERO);
-        store.set_crashes(&partition("r"), id, 2);
-    }
+    schedule_suspects(&store, ["a", "b", "c", "d", "e"]);
     schedule(&store, ["x"], MILLI);
     let _instance = Instance::of_one(&store, &down);
     until("a taken message", || !down.taken().is_empty()).await;

@@ -21,11 +21,11 @@ use self::{
     sink::FakeSink,
     store::{Faults, TestStore},
 };
-use super::{Breaker, Element, Policy, RouteSetup, Scheduler, Target};
+use super::{Breaker, Policy, RouteSetup, Scheduler, Target};
 use crate::{
     message::Metadata,
     retry::{Backoff, RetryPolicy},
-    sink::{Delivery, Outcome},
+    sink::{Delivery, Element, Outcome},
     store::Partition,
 };
 

@@ -1,6 +1,6 @@
 //! Thousands of seeded runs: random messages, routes, instances and faults for twenty seconds, then calm.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
@@ -39,44 +39,32 @@ struct World {
 
 #[test]
 fn without_faults_each_message_is_delivered_once_and_on_time() {
-    for seed in 0..400 {
-        simulate(seed, Plan::default());
-    }
+    simulate(0..400, Plan::default());
 }
 
 #[test]
 fn whatever_sinks_do_nothing_is_lost_and_attempts_are_bounded() {
-    for seed in 0..400 {
-        simulate(seed, Plan { sinks_fail: true, ..Plan::default() });
-    }
+    simulate(0..400, Plan { sinks_fail: true, ..Plan::default() });
 }
 
 #[test]
 fn an_outage_of_sinks_kills_nothing_and_burns_no_attempt() {
-    for seed in 0..400 {
-        simulate(seed, Plan { sinks_down: true, ..Plan::default() });
-    }
+    simulate(0..400, Plan { sinks_down: true, ..Plan::default() });
 }
 
 #[test]
 fn one_part_of_each_sink_that_fails_holds_up_no_other_and_loses_nothing() {
-    for seed in 0..400 {
-        simulate(seed, Plan { parts_fail: true, ..Plan::default() });
-    }
+    simulate(0..400, Plan { parts_fail: true, ..Plan::default() });
 }
 
 #[test]
 fn lost_replies_and_outages_of_the_store_lose_nothing() {
-    for seed in 0..400 {
-        simulate(seed, Plan { store_fails: true, ..Plan::default() });
-    }
+    simulate(0..400, Plan { store_fails: true, ..Plan::default() });
 }
 
 #[test]
 fn all_faults_together_and_killed_instances_lose_nothing() {
-    for seed in 0..600 {
-        simulate(seed, Plan { sinks_fail: true, sinks_down: true, parts_fail: true, store_fails: true, kills: true });
-    }
+    simulate(0..600, Plan { sinks_fail: true, sinks_down: true, parts_fail: true, store_fails: true, kills: true });
 }
 
 /// Names the seed when its run fails.
@@ -90,16 +78,15 @@ impl Drop for Seed {
     }
 }
 
-fn simulate(seed: u64, plan: Plan) {
-    let _seed = Seed(seed);
-    let recorder = recorder();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    metrics::with_local_recorder(&recorder, || {
-        runtime.block_on(async {
-            let world = World::new(seed, plan);
-            world.run(&recorder).await;
-        });
-    });
+fn simulate(seeds: Range<u64>, plan: Plan) {
+    for seed in seeds {
+        let _seed = Seed(seed);
+        let recorder = recorder();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        // Made inside: its times are those of the paused clock.
+        let world = async { World::new(seed, plan).run(&recorder).await };
+        metrics::with_local_recorder(&recorder, || runtime.block_on(world));
+    }
 }
 
 impl World {

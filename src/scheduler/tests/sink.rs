@@ -60,7 +60,6 @@ pub struct Seen {
 type Of<T> = Box<dyn Fn(&Delivery) -> T + Send + Sync>;
 
 pub struct FakeSink {
-    timeout: Duration,
     act: Of<Act>,
     domain: Of<Option<Domain>>,
     store: Arc<TestStore>,
@@ -85,7 +84,6 @@ impl FakeSink {
         act: impl Fn(&Delivery) -> Act + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
-            timeout: Self::TIMEOUT,
             act: Box::new(act),
             domain: Box::new(domain),
             store: Arc::clone(store),
@@ -174,7 +172,7 @@ impl Drop for Inside<'_> {
 #[async_trait]
 impl Sink for FakeSink {
     fn timeout(&self) -> Duration {
-        self.timeout
+        Self::TIMEOUT
     }
 
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {

@@ -158,7 +158,7 @@ impl TestStore {
     pub fn dead(&self, partition: &Partition) -> BTreeMap<String, (DeadReason, String)> {
         let rows = self.rows(partition);
         let why = |id: &str| {
-            let (reason, error) = rows.errors[id].split_once(": ").unwrap();
+            let (reason, error) = rows.errors[id].2.split_once(": ").unwrap();
             let reason = DeadReason::ALL.into_iter().find(|one| one.as_str() == reason).unwrap();
             (id.to_owned(), (reason, error.to_owned()))
         };

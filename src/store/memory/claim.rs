@@ -146,9 +146,9 @@ impl MemoryPartition {
 
     fn bury_orphan(&mut self, id: &str, now: u64) {
         self.pending.remove(id);
-        self.dead.insert(id, now / 1000);
         self.bodies.insert(id.to_owned(), Bytes::from_static(b"\0"));
-        self.errors.insert(id.to_owned(), format!("{}: the body was missing", DeadReason::Orphan.as_str()));
+        let error = format!("{}: the body was missing", DeadReason::Orphan.as_str());
+        self.bury_at(id, now / 1000, self.failures(id), error);
     }
 
     fn record_claim(&mut self, request: &ClaimRequest, last: u64, token: u64, now: u64) {
@@ -178,9 +178,8 @@ impl MemoryPartition {
             } else {
                 recovered.dead += 1;
                 self.bytes = self.bytes.saturating_sub(self.size(&id));
-                self.dead.insert(&id, now / 1000);
-                let reason = DeadReason::Crash.as_str();
-                self.errors.insert(id, format!("{reason}: {crashes} leases expired, the last ones alone"));
+                let error = format!("{}: {crashes} leases expired, the last ones alone", DeadReason::Crash.as_str());
+                self.bury_at(&id, now / 1000, self.failures(&id), error);
             }
         }
         recovered.more = self.unack.head().is_some_and(|next| next <= now);

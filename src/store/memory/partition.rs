@@ -25,9 +25,10 @@ pub struct MemoryPartition {
     pub dead: SortedSet,
     /// Encoded messages (`message::codec`).
     pub bodies: BTreeMap<String, Bytes>,
-    /// Failures and crashes.
+    /// Failures and crashes, of pending and unack.
     pub attempts: BTreeMap<String, (u32, u32)>,
-    pub errors: BTreeMap<String, String>,
+    /// When each failed last, in milliseconds, how often, and the error.
+    pub errors: BTreeMap<String, (u64, u32, String)>,
     /// When each completed, in milliseconds, and whether it was cancelled.
     pub remembered: BTreeMap<String, (u64, bool)>,
     /// The log record that was last applied to each id that came with one.
@@ -101,6 +102,13 @@ impl MemoryPartition {
         self.pending.iter().chain(self.unack.iter()).map(|(id, _)| self.size(id)).sum()
     }
 
+    /// Makes an id dead, `now` in milliseconds, after so many failures.
+    pub(super) fn bury_at(&mut self, id: &str, now: u64, failures: u32, error: String) {
+        self.attempts.remove(id);
+        self.errors.insert(id.to_owned(), (now, failures, error));
+        self.dead.insert(id, now);
+    }
+
     /// Gives an id its number of failures. A settled claim was no crash.
     pub(super) fn set_failures(&mut self, id: &str, failures: u32) {
         if failures > 0 {
@@ -146,8 +154,11 @@ impl MemoryPartition {
         assert_eq!(live, self.bodies.keys().collect::<Vec<_>>(), "a body exists iff its id is live: {self:?}");
         assert_eq!(self.bytes, self.held_bytes(), "bytes of pending and unack: {self:?}");
         let is_live = |id: &String| live.binary_search(&id.as_str()).is_ok();
-        for id in self.attempts.keys().chain(self.errors.keys()) {
-            assert!(is_live(id), "something is kept about `{id}`, which is not live: {self:?}");
+        for id in self.errors.keys() {
+            assert!(is_live(id), "an error of `{id}`, which is not live: {self:?}");
+        }
+        for id in self.attempts.keys() {
+            assert!(is_live(id) && !self.dead.contains(id), "attempts of `{id}`, which does not wait: {self:?}");
         }
         for id in self.remembered.keys() {
             assert!(!is_live(id), "`{id}` is remembered as completed, and live: {self:?}");

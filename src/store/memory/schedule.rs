@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, encode, unix_millis};
 use crate::{
     message::{Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State},
-    store::{Cancelled, Rescheduled, ScheduleStatus, Scheduled, redis::Evicted},
+    store::{Cancelled, DeadAction, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection, redis::Evicted},
     time::Due,
 };
 
@@ -93,9 +93,8 @@ impl MemoryPartition {
                 return false;
             }
             self.bodies.insert(id.to_owned(), encode(message, now, now));
-            self.errors.insert(id.to_owned(), format!("{}: {error}", DeadReason::Invalid.as_str()));
             self.remembered.remove(id);
-            self.dead.insert(id, now);
+            self.bury_at(id, now, 0, format!("{}: {error}", DeadReason::Invalid.as_str()));
             true
         };
         batch.iter().map(&mut bury).collect()
@@ -147,29 +146,60 @@ impl MemoryPartition {
         Rescheduled::Done(unix_millis(due))
     }
 
-    /// Makes dead messages due now: the named ones, or all. Returns how many.
-    pub fn redrive(&mut self, ids: Option<&[MessageId]>, now: u64) -> u64 {
+    /// Redrives or purges selected dead messages, `limit` at most; `dry_run` only counts them. How many, and whether selected
+    /// ones remain.
+    pub fn act_on_dead(
+        &mut self,
+        action: DeadAction,
+        selection: &Selection,
+        limit: u64,
+        dry_run: bool,
+        now: u64,
+    ) -> (u64, bool) {
         let now = now / 1000;
-        let ids = self.dead_ones(ids);
-        for id in &ids {
-            self.dead.remove(id);
-            self.attempts.remove(id);
-            self.errors.remove(id);
-            self.set_times(id, now, now);
-            self.bytes += self.size(id);
-            self.pending.insert(id, now);
+        let mut selected: Vec<String> = Vec::new();
+        match selection {
+            Selection::Where(filter) => {
+                let matching = self.dead.iter().filter(|(id, died)| self.matches(filter, id, *died) && *died <= now);
+                selected.extend(matching.map(|(id, _)| id.to_owned()));
+            }
+            Selection::Ids(ids) => {
+                for id in ids.iter().map(MessageId::as_str).filter(|id| self.dead.contains(id)) {
+                    if !selected.iter().any(|known| known == id) {
+                        selected.push(id.to_owned());
+                    }
+                }
+            }
         }
-        ids.len() as u64
+        let (taken, rest) = selected.split_at(selected.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        for id in taken.iter().filter(|_| !dry_run) {
+            match action {
+                DeadAction::Redrive => {
+                    self.dead.remove(id);
+                    self.errors.remove(id);
+                    self.set_times(id, now, now);
+                    self.bytes += self.size(id);
+                    self.pending.insert(id, now);
+                }
+                DeadAction::Purge => {
+                    self.delete(id);
+                    self.records.remove(id);
+                }
+            }
+        }
+        (taken.len() as u64, !rest.is_empty())
     }
 
-    /// Deletes dead messages: the named ones, or all. Returns how many.
-    pub fn purge(&mut self, ids: Option<&[MessageId]>) -> u64 {
-        let ids = self.dead_ones(ids);
-        for id in &ids {
-            self.delete(id);
-            self.records.remove(id);
-        }
-        ids.len() as u64
+    /// Whether `filter` selects the message with this score.
+    pub fn matches(&self, filter: &Filter, id: &str, score: u64) -> bool {
+        let Filter { reason, contains, since, until, retried } = filter;
+        let (failures, error) = self.errors.get(id).map_or((0, ""), |(_, failures, error)| (*failures, error));
+        since.is_none_or(|since| score >= since.get())
+            && until.is_none_or(|until| score < until.get())
+            && reason
+                .is_none_or(|reason| error.strip_prefix(reason.as_str()).is_some_and(|rest| rest.starts_with(": ")))
+            && contains.as_deref().is_none_or(|text| error.contains(text))
+            && (!retried || failures > 0)
     }
 
     /// Cancels pending messages: the named ones, or those that are due first; `limit` at most. `dry_run`: only counts.
@@ -212,11 +242,6 @@ impl MemoryPartition {
             self.records.remove(&id);
         }
         Evicted { aged: 0, beyond, more: false, next: None }
-    }
-
-    fn dead_ones(&self, ids: Option<&[MessageId]>) -> Vec<String> {
-        let named = |id: &str| ids.is_none_or(|ids| ids.iter().any(|one| one.as_str() == id));
-        self.dead.iter().map(|(id, _)| id).filter(|id| named(id)).map(str::to_owned).collect()
     }
 
     /// Writes both times into a body. The marker of a lost one has none.

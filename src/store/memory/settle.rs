@@ -60,15 +60,14 @@ impl MemoryPartition {
             ClaimEnd::Ack => self.delete(id),
             ClaimEnd::Retry { delay, error } => {
                 self.set_failures(id, failures + 1);
-                self.errors.insert(id.to_owned(), error.clone());
+                self.errors.insert(id.to_owned(), (now, failures + 1, error.clone()));
                 self.pending.insert(id, after(*delay));
             }
             ClaimEnd::Bury { reason, error } => {
                 let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
-                self.set_failures(id, failures + u32::from(attempted));
-                self.errors.insert(id.to_owned(), format!("{}: {error}", reason.as_str()));
                 self.bytes = self.bytes.saturating_sub(self.size(id));
-                self.dead.insert(id, now);
+                let error = format!("{}: {error}", reason.as_str());
+                self.bury_at(id, now, failures + u32::from(attempted), error);
             }
             ClaimEnd::Release { at } => self.pending.insert(id, at.get()),
             ClaimEnd::Defer { pause } => self.pending.insert(id, after(*pause)),

@@ -3,12 +3,20 @@
 use std::time::Duration;
 
 use redis::Value;
+use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_CALL_BYTES, RedisStore, engine::shortened, reply::Reply, script, unless_closed};
+use super::{
+    MAX_BATCH, MAX_CALL_BYTES, RedisStore,
+    engine::shortened,
+    reply::Reply,
+    script::{self, Call},
+    unless_closed,
+};
 use crate::{
     message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
     metrics,
-    store::{Partition, StoreError},
+    store::{DeadAction, DeadGroup, Filter, Partition, Selection, StoreError},
+    time::UnixMillis,
 };
 
 impl RedisStore {
@@ -37,71 +45,94 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// The named ones of `partition`, or all that died before the call; how many.
-    pub async fn redrive(&self, partition: &Partition, ids: Option<&[MessageId]>) -> Result<u64, StoreError> {
+    /// Redrives or purges selected dead messages of `partition`, `limit` at most, until `deadline`; `dry_run` only counts
+    /// them. How many, and whether selected ones remain.
+    pub async fn act_on_dead(
+        &self,
+        partition: &Partition,
+        action: DeadAction,
+        selection: &Selection,
+        limit: u64,
+        dry_run: bool,
+        deadline: Instant,
+    ) -> Result<(u64, bool), StoreError> {
         let keys = self.keys(partition)?;
-        let (mut total, mut before, mut rest) = (0, String::new(), ids);
+        let mut total = 0;
+        let (mut filter, mut ids) = match selection {
+            Selection::Where(filter) => (filter.clone(), None),
+            Selection::Ids(ids) => (Filter::default(), Some(&ids[..])),
+        };
+        let mut place = None;
         loop {
-            let mut call = script::REDRIVE
-                .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
-                .arg(&keys.wake)
-                .arg(&before)
-                .arg(MAX_BATCH)
-                .arg(MAX_CALL_BYTES);
-            match rest {
-                Some([]) => return Ok(total),
-                Some(ids) => {
-                    for id in ids.iter().take(MAX_BATCH) {
-                        call = call.arg(id.as_str());
-                    }
-                }
-                None => {}
+            if ids.is_some_and(<[_]>::is_empty) {
+                return Ok((total, false));
             }
+            if Instant::now() >= deadline {
+                return Ok((total, true));
+            }
+            // With the limit reached, what remains is looked for.
+            let dry_run = dry_run || total == limit;
+            let most = if total == limit { 1 } else { (limit - total).min(MAX_BATCH as u64) };
+            let mut call = match action {
+                DeadAction::Redrive => script::REDRIVE
+                    .keys(&[&keys.pending, &keys.messages, &keys.errors, &keys.dead, &keys.bytes])
+                    .arg(&keys.wake)
+                    .arg(MAX_CALL_BYTES),
+                DeadAction::Purge => {
+                    script::PURGE.keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
+                }
+            };
+            call = call.arg(most).arg(u8::from(dry_run));
+            call = match ids {
+                Some(ids) => ids.iter().take(MAX_BATCH).fold(call.arg("ids"), |call, id| call.arg(id.as_str())),
+                None => filtered(call.arg("where"), MAX_BATCH, &filter, place.as_ref()),
+            };
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
-            let redriven = reply.integer()?;
-            // Now: the rest may fail, or its caller give up.
-            metrics::redriven(&partition.route, redriven);
-            total += redriven;
-            before = reply.integer()?.to_string();
-            let remaining = usize::try_from(reply.integer()?).unwrap_or(0);
-            match &mut rest {
-                Some(ids) => {
-                    let reached = ids.len().min(MAX_BATCH) - remaining;
-                    *ids = &ids[reached..];
+            let (count, reached, more) = (reply.integer()?, reply.integer()?, reply.flag()?);
+            if total == limit && count > 0 {
+                return Ok((total, true));
+            }
+            if !dry_run {
+                // Now: the rest may fail, or its caller give up.
+                match action {
+                    DeadAction::Redrive => metrics::redriven(&partition.route, count),
+                    DeadAction::Purge => metrics::purged(&partition.route, count),
                 }
-                None if remaining == 0 => return Ok(total),
-                None => {}
+            }
+            total += count;
+            filter.until = UnixMillis::new(reply.integer()?);
+            match &mut ids {
+                Some(ids) => *ids = &ids[usize::try_from(reached).unwrap_or(usize::MAX).min(ids.len())..],
+                None if !more => return Ok((total, false)),
+                None => place = reply.place()?.or(place),
             }
         }
     }
 
-    /// The named ones of `partition`, or all that died before the call; how many.
-    pub async fn purge(&self, partition: &Partition, ids: Option<&[MessageId]>) -> Result<u64, StoreError> {
+    /// Dead messages of `partition` by reason, after `place`; and the place reached when more follow.
+    pub async fn summary(
+        &self,
+        partition: &Partition,
+        filter: &Filter,
+        place: Option<&(u64, MessageId)>,
+    ) -> Result<(Vec<DeadGroup>, Option<(u64, MessageId)>), StoreError> {
         let keys = self.keys(partition)?;
-        let (mut total, mut before) = (0, String::new());
-        let mut parts = ids.map(|ids| ids.chunks(MAX_BATCH));
-        loop {
-            let mut call = script::PURGE
-                .keys(&[&keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.records])
-                .arg(&before)
-                .arg(MAX_BATCH);
-            if let Some(parts) = &mut parts {
-                let Some(part) = parts.next() else { return Ok(total) };
-                for id in part {
-                    call = call.arg(id.as_str());
-                }
-            }
-            let reply: Vec<Value> = call.run(&self.connection).await?;
-            let mut reply = Reply::from(reply);
-            let purged = reply.integer()?;
-            metrics::purged(&partition.route, purged);
-            total += purged;
-            before = reply.integer()?.to_string();
-            if parts.is_none() && !reply.flag()? {
-                return Ok(total);
-            }
+        let call = filtered(script::SUMMARY.keys(&[&keys.dead, &keys.errors]), MAX_BATCH, filter, place);
+        let reply: Vec<Value> = call.run(&self.listings).await?;
+        let mut reply = Reply::from(reply);
+        let (more, place) = (reply.flag()?, reply.place()?);
+        let mut groups = Vec::new();
+        while !reply.is_done() {
+            groups.push(DeadGroup {
+                reason: reply.text()?,
+                count: reply.integer()?,
+                oldest: reply.millis()?,
+                newest: reply.millis()?,
+                sample: (reply.id()?, reply.text()?),
+            });
         }
+        Ok((groups, place.filter(|_| more)))
     }
 
     /// Deletes dead letters that `limits` do not keep, the oldest first, `MAX_BATCH` at most.
@@ -123,6 +154,22 @@ impl RedisStore {
             more: reply.flag()?,
             next: reply.optional()?.map(Duration::from_millis),
         })
+    }
+}
+
+/// The arguments of lua/include/filter.lua: at most `most` messages are considered.
+pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&(u64, MessageId)>) -> Call {
+    let bound = |at: Option<UnixMillis>| at.map_or_else(String::new, |at| at.get().to_string());
+    let call = call
+        .arg(most)
+        .arg(bound(filter.since))
+        .arg(bound(filter.until))
+        .arg(filter.reason.map_or("", DeadReason::as_str))
+        .arg(filter.contains.as_deref().unwrap_or_default())
+        .arg(u8::from(filter.retried));
+    match place {
+        Some((score, id)) => call.arg(*score).arg(id.as_str()),
+        None => call,
     }
 }
 

@@ -38,19 +38,7 @@ impl Store for RedisStore {
         };
         let taken = Instant::now();
         let reply: Vec<Value> = script::CLAIM
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.paused,
-                &keys.remembered,
-                &keys.records,
-                &keys.claims,
-                &keys.bytes,
-            ])
+            .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
             .arg(request.limit)
@@ -91,7 +79,7 @@ impl Store for RedisStore {
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.keys(partition)?;
         let reply: Vec<Value> = script::RECOVER
-            .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
+            .keys(&keys.of_messages(&[&keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_BATCH)
             .run(&self.connection)
@@ -111,17 +99,7 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SETTLE
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
             .arg(&keys.wake)
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());

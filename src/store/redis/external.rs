@@ -183,7 +183,7 @@ impl RedisStore {
         // Each was left for want of this: with less it would be again.
         let largest = (settings.max_payload + MAX_OVERHEAD) as u64;
         let is_full = messages > 0 && held * 10 > messages * 9 || bytes > 0 && stats.bytes + largest > bytes;
-        Ok(if stats.paused {
+        Ok(if stats.paused.is_some() {
             PendingCapacity::Paused
         } else if is_full || stats.due > MAX_DUE as u64 / 2 {
             PendingCapacity::Full

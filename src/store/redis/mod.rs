@@ -25,7 +25,7 @@ pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
-pub use read::{Listed, PartitionStats};
+pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;

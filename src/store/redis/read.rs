@@ -3,19 +3,22 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BODIES_BYTES, RedisStore, keys::PartitionKeys, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, keys::PartitionKeys, reply::Reply, script};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
-    store::{Found, Partition, Snapshot, StoreError},
+    store::{Filter, Found, Partition, Pause, Snapshot, StoreError},
     time::UnixMillis,
 };
 
+/// How far ahead `PartitionStats::due_within` looks: label, and milliseconds.
+pub const HORIZONS: [(&str, u64); 4] = [("1m", 60_000), ("5m", 300_000), ("1h", 3_600_000), ("1d", 86_400_000)];
+
 /// The numbers of one partition.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PartitionStats {
     /// Redis' clock, microseconds.
     pub now: u64,
-    pub paused: bool,
+    pub paused: Option<Pause>,
     pub pending: u64,
     pub due: u64,
     pub unack: u64,
@@ -23,6 +26,21 @@ pub struct PartitionStats {
     pub next_due: Option<UnixMillis>,
     /// Of the bodies in pending and unack.
     pub bytes: u64,
+    /// In pending and unack, after failed attempts or crashes.
+    pub retrying: u64,
+    /// Pending messages that come due within each of `HORIZONS`, overdue ones included.
+    pub due_within: [u64; HORIZONS.len()],
+}
+
+/// Pending messages of one partition by due time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionForecast {
+    /// Redis' clock.
+    pub now: UnixMillis,
+    pub overdue: u64,
+    /// After the last interval.
+    pub later: u64,
+    pub counts: Vec<u64>,
 }
 
 /// A message with its place in a listing.
@@ -41,10 +59,10 @@ impl RedisStore {
                 &keys.pending,
                 &keys.unack,
                 &keys.messages,
-                &keys.attempts,
                 &keys.errors,
                 &keys.dead,
                 &keys.remembered,
+                &keys.paused,
             ])
             .arg(id.as_str())
             .arg(self.route(&partition.route)?.settings.keep_millis())
@@ -62,71 +80,93 @@ impl RedisStore {
             },
         };
         let score = reply.integer()?;
-        let (attempts, error, body) = (reply.count()?, reply.text()?, reply.bytes()?);
-        Ok(Some(Found::Live(snapshot(id.clone(), state, score, attempts, error, &body))))
+        let snapshot = Box::new(snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?));
+        Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
     }
 
-    /// Up to `limit` (1 to 1000) messages behind `after`, fewer when they take more than `max_bytes` (at most
-    /// `MAX_BODIES_BYTES`) together, but at least one; and whether more follow.
+    /// Up to `limit` (1 to 1000) messages behind `after` that match, fewer when they take more than `max_bytes` (at most
+    /// `MAX_BODIES_BYTES`) together, but at least one; and the place reached when more may follow. Considers `MAX_BATCH`
+    /// messages, so that none may match.
     pub async fn list(
         &self,
         partition: &Partition,
         state: State,
+        filter: &Filter,
         limit: usize,
         max_bytes: u64,
         after: Option<&(u64, MessageId)>,
-    ) -> Result<(Vec<Listed>, bool), StoreError> {
+    ) -> Result<(Vec<Listed>, Option<(u64, MessageId)>), StoreError> {
         let keys = self.keys(partition)?;
         let set = match state {
             State::Pending => &keys.pending,
             State::Unack => &keys.unack,
             State::Dead => &keys.dead,
         };
-        let mut call = script::LIST
-            .keys(&[set, &keys.messages, &keys.attempts, &keys.errors])
-            .arg(limit)
-            .arg(max_bytes.min(MAX_BODIES_BYTES));
-        if let Some((score, id)) = after {
-            call = call.arg(*score).arg(id.as_str());
-        }
-        let reply: Vec<Value> = call.run(&self.listings).await?;
+        let call =
+            script::LIST.keys(&[set, &keys.messages, &keys.errors]).arg(limit).arg(max_bytes.min(MAX_BODIES_BYTES));
+        let considered = if *filter == Filter::default() { limit } else { MAX_BATCH };
+        let reply: Vec<Value> = filtered(call, considered, filter, after).run(&self.listings).await?;
         let mut reply = Reply::from(reply);
-        let more = reply.flag()?;
+        let (more, place) = (reply.flag()?, reply.place()?);
         let mut listed = Vec::new();
         while !reply.is_done() {
             let (id, score) = (reply.id()?, reply.integer()?);
-            let (attempts, error, body) = (reply.count()?, reply.text()?, reply.bytes()?);
-            listed.push(Listed {
-                score,
-                bytes: body.len(),
-                snapshot: snapshot(id, state, score, attempts, error, &body),
-            });
+            let (failure, body) = (reply.failure()?, reply.bytes()?);
+            listed.push(Listed { score, bytes: body.len(), snapshot: snapshot(id, state, score, failure, &body) });
         }
-        Ok((listed, more))
+        Ok((listed, place.filter(|_| more)))
     }
 
     /// Of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
         let keys = PartitionKeys::new(&self.prefix, &partition.route, partition.number);
         let reply: Vec<Value> = script::STATS
-            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes])
+            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts])
+            .arg(&HORIZONS.map(|(_, millis)| millis)[..])
             .run(&self.connection)
             .await?;
         let mut reply = Reply::from(reply);
         Ok(PartitionStats {
             now: reply.integer()?,
-            paused: reply.flag()?,
+            paused: Pause::parse(&reply.text()?),
             pending: reply.integer()?,
             due: reply.integer()?,
             unack: reply.integer()?,
             dead: reply.integer()?,
             next_due: reply.optional()?.and_then(UnixMillis::new),
             bytes: reply.integer()?,
+            retrying: reply.integer()?,
+            due_within: [reply.integer()?, reply.integer()?, reply.integer()?, reply.integer()?],
         })
+    }
+
+    /// Pending messages by the interval of `length` milliseconds in which they come due, `count` (1 to 1000) of them from
+    /// `now` on, or from Redis' clock.
+    pub async fn forecast(
+        &self,
+        partition: &Partition,
+        now: Option<UnixMillis>,
+        length: u64,
+        count: usize,
+    ) -> Result<PartitionForecast, StoreError> {
+        let keys = self.keys(partition)?;
+        let now = now.map_or_else(String::new, |now| now.get().to_string());
+        let call = script::FORECAST.keys(&[&keys.pending]).arg(now).arg(length).arg(count);
+        let reply: Vec<Value> = call.run(&self.listings).await?;
+        let mut reply = Reply::from(reply);
+        let (now, overdue, later) = (reply.millis()?, reply.integer()?, reply.integer()?);
+        let counts = (0..count).map(|_| reply.integer()).collect::<Result<_, _>>()?;
+        Ok(PartitionForecast { now, overdue, later, counts })
     }
 }
 
-fn snapshot(id: MessageId, state: State, score: u64, attempts: u32, error: String, body: &Bytes) -> Snapshot {
+fn snapshot(
+    id: MessageId,
+    state: State,
+    score: u64,
+    (last_error_at, attempts, last_error): (Option<UnixMillis>, u32, Option<String>),
+    body: &Bytes,
+) -> Snapshot {
     let message = codec::decode(body);
     let deliver_at = match (&message, state) {
         (Ok(message), State::Unack | State::Dead) => message.due,
@@ -137,7 +177,9 @@ fn snapshot(id: MessageId, state: State, score: u64, attempts: u32, error: Strin
         state,
         deliver_at,
         attempts,
-        last_error: (!error.is_empty()).then_some(error),
+        last_error,
+        last_error_at,
+        died_at: (state == State::Dead).then(|| UnixMillis::new(score)).flatten(),
         message: message.map_err(|error| error.to_string()),
     }
 }

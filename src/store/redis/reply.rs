@@ -79,6 +79,36 @@ impl Reply {
         Ok(self.integer()? != 0)
     }
 
+    /// Score and id of the last member that a script considered; `None` when there was none.
+    pub fn place(&mut self) -> Result<Option<(u64, MessageId)>, StoreError> {
+        let score = match self.0.next() {
+            Some(Value::Int(score)) => u64::try_from(score).ok(),
+            Some(Value::BulkString(text)) => std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()),
+            other => return Err(unexpected("a score", other.as_ref())),
+        };
+        match score {
+            Some(score) => Ok(Some((score, self.id()?))),
+            None => self.text().map(|_| None),
+        }
+    }
+
+    /// A value of `errors`: when the message failed last, how often it failed, and the error.
+    pub fn failure(&mut self) -> Result<(Option<UnixMillis>, u32, Option<String>), StoreError> {
+        let value = self.text()?;
+        if value.is_empty() {
+            return Ok((None, 0, None));
+        }
+        let mut parts = value.splitn(3, ' ');
+        let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
+        match (number(), number(), parts.next()) {
+            (Some(at), Some(failures), Some(text)) => {
+                Ok((UnixMillis::new(at), u32::try_from(failures).unwrap_or(u32::MAX), Some(text.to_owned())))
+            }
+            // Of an earlier release.
+            _ => Ok((None, 0, Some(value))),
+        }
+    }
+
     pub fn millis(&mut self) -> Result<UnixMillis, StoreError> {
         UnixMillis::new(self.integer()?).ok_or_else(|| unexpected("milliseconds", None))
     }

@@ -273,16 +273,17 @@ impl RedisStore {
         Ok(known.iter().filter_map(|(name, json)| RouteSettings::from_json(name, json)).collect())
     }
 
-    pub async fn pause(&self, partition: &Partition) -> Result<(), StoreError> {
-        self.set_paused(partition, "pause").await
+    /// `by`: one line.
+    pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<(), StoreError> {
+        self.set_paused(partition, &["pause", by, note]).await
     }
 
     pub async fn resume(&self, partition: &Partition) -> Result<(), StoreError> {
-        self.set_paused(partition, "resume").await
+        self.set_paused(partition, &["resume"]).await
     }
 
-    async fn set_paused(&self, partition: &Partition, action: &str) -> Result<(), StoreError> {
+    async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
-        script::PAUSE.keys(&[&keys.paused]).arg(&keys.wake).arg(action).run(&self.connection).await
+        script::PAUSE.keys(&[&keys.paused]).arg(&keys.wake).arg(change).run(&self.connection).await
     }
 }

@@ -42,18 +42,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SCHEDULE
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.route,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
+            .keys(&keys.of_messages(&[&keys.route, &keys.remembered, &keys.records, &keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
@@ -103,17 +92,7 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
-            .keys(&[
-                &keys.pending,
-                &keys.unack,
-                &keys.messages,
-                &keys.attempts,
-                &keys.errors,
-                &keys.dead,
-                &keys.remembered,
-                &keys.records,
-                &keys.bytes,
-            ])
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())

@@ -35,6 +35,7 @@ scripts! {
     CLAIM "claim"
     DUE "due"
     EVICT "evict"
+    FORECAST "forecast"
     GET "get"
     BURY "bury"
     LIST "list"
@@ -51,6 +52,7 @@ scripts! {
     SCHEDULE "schedule"
     SETTLE "settle"
     STATS "stats"
+    SUMMARY "summary"
     TAKE_DELAYQUEUE "take_delayqueue"
     TAKE_HASH "take_hash"
     TAKE_MEMBER "take_member"
@@ -66,8 +68,8 @@ macro_rules! includes {
 }
 
 includes! {
-    "attempts" "bodies" "bytes" "clock" "commit" "ending" "external" "fields" "json" "layout" "leases" "limits"
-    "records" "remembered" "revival" "scores" "sizes" "taking" "utf8" "wake"
+    "attempts" "bodies" "bytes" "clock" "commit" "ending" "external" "failures" "fields" "filter" "json" "layout"
+    "leases" "limits" "places" "records" "remembered" "revival" "scores" "seconds" "selection" "sizes" "taking" "utf8" "wake"
 }
 
 impl Script {

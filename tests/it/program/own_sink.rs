@@ -1,6 +1,6 @@
 //! The example that embeds punctual: its own sink delivers.
 
-use std::{fs, time::Duration};
+use std::{env, ffi::OsStr, fs, path::PathBuf, time::Duration};
 
 use tokio::process::Command;
 
@@ -9,6 +9,27 @@ use crate::support::{RedisServer, http, port::Port};
 
 /// Longest wait for a step.
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Builds the example like the test: `cargo test --test it` builds no examples, and an old one may be there.
+async fn example() -> PathBuf {
+    let test = env::current_exe().expect("a path");
+    let folder = test.ancestors().nth(2).expect("the folder of the profile");
+    let profile = match folder.file_name().and_then(OsStr::to_str).expect("UTF-8") {
+        "debug" => "dev",
+        other => other,
+    };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "--quiet", "--example", "own_sink", "--profile", profile]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    // Variables of the package under test: some build scripts run again when they change.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            cargo.env_remove(name);
+        }
+    }
+    assert!(cargo.status().await.expect("cargo runs").success(), "the example is not built");
+    folder.join("examples/own_sink")
+}
 
 #[tokio::test]
 async fn a_program_that_embeds_punctual_delivers_into_its_own_sink() {
@@ -24,9 +45,7 @@ async fn a_program_that_embeds_punctual_delivers_into_its_own_sink() {
     );
     fs::write(&configuration, yaml).expect("written");
     let address = format!("http://127.0.0.1:{}", port.number());
-    let test = std::env::current_exe().expect("a path");
-    let program = test.ancestors().nth(2).expect("the profile's folder").join("examples/own_sink");
-    let mut running = Command::new(program).arg(&configuration).kill_on_drop(true).spawn().expect("cargo built it");
+    let mut running = Command::new(example().await).arg(&configuration).kill_on_drop(true).spawn().expect("it starts");
     eventually("it is ready", TIMEOUT, async || {
         let reply = http::client().get(format!("{address}/readyz")).send().await.ok()?;
         reply.status().is_success().then_some(())

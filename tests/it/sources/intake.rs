@@ -89,7 +89,7 @@ impl Bench {
     /// Of an id that is live.
     async fn state(&self, text: &str) -> Option<State> {
         match self.queue.get(ROUTE, &id(text)).await.expect("an answer") {
-            Some(Found::Live(live)) => Some(live.state),
+            Some(Found::Live { snapshot, .. }) => Some(snapshot.state),
             Some(Found::Ended(_)) | None => None,
         }
     }
@@ -325,7 +325,9 @@ async fn a_delay_beyond_the_limit_makes_one_dead_letter_and_the_rest_is_taken() 
         assert_eq!((stats.pending, stats.dead), (2, 2));
     }
     assert_eq!((bench.state("key").await, bench.state("long").await), (None, Some(State::Dead)));
-    let Some(Found::Live(dead)) = bench.queue.get(ROUTE, &id("long")).await.expect("an answer") else { panic!() };
+    let Some(Found::Live { snapshot: dead, .. }) = bench.queue.get(ROUTE, &id("long")).await.expect("an answer") else {
+        panic!()
+    };
     let error = dead.last_error.expect("a reason");
     assert!(error.starts_with("invalid: ") && error.contains("`limits.delay`"), "{error}");
 }

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use punctual::{
-    message::{MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
+    message::{DeadReason, MessageId, NewMessage, OnConflict, State, StoredMessage, codec},
     queue::Queue,
     store::{
-        Found, Partition, Snapshot,
+        Filter, Found, Partition, Snapshot,
         memory::MemoryPartition,
         redis::{
             RedisStore, RouteSettings,
@@ -18,7 +18,7 @@ use punctual::{
     tls::TlsFiles,
 };
 use redis::aio::MultiplexedConnection;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 
 use super::{
     operation::{ROUTES, ids, limits, remember, settings},
@@ -107,12 +107,31 @@ impl Bench {
 
     pub async fn live(&self, route: &str, text: &str) -> Option<Snapshot> {
         match self.queue.get(route, &id(text)).await.expect("the server answers")? {
-            Found::Live(snapshot) => Some(snapshot),
+            Found::Live { snapshot, .. } => Some(*snapshot),
             Found::Ended(ended) => panic!("`{text}` has ended: {ended:?}"),
         }
     }
 
     /// Get, list and stats return what `memory` holds.
+    async fn check_summary(&self, route: &str, memory: &BTreeMap<Partition, MemoryPartition>) {
+        let mut expected: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+        for rows in memory.iter().filter(|(one, _)| *one.route == *route).map(|(_, rows)| rows) {
+            for (id, died) in rows.dead.iter() {
+                let reason = rows.errors[id].2.split_once(": ").expect("a reason").0;
+                let (count, oldest, newest) = expected.entry(reason).or_insert((0, u64::MAX, 0));
+                (*count, *oldest, *newest) = (*count + 1, died.min(*oldest), died.max(*newest));
+            }
+        }
+        let summary = self.queue.summary(route, &Filter::default(), later()).await.expect("the server answers");
+        let found: BTreeMap<&str, (u64, u64, u64)> = summary
+            .groups
+            .iter()
+            .map(|group| (&*group.reason, (group.count, group.oldest.get(), group.newest.get())))
+            .collect();
+        assert_eq!(found, expected);
+        assert_eq!((summary.total, summary.complete), (expected.values().map(|group| group.0).sum(), true));
+    }
+
     pub async fn check_looks(
         &mut self,
         partition: &Partition,
@@ -127,15 +146,26 @@ impl Bench {
             let after = self.micros().await;
             let ended = |now| rows.ended(id.as_str(), now, settings(partition));
             match found {
-                Some(Found::Live(found)) => {
+                Some(Found::Live { snapshot, now, paused }) => {
                     let state = rows.state(id.as_str()).expect("it is live");
-                    assert_eq!(Seen::from(found), Seen::of(rows, state, id.as_str()));
+                    assert_eq!(Seen::from(*snapshot), Seen::of(rows, state, id.as_str()));
+                    assert!((before / 1000..=after / 1000).contains(&now.get()) && paused == rows.paused);
                 }
                 Some(Found::Ended(found)) => assert_eq!(Some((found.ending, found.at.get())), ended(before)),
                 None => assert_eq!((rows.state(id.as_str()), ended(after)), (None, None)),
             }
         }
-        for state in [State::Pending, State::Unack, State::Dead] {
+        let some = |reason, contains: &str, retried| Filter {
+            reason,
+            contains: Some(contains.to_owned()),
+            retried,
+            ..Filter::default()
+        };
+        let filters = [Filter::default(), some(Some(DeadReason::Rejected), "HTTP 4", false), some(None, "HTTP", true)];
+        for (state, filter) in [State::Pending, State::Unack, State::Dead]
+            .into_iter()
+            .flat_map(|state| filters.iter().map(move |one| (state, one)))
+        {
             let mut expected: Vec<(u64, Seen)> = Vec::new();
             for (_, rows) in memory.iter().filter(|(one, _)| *one.route == *route) {
                 let set = match state {
@@ -143,13 +173,15 @@ impl Bench {
                     State::Unack => &rows.unack,
                     State::Dead => &rows.dead,
                 };
-                expected.extend(set.iter().map(|(id, score)| (score, Seen::of(rows, state, id))));
+                let matching = set.iter().filter(|(id, score)| rows.matches(filter, id, *score));
+                expected.extend(matching.map(|(id, score)| (score, Seen::of(rows, state, id))));
             }
             expected.sort_by(|a, b| (a.0, &a.1.id).cmp(&(b.0, &b.1.id)));
             let mut listed = Vec::new();
             let mut cursor = None;
             loop {
-                let page = self.queue.list(route, state, limit, u64::MAX, cursor.as_deref()).await.expect("a page");
+                let page = self.queue.list(route, state, filter, limit, u64::MAX, cursor.as_deref()).await;
+                let page = page.expect("a page");
                 assert!(page.messages.len() <= limit);
                 listed.extend(page.messages.into_iter().map(Seen::from));
                 match page.cursor {
@@ -159,10 +191,17 @@ impl Bench {
             }
             assert_eq!(listed, expected.into_iter().map(|(_, seen)| seen).collect::<Vec<_>>());
         }
+        self.check_summary(route, memory).await;
         let stats = self.store.stats(partition).await.expect("the server answers");
         let due = rows.pending.up_to(stats.now / 1000).count();
-        let counts =
-            (stats.paused, stats.pending, stats.due, stats.unack, stats.dead, stats.next_due.map(UnixMillis::get));
+        let counts = (
+            stats.paused.is_some(),
+            stats.pending,
+            stats.due,
+            stats.unack,
+            stats.dead,
+            stats.next_due.map(UnixMillis::get),
+        );
         let [pending, unack, dead] = [&rows.pending, &rows.unack, &rows.dead].map(|set| set.len() as u64);
         let expected = (rows.paused, pending, due as u64, unack, dead, rows.pending.head());
         assert_eq!(counts, expected);
@@ -195,6 +234,8 @@ struct Seen {
     deliver_at: u64,
     attempts: u32,
     last_error: Option<String>,
+    last_error_at: Option<u64>,
+    died_at: Option<u64>,
     message: Option<StoredMessage>,
 }
 
@@ -205,8 +246,10 @@ impl Seen {
             id: id.to_owned(),
             state,
             deliver_at: if state == State::Pending { rows.pending[id] } else { rows.original_due(id) },
-            attempts: rows.failures(id),
-            last_error: rows.errors.get(id).cloned(),
+            attempts: rows.errors.get(id).map_or(0, |error| error.1),
+            last_error: rows.errors.get(id).map(|error| error.2.clone()),
+            last_error_at: rows.errors.get(id).map(|error| error.0),
+            died_at: rows.dead.get(id),
             message: codec::decode(body).ok(),
         }
     }
@@ -220,9 +263,16 @@ impl From<Snapshot> for Seen {
             deliver_at: snapshot.deliver_at.get(),
             attempts: snapshot.attempts,
             last_error: snapshot.last_error,
+            last_error_at: snapshot.last_error_at.map(UnixMillis::get),
+            died_at: snapshot.died_at.map(UnixMillis::get),
             message: snapshot.message.ok(),
         }
     }
+}
+
+/// A deadline that no test reaches.
+pub fn later() -> Instant {
+    Instant::now() + Duration::from_mins(1)
 }
 
 /// An id of the tests.

@@ -9,8 +9,8 @@ use punctual::{
     },
     queue::Queue,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Found, Lease, Partition, Rescheduled, ScheduleStatus, Settled, Settlement,
-        Store, StoreError, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, Filter, Found, Lease, Partition, Rescheduled, ScheduleStatus,
+        Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
     time::{Due, UnixMillis},
@@ -18,15 +18,23 @@ use punctual::{
 use redis::Value;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id},
+    bench::{Bench, MAX_PAYLOAD, id, later},
     record::scripts,
     rows::{PREFIX, key},
-    scene::{ROUTE, partition},
+    scene::{ROUTE, all_dead, partition},
 };
 
 use crate::support::{all, claim_request};
 
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
+
+/// How many.
+async fn acted_on(store: &RedisStore, action: DeadAction, selection: Selection) -> u64 {
+    let acted = store.act_on_dead(&partition(), action, &selection, 2000, false, later()).await;
+    let (count, more) = acted.expect("the server answers");
+    assert!(!more);
+    count
+}
 
 #[tokio::test]
 async fn every_script_takes_a_thousand_ids() {
@@ -86,16 +94,16 @@ async fn every_script_takes_a_thousand_ids() {
     };
     bury().await;
     let ids: Vec<MessageId> = batch(MAX_BATCH, 0, OnConflict::Keep).into_iter().map(|message| message.id).collect();
-    assert_eq!(store.redrive(&partition, Some(&ids)).await, Ok(1000));
+    assert_eq!(acted_on(&store, DeadAction::Redrive, Selection::Ids(ids.clone())).await, 1000);
     bury().await;
-    assert_eq!(store.redrive(&partition, None).await, Ok(1000));
+    assert_eq!(acted_on(&store, DeadAction::Redrive, all_dead()).await, 1000);
     bury().await;
     schedule(OnConflict::Replace, ScheduleStatus::Revived).await;
     bury().await;
-    assert_eq!(store.purge(&partition, Some(&ids)).await, Ok(1000));
+    assert_eq!(acted_on(&store, DeadAction::Purge, Selection::Ids(ids.clone())).await, 1000);
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     bury().await;
-    assert_eq!(store.purge(&partition, None).await, Ok(1000));
+    assert_eq!(acted_on(&store, DeadAction::Purge, all_dead()).await, 1000);
 
     schedule(OnConflict::Keep, ScheduleStatus::Scheduled).await;
     forget(&mut bench).await;
@@ -111,7 +119,7 @@ async fn every_script_takes_a_thousand_ids() {
     all_done(store.settle(&partition, &mixed).await.unwrap());
     let rows = bench.rows(&partition).await;
     assert_eq!((rows.pending.len(), rows.dead.len(), rows.remembered.len()), (600, 200, 200));
-    assert_eq!(store.purge(&partition, None).await, Ok(200));
+    assert_eq!(acted_on(&store, DeadAction::Purge, all_dead()).await, 200);
     forget(&mut bench).await;
     // Those that wait stay.
     store.schedule(&partition, &batch(MAX_BATCH, 10, OnConflict::Keep)).await.expect("scheduled");
@@ -158,7 +166,10 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
     for id in &ids {
         assert!(matches!(store.reschedule(&partition, id, Due::NOW).await, Ok(Rescheduled::Done(_))));
     }
-    assert_eq!(store.list(&partition, State::Pending, MAX_BATCH, u64::MAX, None).await.unwrap().0.len(), MAX_BATCH);
+    assert_eq!(
+        store.list(&partition, State::Pending, &Filter::default(), MAX_BATCH, u64::MAX, None).await.unwrap().0.len(),
+        MAX_BATCH
+    );
 
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
@@ -234,7 +245,11 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
         for script in ["list", "claim"] {
             let mut lines = bench.monitor().await;
             if script == "list" {
-                bench.store.list(&partition(), State::Pending, MAX_BATCH, u64::MAX, None).await.expect("a list");
+                bench
+                    .store
+                    .list(&partition(), State::Pending, &Filter::default(), MAX_BATCH, u64::MAX, None)
+                    .await
+                    .expect("a list");
             } else {
                 // Of nobody: everything stays pending.
                 let nobody = Partition { number: 0, route: "three".into() };
@@ -317,7 +332,9 @@ async fn the_longest_delay_can_be_read_and_a_longer_one_is_refused() {
     }
     assert_eq!(bench.store.stats(&partition()).await.unwrap().pending, 0);
     let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(1 << 52))]).await.expect("scheduled");
-    let Some(Found::Live(found)) = queue.get(ROUTE, &answers[0].id).await.unwrap() else { panic!("it is not there") };
+    let Some(Found::Live { snapshot: found, .. }) = queue.get(ROUTE, &answers[0].id).await.unwrap() else {
+        panic!("it is not there")
+    };
     assert_eq!(found.message.expect("readable").due, answers[0].due);
 }
 

@@ -59,8 +59,9 @@ pub fn expect(
             Operation::Recover => format!("{:?}", memory.recover(now)),
             Operation::Cancel(cancellation) => format!("{:?}", memory.cancel(cancellation, now, settings)),
             Operation::Reschedule(id, due) => format!("{:?}", memory.reschedule(id, *due, now, settings)),
-            Operation::Redrive(ids) => memory.redrive(ids.as_deref(), now).to_string(),
-            Operation::Purge(ids) => memory.purge(ids.as_deref()).to_string(),
+            Operation::Dead(action, selection, limit, dry) => {
+                format!("{:?}", memory.act_on_dead(*action, selection, *limit, *dry, now))
+            }
             Operation::PurgePending(ids, limit, dry) => {
                 format!("{:?}", memory.purge_pending(ids.as_deref(), *limit, *dry, now, settings))
             }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use punctual::{
     message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::connection::classify,
     },
@@ -21,7 +21,7 @@ use punctual::{
 use tokio::time::{Duration, sleep};
 
 use super::{
-    bench::Bench,
+    bench::{Bench, later},
     call::{Call, LISTS, Reply, TAKEN, expect, with_errors},
     operation::{Ending, FAR, Number, Operation, Pick, ROUTES, Step, partitions, settings},
     rows::PREFIX,
@@ -279,8 +279,9 @@ impl Case<'_> {
                 Operation::Recover => shown(store.recover(partition).await),
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
-                Operation::Redrive(ids) => shown(store.redrive(partition, ids.as_deref()).await),
-                Operation::Purge(ids) => shown(store.purge(partition, ids.as_deref()).await),
+                Operation::Dead(action, selection, limit, dry) => {
+                    shown(store.act_on_dead(partition, *action, selection, *limit, *dry, later()).await)
+                }
                 Operation::PurgePending(ids, limit, dry) => {
                     shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry).await)
                 }
@@ -288,7 +289,7 @@ impl Case<'_> {
                     let limits = DeadLimits { max_age: None, max_count: Some(*most * count_of(&partition.route)) };
                     shown(store.evict(partition, limits).await)
                 }
-                Operation::Pause => shown(store.pause(partition).await),
+                Operation::Pause => shown(store.pause(partition, "ops", "two\nlines").await),
                 Operation::Resume => shown(store.resume(partition).await),
                 _ => String::new(),
             },
@@ -345,7 +346,7 @@ impl Operation {
             | Operation::Bury(_)
             | Operation::Produce(_)
             | Operation::Reschedule(..)
-            | Operation::Redrive(_) => true,
+            | Operation::Dead(DeadAction::Redrive, ..) => true,
             _ => false,
         }
     }
@@ -365,7 +366,7 @@ impl Operation {
                 let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
                 claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
             }
-            Operation::Reschedule(..) | Operation::PurgePending(_, _, false) => false,
+            Operation::Reschedule(..) | Operation::PurgePending(_, _, false) | Operation::Dead(_, _, _, false) => false,
             _ => true,
         }
     }

@@ -117,11 +117,11 @@ async fn a_large_hash_is_not_read_and_stays_where_it_is() {
     assert_eq!(take(&bench, "take hashes", &batch[3..]).await, [Taken]);
     let rows = bench.rows(&partition()).await;
     assert_eq!(
-        rows.errors["task:wide"],
+        rows.errors["task:wide"].2,
         "invalid: its details have 2001 fields, at most 2000: they stay where they are"
     );
     for name in &names[..3] {
-        assert!(rows.errors[*name].ends_with(": they stay where they are"), "{}", rows.errors[*name]);
+        assert!(rows.errors[*name].2.ends_with(": they stay where they are"), "{}", rows.errors[*name].2);
         assert!(rows.bodies[*name].len() < 100, "{name} was not copied");
     }
     let left: (bool, bool, bool, bool, usize) = redis::pipe()
@@ -154,14 +154,14 @@ async fn content_beyond_sixteen_mebibytes_is_reported_and_not_copied() {
     assert_eq!(take(&bench, "take from a delayqueue", &batch).await, [Invalid, Invalid]);
     let rows = bench.rows(&partition()).await;
     assert_eq!(
-        rows.errors["large-member"],
+        rows.errors["large-member"].2,
         "invalid: the member takes 16777217 bytes, at most 16777216 can be kept: it was dropped"
     );
     assert_eq!(
-        rows.errors["large"],
+        rows.errors["large"].2,
         "invalid: its body takes 16777217 bytes, at most 16777216 can be kept: it stays where it is"
     );
-    assert!(rows.errors["fits"].starts_with("invalid: the payload takes 16777216 bytes, at most"));
+    assert!(rows.errors["fits"].2.starts_with("invalid: the payload takes 16777216 bytes, at most"));
     let sizes = ["large-member", "large", "fits"].map(|id| rows.bodies[id].len());
     assert!(sizes[0] < 100 && sizes[1] < 100 && sizes[2] > MAX_CONTENT, "{sizes:?}");
     let left: (usize, usize, bool, bool) = redis::pipe()
@@ -196,7 +196,7 @@ async fn a_body_that_is_no_string_is_a_dead_letter_and_stays() {
     pipe.zadd("dp:jobs:pending", "odd", 1).rpush("dp:jobs:msg:odd", "an element");
     pipe.exec_async(&mut bench.raw).await.expect("written");
     assert_eq!(take(&bench, "take from a delayqueue", &[entry("odd", "odd")]).await, [Invalid]);
-    assert_eq!(bench.rows(&partition()).await.errors["odd"], "invalid: its body is no string, but a list");
+    assert_eq!(bench.rows(&partition()).await.errors["odd"].2, "invalid: its body is no string, but a list");
     let left: (usize, usize) = redis::pipe()
         .llen("dp:jobs:msg:odd")
         .zcard("dp:jobs:pending")

@@ -36,7 +36,7 @@ async fn a_member_is_moved_with_its_due_time_rounded_up() {
     assert_eq!(message(&rows, "two").metadata.content_type.as_deref(), Some("text/plain"));
     let large = entries("take members").pop().unwrap().member;
     assert_eq!(message(&rows, "large").payload, large);
-    assert_eq!(rows.errors["large"], "invalid: the payload takes 49 bytes, at most 40");
+    assert_eq!(rows.errors["large"].2, "invalid: the payload takes 49 bytes, at most 40");
     let left: Vec<String> = redis::cmd("ZRANGE").arg(SOURCE).arg(0).arg(-1).query_async(&mut bench.raw).await.unwrap();
     assert_eq!(left, ["claimed", "buried", "later"]);
 }
@@ -51,13 +51,13 @@ async fn the_fields_of_a_hash_become_an_object_and_the_hash_goes() {
     let one: BTreeMap<String, String> = serde_json::from_slice(&message(&rows, "task:1").payload).expect("JSON");
     assert_eq!(one, BTreeMap::from([("type".into(), "mail \"now\"\n".into()), ("to".into(), "/é".into())]));
     assert_eq!(&message(&rows, "task:no-details").payload[..], b"task:no-details");
-    assert_eq!(rows.errors["task:no-details"], "invalid: its details are missing: there is no hash of this name");
-    assert_eq!(rows.errors["task:text"], "invalid: its details are no hash, but a string");
+    assert_eq!(rows.errors["task:no-details"].2, "invalid: its details are missing: there is no hash of this name");
+    assert_eq!(rows.errors["task:text"].2, "invalid: its details are no hash, but a string");
     assert_eq!(&message(&rows, "task:bytes").payload[..], br#"{"raw":"a\u00ff"}"#);
-    assert!(rows.errors["task:bytes"].starts_with("invalid: field \"raw\" is not UTF-8"));
+    assert!(rows.errors["task:bytes"].2.starts_with("invalid: field \"raw\" is not UTF-8"));
     assert_eq!(&message(&rows, "task:large").payload[..], b"task:large", "what is too large is not copied");
     assert_eq!(
-        rows.errors["task:large"],
+        rows.errors["task:large"].2,
         "invalid: its details take 51 bytes as JSON, at most 40: they stay where they are"
     );
     let mut left: Vec<String> = redis::cmd("KEYS").arg("task:*").query_async(&mut bench.raw).await.unwrap();
@@ -138,11 +138,11 @@ async fn a_member_that_names_an_unrelated_hash_or_key_changes_nothing() {
     }
     let rows = bench.rows(&partition()).await;
     for n in 0..4 {
-        let error = &rows.errors[&format!("hostile-{n}")];
+        let error = &rows.errors[&format!("hostile-{n}")].2;
         assert_eq!(error, "invalid: its details are one of punctual's own keys", "{n}");
     }
     for (n, name) in names.iter().enumerate().skip(4) {
-        let error = &rows.errors[&format!("hostile-{n}")];
+        let error = &rows.errors[&format!("hostile-{n}")].2;
         assert_eq!(error, "invalid: its details are not read: the name does not begin with `hash_prefix`", "{n}");
         assert_eq!(&message(&rows, &format!("hostile-{n}")).payload[..], name.as_bytes());
     }
@@ -163,7 +163,7 @@ async fn a_delayqueue_is_left_clean_whatever_list_an_id_was_in() {
         "the one in progress has used up one; unknown: the route's"
     );
     assert_eq!(message(&rows, "two").metadata.content_type.as_deref(), Some("text/plain"));
-    assert_eq!(rows.errors["two"], "invalid: its body is missing: it has expired, or was deleted");
+    assert_eq!(rows.errors["two"].2, "invalid: its body is missing: it has expired, or was deleted");
     assert_eq!((rows.pending["one"], &message(&rows, "one").payload[..]), (1000, &b"a body"[..]));
     let now = bench.micros().await / 1000;
     assert!((now - 5000..=now).contains(&rows.pending["listed"]), "an id that waits in a list is due now");
@@ -183,7 +183,7 @@ async fn a_delayqueue_is_left_clean_whatever_list_an_id_was_in() {
 async fn a_paused_or_full_route_takes_nothing() {
     let mut bench = Bench::start().await;
     bench.set("take members").await;
-    bench.store.pause(&partition()).await.expect("paused");
+    bench.store.pause(&partition(), "", "").await.expect("paused");
     let before = bench.dump().await;
     let verdicts = take(&mut bench, "take members").await;
     assert!(verdicts.contains(&Left) && !verdicts.contains(&Taken), "{verdicts:?}");

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
+    queue::Bulk,
     store::{
-        Partition, Store, StoreError,
+        DeadAction, Partition, Selection, Store, StoreError,
         redis::{RedisStore, RegistrationError},
     },
     time::Due,
@@ -14,7 +15,7 @@ use punctual::{
 use tokio::time::Instant;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id, store, store_of},
+    bench::{Bench, MAX_PAYLOAD, id, later, store, store_of},
     operation::ids,
     rows::key,
     scene::{LISTS, NEW, ROUTE, SCENES, claim, partition},
@@ -37,10 +38,22 @@ const GROWING: [&str; 13] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 8] =
-    ["claim again", "claim too late", "due", "get", "list", "purge nothing", "registered", "stats"];
+const READING: [&str; 12] = [
+    "claim again",
+    "claim too late",
+    "due",
+    "forecast",
+    "get",
+    "list",
+    "purge no dead",
+    "purge nothing",
+    "redrive none",
+    "registered",
+    "stats",
+    "summary",
+];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 53] = [
+const UNTOUCHED: [(&str, &str); 59] = [
     ("ack", "dead"),
     ("bury", "messages"),
     ("bury", "records"),
@@ -68,12 +81,18 @@ const UNTOUCHED: [(&str, &str); 53] = [
     ("produce in place of a dead one", "remembered"),
     ("produce in place of a pending one", "records"),
     ("produce in place of a pending one", "remembered"),
+    ("purge no dead", "attempts"),
+    ("purge no dead", "messages"),
+    ("purge no dead", "records"),
     ("purge nothing", "attempts"),
     ("purge nothing", "bytes"),
     ("purge nothing", "errors"),
     ("purge nothing", "messages"),
     ("purge nothing", "records"),
     ("purge nothing", "remembered"),
+    ("redrive none", "bytes"),
+    ("redrive none", "messages"),
+    ("redrive none", "pending"),
     ("release", "bytes"),
     ("release", "dead"),
     ("release", "errors"),
@@ -226,7 +245,9 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     let rows = bench.rows(&partition()).await;
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
-    assert_eq!(bench.queue.redrive(ROUTE, Some(&[id("orphan")])).await, Ok(1));
+    let orphan = Selection::Ids(vec![id("orphan")]);
+    let redriven = bench.queue.act_on_dead(ROUTE, DeadAction::Redrive, &orphan, 1, false, later()).await;
+    assert_eq!(redriven, Ok(Bulk { count: 1, more: false }));
     bench.store.claim(&partition(), claim(NEW, 2)).await.expect("claimed");
     assert_eq!(bench.rows(&partition()).await.state("orphan"), Some(State::Unack));
 }
@@ -267,7 +288,7 @@ async fn partitions_change_only_while_the_route_is_empty_and_not_paused() {
         mismatch(store).await;
     }
     bench.store.cancel(&last, &message.id.clone().into()).await.expect("cancelled");
-    bench.store.pause(&last).await.expect("paused");
+    bench.store.pause(&last, "", "").await.expect("paused");
     for store in &stores[..2] {
         mismatch(store).await;
     }

@@ -7,7 +7,7 @@ use punctual::{
     message::{
         Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
     },
-    store::{ClaimRequest, Partition, Suspects, memory::PartitionSettings},
+    store::{ClaimRequest, DeadAction, Filter, Partition, Selection, Suspects, memory::PartitionSettings},
     time::{Due, UnixMillis},
 };
 
@@ -63,8 +63,8 @@ pub enum Operation {
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
     Reschedule(MessageId, Due),
-    Redrive(Option<Vec<MessageId>>),
-    Purge(Option<Vec<MessageId>>),
+    /// Most, and whether only to count.
+    Dead(DeadAction, Selection, u64, bool),
     /// Most, and whether only to count.
     PurgePending(Option<Vec<MessageId>>, u64, bool),
     /// To so many dead ones.
@@ -168,14 +168,31 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => (id(), log_record(), any::<bool>())
             .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
-        1 => some_ids().prop_map(Operation::Redrive),
-        1 => some_ids().prop_map(Operation::Purge),
+        3 => (select(vec![DeadAction::Redrive, DeadAction::Purge]), selection(ids.to_vec()), 1..5_u64, any::<bool>())
+            .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),
         1 => (some_ids(), 1..5_u64, any::<bool>())
             .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
         1 => (3..9_u64).prop_map(Operation::Evict),
         1 => Just(Operation::Pause),
         2 => Just(Operation::Resume),
         2 => (1..5_usize).prop_map(Operation::Look),
+    ]
+}
+
+fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
+    let reason = option::of(select(vec![DeadReason::Rejected, DeadReason::Attempts, DeadReason::Invalid]));
+    let contains = option::of(select(vec!["HTTP", "400", ": ", "%d"]).prop_map(str::to_owned));
+    // Everything dies in the present.
+    let time = || option::of(select(vec![0, 1_000_000_000_000, 9_000_000_000_000]));
+    let filter =
+        (reason, contains, time(), time(), any::<bool>()).prop_map(|(reason, contains, since, until, retried)| {
+            let at = |time: Option<u64>| time.map(|time| UnixMillis::new(time).expect("below 2^53"));
+            Filter { reason, contains, since: at(since), until: at(until), retried }
+        });
+    prop_oneof![
+        2 => vec(select(ids), 0..4).prop_map(Selection::Ids),
+        1 => Just(Selection::Where(Filter::default())),
+        3 => filter.prop_map(Selection::Where),
     ]
 }
 

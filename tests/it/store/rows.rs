@@ -43,7 +43,7 @@ pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u
         dead: whole_scores(dead),
         bodies: bodies.into_iter().map(|(id, body)| (id, body.into())).collect(),
         attempts: attempts.into_iter().map(|(id, text)| (id, counts(&text))).collect(),
-        errors,
+        errors: errors.into_iter().map(|(id, text)| (id, failure(&text))).collect(),
         remembered: remembered.into_iter().map(|(id, score)| (id, ended(score))).collect(),
         records: records.into_iter().map(|(id, text)| (id, log_record(&text))).collect(),
         claims: claims.into_iter().map(|(name, text)| (instance(&name), pair(&text))).collect(),
@@ -67,8 +67,8 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
     for (id, (failures, crashes)) in &rows.attempts {
         pipe.hset(key(route, number, "attempts"), id, format!("{failures} {crashes}")).ignore();
     }
-    for (id, error) in &rows.errors {
-        pipe.hset(key(route, number, "errors"), id, error).ignore();
+    for (id, (at, failures, error)) in &rows.errors {
+        pipe.hset(key(route, number, "errors"), id, format!("{at} {failures} {error}")).ignore();
     }
     for (id, (at, cancelled)) in &rows.remembered {
         let half = if *cancelled { ".5" } else { "" };
@@ -84,7 +84,7 @@ pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnectio
         pipe.hset(key(route, number, "claims"), "latest", format!("{instance:016x} {at}")).ignore();
     }
     if rows.paused {
-        pipe.set(key(route, number, "paused"), 1).ignore();
+        pipe.set(key(route, number, "paused"), "1700000000000\n\n").ignore();
     }
     if rows.held_bytes() > 0 {
         pipe.set(key(route, number, "bytes"), rows.held_bytes()).ignore();
@@ -123,6 +123,11 @@ fn instance(name: &str) -> u64 {
 fn pair(text: &str) -> (u64, u64) {
     let (first, second) = text.split_once(' ').expect("two numbers");
     (first.parse().expect("a number"), second.parse().expect("a number"))
+}
+
+fn failure(text: &str) -> (u64, u32, String) {
+    let parts: Vec<&str> = text.splitn(3, ' ').collect();
+    (parts[0].parse().expect("milliseconds"), parts[1].parse().expect("failures"), parts[2].to_owned())
 }
 
 fn counts(text: &str) -> (u32, u32) {

@@ -5,18 +5,18 @@ use std::{collections::BTreeMap, time::Duration};
 use bytes::Bytes;
 use punctual::{
     message::{
-        Cancellation, DeadLimits, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, State,
+        Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State,
         StoredMessage, codec,
     },
     store::{
-        ClaimEnd, ClaimRequest, Lease, Partition, Settlement, Store, StoreError, Suspects, Token, Transfer,
-        memory::MemoryPartition, redis::RegistrationError,
+        ClaimEnd, ClaimRequest, DeadAction, Filter, Lease, Partition, Selection, Settlement, Store, StoreError,
+        Suspects, Token, Transfer, memory::MemoryPartition, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
 };
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id},
+    bench::{Bench, MAX_PAYLOAD, id, later},
     external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
@@ -44,7 +44,7 @@ pub const NEW: u64 = u64::MAX;
 const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 48] = [
+pub const SCENES: [(&str, &str); 52] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -61,6 +61,7 @@ pub const SCENES: [(&str, &str); 48] = [
     ("defer", "settle"),
     ("due", "due"),
     ("evict", "evict"),
+    ("forecast", "forecast"),
     ("get", "get"),
     ("bury new", "bury"),
     ("list", "list"),
@@ -72,12 +73,14 @@ pub const SCENES: [(&str, &str); 48] = [
     ("produce in place of a dead one", "produce"),
     ("purge all", "purge"),
     ("purge some", "purge"),
+    ("purge no dead", "purge"),
     ("purge all pending", "purge_pending"),
     ("purge some pending", "purge_pending"),
     ("purge nothing", "purge_pending"),
     ("recover", "recover"),
     ("redrive all", "redrive"),
     ("redrive some", "redrive"),
+    ("redrive none", "redrive"),
     ("register", "register"),
     ("registered", "registered"),
     ("release", "settle"),
@@ -88,6 +91,7 @@ pub const SCENES: [(&str, &str); 48] = [
     ("settle in every way", "settle"),
     ("settle stale", "settle"),
     ("stats", "stats"),
+    ("summary", "summary"),
     ("take from a delayqueue", "take_delayqueue"),
     ("take hashes", "take_hash"),
     ("take members", "take_member"),
@@ -108,8 +112,10 @@ pub fn rows() -> MemoryPartition {
         let body = StoredMessage { due: at, accepted: at, metadata, payload: Bytes::copy_from_slice(id.as_bytes()) };
         rows.bodies.insert(id.to_owned(), codec::encode(&body));
         if let Some((failures, crashes)) = counts {
-            rows.attempts.insert(id.to_owned(), (failures, crashes));
-            rows.errors.insert(id.to_owned(), format!("what happened to {id}"));
+            if !id.starts_with("dead") {
+                rows.attempts.insert(id.to_owned(), (failures, crashes));
+            }
+            rows.errors.insert(id.to_owned(), (LONG_AGO, failures, format!("rejected: what happened to {id}")));
         }
     };
     for (id, counts) in [
@@ -125,7 +131,7 @@ pub fn rows() -> MemoryPartition {
         ("expired", None),
         ("expired-often", Some((1, 4))),
         ("dead", Some((1, 0))),
-        ("dead-crashed", Some((0, 5))),
+        ("dead-crashed", Some((2, 5))),
     ] {
         put(id, counts);
     }
@@ -259,12 +265,15 @@ impl Bench {
                     .await?;
             }
             "get" => drop(store.get(&partition, &id("dead")).await?),
-            "list" => drop(store.list(&partition, State::Dead, 10, u64::MAX, None).await?),
+            "list" => drop(store.list(&partition, State::Dead, &Filter::default(), 10, u64::MAX, None).await?),
+            "summary" => drop(store.summary(&partition, &Filter::default(), None).await?),
+            "forecast" => drop(store.forecast(&partition, None, 60_000, 10).await?),
             "stats" => drop(store.stats(&partition).await?),
-            "pause" => store.pause(&partition).await?,
+            "pause" => store.pause(&partition, "ops", "why").await?,
             "resume" => store.resume(&partition).await?,
-            "purge all" => drop(store.purge(&partition, None).await?),
-            "purge some" => drop(store.purge(&partition, Some(&some_dead())).await?),
+            "purge all" => self.act_on_dead(DeadAction::Purge, &all_dead(), false).await?,
+            "purge some" => self.act_on_dead(DeadAction::Purge, &some_dead(), false).await?,
+            "purge no dead" => self.act_on_dead(DeadAction::Purge, &all_dead(), true).await?,
             "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
             "purge some pending" => {
                 let named = ["failed", "nobody", "held", "dead", "failed", "later", "due", "orphan"].map(id);
@@ -275,8 +284,9 @@ impl Bench {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
             }
-            "redrive all" => drop(store.redrive(&partition, None).await?),
-            "redrive some" => drop(store.redrive(&partition, Some(&some_dead())).await?),
+            "redrive all" => self.act_on_dead(DeadAction::Redrive, &all_dead(), false).await?,
+            "redrive some" => self.act_on_dead(DeadAction::Redrive, &some_dead(), false).await?,
+            "redrive none" => self.act_on_dead(DeadAction::Redrive, &all_dead(), true).await?,
             "reschedule" => drop(store.reschedule(&partition, &id("failed"), Due::After(0)).await?),
             "schedule" => drop(store.schedule(&partition, &batch()).await?),
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
@@ -294,6 +304,10 @@ impl Bench {
             other => panic!("no scene `{other}`"),
         }
         Ok(())
+    }
+
+    async fn act_on_dead(&self, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
+        self.store.act_on_dead(&partition(), action, of, 1000, dry_run, later()).await.map(drop)
     }
 
     async fn produced(&mut self, message: NewMessage) -> Result<(), StoreError> {
@@ -364,8 +378,12 @@ fn ends() -> [ClaimEnd; 5] {
     ]
 }
 
-fn some_dead() -> Vec<MessageId> {
-    ["dead", "due", "nobody", "dead-lost", "dead"].map(id).to_vec()
+fn some_dead() -> Selection {
+    Selection::Ids(["dead", "due", "nobody", "dead-lost", "dead"].map(id).to_vec())
+}
+
+pub fn all_dead() -> Selection {
+    Selection::Where(Filter::default())
 }
 
 pub fn claim(claimant: u64, sequence: u64) -> ClaimRequest {

@@ -30,6 +30,9 @@ async fn delivers_again(sink: &dyn Sink) {
     timeout(RECOVERY, again).await.expect("it delivers again");
 }
 
+/// Of the load while a topic is deleted: sent once it was created again.
+const HELD: usize = 500;
+
 /// How often each id arrived.
 fn counts(records: &[Record]) -> BTreeMap<&str, usize> {
     records.iter().fold(BTreeMap::new(), |mut counts, record| {
@@ -63,7 +66,6 @@ async fn a_missing_topic_is_unavailable_until_created_and_stops_no_other_sink() 
 #[tokio::test]
 async fn a_topic_that_is_deleted_under_load_and_created_again_costs_time_only() {
     let Some(topic) = Topic::create(1, &[]).await else { return };
-    const HELD: usize = 500;
     let (load, sink) = (Load::held_back(HELD, 2000), topic.sink(SHORT, &[]));
     let deleting = async {
         load.reached(300).await;

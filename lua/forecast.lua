@@ -1,0 +1,18 @@
+-- include clock scores
+-- How many pending messages come due in each of equal intervals from now on.
+--
+-- KEYS   pending
+-- ARGV   now (ms; "" for the clock), length of an interval (ms), number of intervals (1 to 1000)
+-- reply  now (ms), overdue, after the last interval, then for each interval the messages due in it, its end included
+local pending = KEYS[1]
+local length, count = tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local now = tonumber(ARGV[1]) or math.floor(clock() / 1000)
+local below = redis.call('ZCOUNT', pending, '-inf', whole(now))
+local reply = { now, below, 0 }
+for i = 1, count do
+  local up_to = redis.call('ZCOUNT', pending, '-inf', whole(now + i * length))
+  reply[#reply + 1], below = up_to - below, up_to
+end
+reply[3] = redis.call('ZCARD', pending) - below
+return reply

@@ -1,0 +1,32 @@
+-- include failures places
+-- Members of a sorted set that match a filter, from a place on.
+--
+-- ARGV from `first` on: most considered (1 to 1000), since and before (scores), reason of death, text in the error ("" for
+-- each: any), 1 for those with failed attempts only else 0, then the place: score and id, or none.
+-- Returns the ids considered, their scores, their values of `errors`, the indexes of the matching ones, and how many members
+-- follow that were not considered.
+local function matching(set, errors, first)
+  local most, since, until_score, reason, text, retried, score, id = unpack(ARGV, first)
+  local from = score and rank_after(set, tonumber(score), id) or 0
+  if since ~= '' then from = math.max(from, redis.call('ZCOUNT', set, '-inf', '(' .. since)) end
+  local to = until_score == '' and redis.call('ZCARD', set) or redis.call('ZCOUNT', set, '-inf', '(' .. until_score)
+  local ids, scores, matches = {}, {}, {}
+  if to <= from then return ids, scores, {}, matches, 0 end
+  local found = redis.call('ZRANGE', set, from, math.min(from + most, to) - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    ids[#ids + 1] = found[i]
+    scores[#scores + 1] = found[i + 1]
+  end
+  local values = redis.call('EXISTS', errors) == 1 and redis.call('HMGET', errors, unpack(ids)) or {}
+  for i in ipairs(ids) do
+    local failures, shown = failed(values[i])
+    if
+      (reason == '' or string.sub(shown, 1, #reason + 2) == reason .. ': ')
+      and (text == '' or string.find(shown, text, 1, true))
+      and (retried == '0' or failures > 0)
+    then
+      matches[#matches + 1] = i
+    end
+  end
+  return ids, scores, values, matches, to - from - #ids
+end

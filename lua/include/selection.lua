@@ -1,0 +1,31 @@
+-- include filter scores
+-- What a bulk call selects of the dead.
+--
+-- ARGV from `first` on: "ids", then at most 1000 ids; or "where", then a filter (filter.lua). Without `before` it means
+-- those that died up to now.
+-- Returns the ids considered, their scores, the indexes of the selected, how many follow that were not considered, and
+-- `before` of the filter.
+local function selection(dead, errors, first, now)
+  if ARGV[first] == 'where' then
+    if ARGV[first + 3] == '' then ARGV[first + 3] = whole(now + 1) end
+    local ids, scores, _, selected, rest = matching(dead, errors, first + 1)
+    return ids, scores, selected, rest, tonumber(ARGV[first + 3])
+  end
+  local ids, selected, seen = { unpack(ARGV, first + 1) }, {}, {}
+  local scores = redis.call('ZMSCORE', dead, unpack(ids))
+  for i, id in ipairs(ids) do
+    if scores[i] and not seen[id] then
+      seen[id] = true
+      selected[#selected + 1] = i
+    end
+  end
+  return ids, scores, selected, 0, 0
+end
+
+-- The reply: how many of `selected` were done, of which `done` is the number; how many were considered; 1 when more follow
+-- else 0; `before`; and the place reached.
+local function progress(ids, scores, selected, done, rest, before)
+  local reached = done < #selected and selected[done + 1] - 1 or #ids
+  local more = reached < #ids or rest > 0
+  return { done, reached, more and 1 or 0, before, scores[reached] or '', ids[reached] or '' }
+end

@@ -1,0 +1,113 @@
+//! Calls on many messages: redrive and purge of dead letters, their summary, and `POST /v1/routes/{route}/purge`, which
+//! cancels pending messages.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Path, Query, Request, State},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    Api, audit,
+    auth::Grant,
+    body,
+    deadline::Deadline,
+    message_body::{self, DeadRequest, PurgeRequest},
+    messages::FilterQuery,
+    problem::Problem,
+};
+use crate::{
+    message::State as Of,
+    queue::Bulk,
+    store::{DeadAction, DeadGroup},
+};
+
+/// Largest body in bytes: 1000 of the longest ids, with room for spaces.
+const MAX_BYTES: usize = 256 * 1024;
+
+pub async fn redrive(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(deadline): Extension<Deadline>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<Json<Bulk>, Problem> {
+    act_on_dead(&api, DeadAction::Redrive, &grant, deadline, &route, request).await
+}
+
+pub async fn purge_dead(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(deadline): Extension<Deadline>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<Json<Bulk>, Problem> {
+    act_on_dead(&api, DeadAction::Purge, &grant, deadline, &route, request).await
+}
+
+async fn act_on_dead(
+    api: &Api,
+    action: DeadAction,
+    grant: &Grant,
+    deadline: Deadline,
+    route: &str,
+    request: Request,
+) -> Result<Json<Bulk>, Problem> {
+    let body = body::read(api, request, MAX_BYTES).await?;
+    let DeadRequest { selection, limit, dry_run } = message_body::parse_dead(&body.bytes)?;
+    let end = api.end_of_work(deadline);
+    let bulk = api.queue.act_on_dead(route, action, &selection, limit, dry_run, end).await?;
+    let call = match action {
+        DeadAction::Redrive => "redrive",
+        DeadAction::Purge => "purge_dead",
+    };
+    if !dry_run {
+        audit::record(grant, call, route, bulk.count);
+    }
+    Ok(Json(bulk))
+}
+
+pub async fn summary(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Extension(deadline): Extension<Deadline>,
+    Path(route): Path<String>,
+    Query(query): Query<FilterQuery>,
+) -> Result<Json<Value>, Problem> {
+    let filter = query.filter(Of::Dead)?;
+    let end = api.end_of_work(deadline);
+    let summary = api.readers.fetch(&grant.share, api.queue.summary(&route, &filter, end)).await?;
+    let shown = |DeadGroup { reason, count, oldest, newest, sample: (id, error) }: &DeadGroup| {
+        json!({
+            "reason": reason, "count": count, "oldest": oldest, "newest": newest,
+            "sample": { "id": id.as_str(), "error": error },
+        })
+    };
+    let reasons: Vec<Value> = summary.groups.iter().map(shown).collect();
+    Ok(Json(json!({ "total": summary.total, "complete": summary.complete, "reasons": reasons })))
+}
+
+pub async fn purge_pending(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<Json<Bulk>, Problem> {
+    let body = body::read(&api, request, MAX_BYTES).await?;
+    let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
+    let bulk = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run).await?;
+    if !dry_run {
+        audit::record(&grant, "purge_pending", &route, bulk.count);
+    }
+    Ok(Json(bulk))
+}
+
+impl Api {
+    /// When work that can be continued by another call ends: half of the request's time is left for the last step.
+    pub fn end_of_work(&self, Deadline(deadline): Deadline) -> Instant {
+        deadline - self.request_timeout / 2
+    }
+}

@@ -1,0 +1,134 @@
+//! The parts of a JSON value. Errors name them by their JSON pointer.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::MAX_MESSAGES;
+use crate::api::problem::{FieldError, Problem};
+
+/// Declares an object. Its fields stay raw: `None` is an absent one, and `null` is a value.
+macro_rules! raw_object {
+    ($name:ident: $($field:ident),+) => {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $name<'a> {
+            $(#[serde(borrow, default, deserialize_with = "crate::api::message_body::fields::present")]
+            $field: Option<&'a RawValue>,)+
+        }
+    };
+}
+
+/// Distinguishes `null` from an absent field.
+pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// The errors of a body so far.
+#[derive(Default)]
+pub struct Faults {
+    /// The pointer of the object that is read.
+    pub at: String,
+    pub errors: Vec<FieldError>,
+}
+
+impl Faults {
+    /// `tail`: the rest of the pointer, empty for the whole object.
+    pub fn add(&mut self, tail: &str, text: impl Into<String>) {
+        self.errors.push(FieldError::new(format!("{}{tail}", self.at), text));
+    }
+
+    /// `None` for an error, which is added.
+    pub fn keep<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
+        result.map_err(|error| self.errors.push(error)).ok()
+    }
+
+    /// `None` for an absent field, and for an invalid one. `parse` takes its JSON and its pointer.
+    pub fn field<'a, T>(
+        &mut self,
+        name: &str,
+        raw: Option<&'a RawValue>,
+        parse: impl FnOnce(&'a RawValue, &str) -> Result<T, FieldError>,
+    ) -> Option<T> {
+        let parsed = parse(raw?, &format!("{}/{name}", self.at));
+        self.keep(parsed)
+    }
+
+    /// # Errors
+    /// When there is no value, or any error.
+    pub fn end<T>(self, value: Option<T>) -> Result<T, Problem> {
+        value.filter(|_| self.errors.is_empty()).ok_or_else(|| Problem::invalid(self.errors))
+    }
+}
+
+/// A derived struct would also take an array of its fields in their order.
+pub fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<T, FieldError> {
+    if raw.get().starts_with('{') { read(raw, pointer) } else { Err(FieldError::new(pointer, "must be an object")) }
+}
+
+pub fn read<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<T, FieldError> {
+    located(serde_json::from_str(raw.get()), pointer)
+}
+
+/// At most `MAX_MESSAGES` values: millions of tiny ones are refused before they are collected.
+pub fn items<'a>(raw: &'a RawValue, pointer: &str) -> Result<Vec<&'a RawValue>, FieldError> {
+    let mut items = Vec::new();
+    let add = |_, item| {
+        items.push(item);
+        if items.len() > MAX_MESSAGES { Err(format!("more than {MAX_MESSAGES} in one request")) } else { Ok(()) }
+    };
+    let each = Each { expected: "an array", add };
+    located(serde_json::Deserializer::from_str(raw.get()).deserialize_seq(each), pointer).map(|()| items)
+}
+
+/// Strings by name, without duplicate names.
+pub fn headers(raw: &RawValue, pointer: &str) -> Result<BTreeMap<String, String>, FieldError> {
+    let mut headers = BTreeMap::new();
+    let add = |name: String, value| {
+        let value: String = read(value, pointer).map_err(|error| error.detail)?;
+        headers.insert(name.clone(), value).map_or(Ok(()), |_| Err(format!("duplicate header `{name}`")))
+    };
+    let each = Each { expected: "an object of strings", add };
+    located(serde_json::Deserializer::from_str(raw.get()).deserialize_map(each), pointer).map(|()| headers)
+}
+
+/// The position in an error is within the field, which the pointer names.
+fn located<T>(result: serde_json::Result<T>, pointer: &str) -> Result<T, FieldError> {
+    result.map_err(|error| {
+        let text = error.to_string();
+        let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+        FieldError::new(pointer, text)
+    })
+}
+
+/// Visits fields, or items with an empty name, until one is refused: those behind it take no memory.
+struct Each<F> {
+    expected: &'static str,
+    add: F,
+}
+
+impl<'de, F: FnMut(String, &'de RawValue) -> Result<(), String>> Visitor<'de> for Each<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((name, value)) = map.next_entry()? {
+            (self.add)(name, value).map_err(A::Error::custom)?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(item) = seq.next_element()? {
+            (self.add)(String::new(), item).map_err(A::Error::custom)?;
+        }
+        Ok(())
+    }
+}

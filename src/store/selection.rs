@@ -1,0 +1,51 @@
+//! What listings and bulk calls select.
+
+use crate::{
+    message::{DeadReason, MessageId},
+    time::UnixMillis,
+};
+
+/// The messages of a state that match every given field; without any, all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Why they are dead.
+    pub reason: Option<DeadReason>,
+    /// A part of the last error; case matters.
+    pub contains: Option<String>,
+    /// From this time on: of death, or, of pending ones, of the next attempt.
+    pub since: Option<UnixMillis>,
+    /// Before this time.
+    pub until: Option<UnixMillis>,
+    /// Those with failed attempts alone.
+    pub retried: bool,
+}
+
+/// Dead messages of a bulk call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    Ids(Vec<MessageId>),
+    /// Without `until`, those that died before the call.
+    Where(Filter),
+}
+
+/// What a bulk call does with dead messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadAction {
+    /// Makes them pending again: attempts 0, due now.
+    Redrive,
+    /// Deletes them.
+    Purge,
+}
+
+/// The dead messages of one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadGroup {
+    /// Empty where the error has none.
+    pub reason: String,
+    pub count: u64,
+    /// First and last death.
+    pub oldest: UnixMillis,
+    pub newest: UnixMillis,
+    /// The one that died last, and its error without the reason.
+    pub sample: (MessageId, String),
+}
