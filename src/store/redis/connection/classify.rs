@@ -24,6 +24,9 @@ const SERVER_STATES: [(&str, &str); 15] = [
     ("UNKILLABLE", "busy"),
 ];
 
+/// Begins the reply of Redis 7.0 to a script whose user lacks a right; later ones have the code NOPERM.
+const DENIED_IN_SCRIPT: &str = "ERR The user executing the script can't ";
+
 /// The kind of what only a server in cluster mode answers.
 const CLUSTER: &str = "cluster";
 /// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
@@ -80,6 +83,9 @@ pub fn classify(error: &RedisError) -> StoreError {
     }
     if code == "WRONGTYPE" {
         return StoreError::WrongType { text };
+    }
+    if reply.starts_with(DENIED_IN_SCRIPT) {
+        return unavailable("noperm");
     }
     match SERVER_STATES.iter().find(|(name, _)| *name == code) {
         Some((_, kind)) => unavailable(kind),
@@ -205,6 +211,12 @@ mod tests {
                 "other",
             ),
             ("ERR unknown command 'WRONGTYPE'", "other"),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: \
+                 f7adf048576a96a0bb60ded77199bbcdda591429, on @user_script:1.",
+                "noperm",
+            ),
+            ("ERR The user executing the script can't access at least one of the keys mentioned", "noperm"),
         ] {
             assert_eq!(kind(line), expected, "{line}");
         }
