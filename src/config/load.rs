@@ -85,7 +85,7 @@ fn defaults() -> Dict {
 }
 
 /// `None` when a file cannot be read: what is missing then would only mislead.
-fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
+pub(super) fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
     let mut layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
     let redis_url = Path::of("redis.url");
@@ -123,7 +123,7 @@ fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
 }
 
 /// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
-fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
+pub(super) fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
     let origin = problems.origins.get(at);
     match value {
         // The environment and the command line hold no `${...}` of ours: a password may well look like one.
