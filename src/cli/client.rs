@@ -165,7 +165,9 @@ impl Client {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        let wrong = |error| CallError::NoAnswer(format!("{}{path} answered with something else than JSON: {error}", self.shown));
+        let wrong = |error| {
+            CallError::NoAnswer(format!("{}{path} answered with something else than JSON: {error}", self.shown))
+        };
         serde_json::from_slice(&bytes).map_err(wrong)
     }
 

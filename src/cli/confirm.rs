@@ -10,7 +10,9 @@ use super::failure::Failure;
 /// `Usage` without a terminal; `Failed` when the answer is not yes.
 pub fn ask(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::Usage(format!("this would {what}; without a terminal it needs --yes. Nothing was changed")));
+        return Err(Failure::Usage(format!(
+            "this would {what}; without a terminal it needs --yes. Nothing was changed"
+        )));
     }
     let failed = |error: io::Error| Failure::Failed(error.to_string());
     eprint!("{what}? [y/N] ");

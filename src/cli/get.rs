@@ -7,7 +7,16 @@ use super::{Session, client::of_message, failure::Failure, output, table};
 
 /// What comes first, in this order; the payload is last.
 const FIRST: [&str; 10] = [
-    "id", "route", "state", "waits_for", "due", "deliver_at", "next_attempt_at", "attempts", "last_error", "last_error_at",
+    "id",
+    "route",
+    "state",
+    "waits_for",
+    "due",
+    "deliver_at",
+    "next_attempt_at",
+    "attempts",
+    "last_error",
+    "last_error_at",
 ];
 
 #[derive(Args)]
@@ -41,6 +50,7 @@ fn text(message: &Value) -> String {
 
 #[test]
 fn the_payload_is_last_and_empty_fields_are_left_out() {
-    let message = serde_json::json!({ "payload": "x", "zone": 1, "id": "a", "key": null, "headers": {}, "state": "dead" });
+    let message =
+        serde_json::json!({ "payload": "x", "zone": 1, "id": "a", "key": null, "headers": {}, "state": "dead" });
     assert_eq!(text(&message), "id       a\nstate    dead\nzone     1\npayload  x");
 }

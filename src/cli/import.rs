@@ -29,9 +29,8 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 const MAX_TRIES: u32 = 10;
 
 /// What `dead export` and `list --json` show beside the fields of a new message.
-const NOT_SCHEDULED: [&str; 9] = [
-    "route", "state", "attempts", "last_error", "last_error_at", "died_at", "due", "next_attempt_at", "origin",
-];
+const NOT_SCHEDULED: [&str; 9] =
+    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "due", "next_attempt_at", "origin"];
 
 #[derive(Args)]
 pub struct ImportArguments {
@@ -63,7 +62,9 @@ pub async fn run(session: &Session<'_>, arguments: ImportArguments) -> Result<()
     let counts = std::mem::take(&mut import.counts);
     if let Err(failure) = read {
         let done = if counts.is_empty() { "nothing".to_owned() } else { shown(&counts) };
-        return Err(failure.map(|text| format!("{place}: {text}\nbefore that: {done}; repeat the import, it doubles nothing")));
+        return Err(
+            failure.map(|text| format!("{place}: {text}\nbefore that: {done}; repeat the import, it doubles nothing"))
+        );
     }
     output::result(session.global, json!(counts), shown(&counts))?;
     let refused: u64 = counts.iter().filter(|(status, _)| is_refused(status)).map(|(_, count)| count).sum();

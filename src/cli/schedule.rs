@@ -71,9 +71,10 @@ pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<
     let message = message(arguments)?;
     let body = serde_json::to_vec(&message).expect("text and numbers");
     let reply = session.client.call(Method::POST, &path, Some(body)).await.map_err(|error| match error {
-        CallError::NoAnswer(text) => {
-            Failure::Failed(format!("{text}. Whether it was scheduled is unknown: repeat it with `--id {}`", message.id))
-        }
+        CallError::NoAnswer(text) => Failure::Failed(format!(
+            "{text}. Whether it was scheduled is unknown: repeat it with `--id {}`",
+            message.id
+        )),
         refused @ CallError::Refused(_) => refused.into(),
     });
     output::scheduled(session.global, reply?)

@@ -54,8 +54,9 @@ async fn draw(session: &Session<'_>) -> io::Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
-        let (lines, columns) = size.map_or((24, 80), |size| (size.ws_row.max(1).into(), size.ws_col.max(1).into()));
+        // A terminal that does not know its size says 0.
+        let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        let (lines, columns) = size.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()));
         let text = match session.client.get(OVERVIEW).await {
             Ok(overview) => screen::text(&overview, session.client.shown(), lines),
             // It may come back.

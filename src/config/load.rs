@@ -123,7 +123,12 @@ fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
 }
 
 /// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
-pub(super) fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
+pub(super) fn expand_value(
+    value: &mut Value,
+    at: &Path,
+    env: &BTreeMap<String, String>,
+    problems: &mut Problems,
+) -> bool {
     let origin = problems.origins.get(at);
     match value {
         // The environment and the command line hold no `${...}` of ours: a password may well look like one.

@@ -35,7 +35,8 @@ pub async fn run(session: &Session<'_>, arguments: ActArguments, verb: &str, don
         (true, true, true) => vec![Map::from_iter([("all".to_owned(), true.into())])],
         (true, false, false) => vec![filter],
         _ => {
-            let text = "select them by ids, by a filter (--reason, --contains, --since, --until), or with --all: one of these";
+            let text =
+                "select them by ids, by a filter (--reason, --contains, --since, --until), or with --all: one of these";
             return Err(Failure::Usage(text.into()));
         }
     };

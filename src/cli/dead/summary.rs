@@ -26,7 +26,14 @@ fn text(summary: &Value) -> String {
     let row = |group: &Value| {
         let sample = &group["sample"];
         let [oldest, newest] = ["oldest", "newest"].map(|name| text(&group[name]));
-        vec![text(&group["reason"]), group["count"].to_string(), oldest, newest, text(&sample["id"]), text(&sample["error"])]
+        vec![
+            text(&group["reason"]),
+            group["count"].to_string(),
+            oldest,
+            newest,
+            text(&sample["id"]),
+            text(&sample["error"]),
+        ]
     };
     let rows: Vec<_> = summary["reasons"].as_array().into_iter().flatten().map(row).collect();
     let table = table::text(&["REASON", "COUNT", "OLDEST", "NEWEST", "SAMPLE", "ERROR"], &rows);

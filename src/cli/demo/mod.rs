@@ -96,7 +96,10 @@ async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arri
         let message = json!({ "id": format!("demo-{number}"), "delay": delay, "payload": { "n": number } });
         client.post("/v1/routes/demo/messages", &message).await?;
     }
-    output::line(format_args!("{MESSAGES} messages are scheduled, one each {} ms\n\nto    id           late  payload", STEP.as_millis()))?;
+    output::line(format_args!(
+        "{MESSAGES} messages are scheduled, one each {} ms\n\nto    id           late  payload",
+        STEP.as_millis()
+    ))?;
     let deadline = Instant::now() + STEP * MESSAGES + ARRIVAL;
     let mut late = Vec::new();
     while late.len() < MESSAGES as usize {
@@ -108,7 +111,10 @@ async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arri
     }
     late.sort_unstable();
     let (p50, max) = (late[(late.len() - 1) / 2], late[late.len() - 1]);
-    output::line(format_args!("\n{} of {MESSAGES} messages arrived by HTTP: late by {p50} ms (p50), {max} ms (max)", late.len()))?;
+    output::line(format_args!(
+        "\n{} of {MESSAGES} messages arrived by HTTP: late by {p50} ms (p50), {max} ms (max)",
+        late.len()
+    ))?;
     // Never early, by the clock of the same machine.
     if late[0] < 0 { Err(Failure::Failed(format!("a message was early by {} ms", -late[0]))) } else { Ok(()) }
 }

@@ -46,7 +46,7 @@ impl Workplace {
         // JSON text is YAML text, whatever the name of the directory.
         let data = serde_json::Value::from(self.directory.join("data").to_string_lossy());
         format!(
-            "redis: {{ url: embedded, data_dir: {data} }}\nserver: {{ listen: '{}' }}\nlog: {{ level: warn }}\n\
+            "redis: {{ url: embedded, data_dir: {data} }}\nserver: {{ listen: '{}' }}\nlog: {{ level: error }}\n\
              sinks: {{ receiver: {{ type: http, url: '{receiver}' }} }}\nroutes: {{ demo: {{ sink: receiver }} }}\n",
             self.listen
         )

@@ -18,7 +18,8 @@ pub fn find(overview: &Value, overdue: Duration) -> Vec<String> {
     for sink in entries(overview, "sinks") {
         let name = text(&sink["name"]);
         if is_down(sink) {
-            let error = [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
+            let error =
+                [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
             problems.push(format!("sink `{name}` is down: {}", error.map_or_else(|| "-".to_owned(), text)));
         } else if let domains @ [_, ..] = &*domains(sink) {
             problems.push(format!("sink `{name}`: down in part: {}", domains.join(", ")));

@@ -62,12 +62,13 @@ fn route(route: &Value) -> Vec<String> {
         let empty = std::iter::repeat_n("-".to_owned(), 8);
         return [cell("route"), cell("error")].into_iter().chain(empty).collect();
     }
-    let paused = match (route["paused"] == true, route["paused_by"].as_str()) {
-        (false, _) => "no".to_owned(),
-        (true, by) => {
-            let note = route["note"].as_str().filter(|note| !note.is_empty()).map(|note| format!(": {note}"));
-            format!("by {}{}", by.filter(|by| !by.is_empty()).unwrap_or("?"), note.unwrap_or_default())
-        }
+    let named = |name: &str, before: &str| {
+        let text = route[name].as_str().filter(|text| !text.is_empty());
+        text.map(|text| format!("{before}{text}")).unwrap_or_default()
+    };
+    let paused = match route["paused"] == true {
+        true => format!("yes{}{}", named("paused_by", ", by "), named("note", ": ")),
+        false => "no".to_owned(),
     };
     let overdue = format!("{:.3}s", route["oldest_overdue_seconds"].as_f64().unwrap_or(0.0));
     let counts = ["pending", "due", "retrying", "unack", "dead", "next_due"].map(cell);

@@ -8,6 +8,7 @@ pub mod partial;
 mod payload;
 mod rabbitmq_migration;
 
+mod cli;
 mod commands;
 mod crash;
 mod crowds;
