@@ -399,7 +399,9 @@ pub fn ordered(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
         lines.sort_by_cached_key(|line| series(line));
-        lines.into_iter().for_each(|line| text.extend([line, "\n"]));
+        for line in lines {
+            text.extend([line, "\n"]);
+        }
     }
     text
 }

@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 
 use super::{
-    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_due, parse_ids},
+    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_dead, parse_due},
     problem::{MAX_DETAIL_CHARS, Problem},
 };
 use crate::{
@@ -32,6 +32,9 @@ const TARGET: FuzzTarget = FuzzTarget {
         r#""expires_at":"#,
         r#""on_conflict":"replace""#,
         r#""ids":"#,
+        r#""all":true"#,
+        r#""reason":"rejected""#,
+        r#""since":"#,
         "null",
         "true",
         "\"",
@@ -54,7 +57,7 @@ fn run(body: &[u8]) -> String {
         Rules { max_payload: MAX_PAYLOAD, idempotency_key: None, new_id: &|| MessageId::parse("made").expect("an id") };
     let parsed = parse(body, &rules);
     let due = checked(parse_due(body).map(|due| format!("{due:?}")));
-    let ids = checked(parse_ids(body).map(|ids| format!("{:?}", ids.map(|ids| ids.len()))));
+    let ids = checked(parse_dead(body).map(|dead| format!("{} {}", dead.limit, dead.dry_run)));
     let messages = match parsed {
         Ok(Batch::One(message)) => vec![*message],
         Ok(Batch::Many(messages)) => messages,

@@ -2,6 +2,7 @@
 //!
 //! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
 
+mod audit;
 pub mod client;
 pub mod metrics_page;
 pub mod partial;
@@ -9,6 +10,7 @@ mod payload;
 mod rabbitmq_migration;
 
 mod cli;
+mod clients;
 mod commands;
 mod crash;
 mod crowds;
