@@ -1,6 +1,6 @@
 //! `punctual cancel ROUTE ID...`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use reqwest::Method;
 use serde_json::{Map, json};
 
@@ -13,11 +13,11 @@ use super::{
 };
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("selection").required(true).args(["ids", "all"])))]
 pub struct CancelArguments {
     route: String,
     /// One is cancelled without a question, or purged when it is dead; of several, the pending ones. `-`: one a line on
     /// standard input
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<String>,
     /// All pending messages, those that are due first first
     #[arg(long)]

@@ -29,7 +29,7 @@ async fn a_wrong_line_is_named_and_its_batch_is_not_scheduled() {
 #[tokio::test]
 async fn an_import_keeps_to_the_rate_of_its_token() {
     let scene = Scene::with(
-        "server: { auth: { tokens: [{ token: 0123456789abcdef, rights: [schedule], messages_per_second: 1000 }] } }\n",
+        "server: { auth: { tokens: [{ token: 0123456789abcdef, rights: [schedule], limits: { messages_per_second: 1000 } }] } }\n",
     )
     .await;
     let lines: String = (0..2500).map(|n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n")).collect();
