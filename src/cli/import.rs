@@ -106,7 +106,7 @@ impl Import<'_> {
                 continue;
             }
             let number = index + 1;
-            let message = message(line).map_err(|text| Failure::Usage(format!("line {number}: {text}")))?;
+            let message = message(&line).map_err(|text| Failure::Usage(format!("line {number}: {text}")))?;
             let bytes = message.get().len();
             if self.batch.messages.len() == MAX_MESSAGES || self.batch.bytes + bytes > MAX_BYTES {
                 self.send().await?;
@@ -174,9 +174,9 @@ fn failure(error: CallError, lines: &[usize]) -> Failure {
 }
 
 /// A message as the API takes it; numbers stay as they are written.
-fn message(line: String) -> Result<Box<RawValue>, String> {
+fn message(line: &str) -> Result<Box<RawValue>, String> {
     let fields: BTreeMap<String, Box<RawValue>> =
-        serde_json::from_str(&line).map_err(|error| format!("not a JSON object: {error}"))?;
+        serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
     if fields.get("id").is_none_or(|id| !id.get().starts_with('"')) {
         return Err("has no `id`, without which a repeated import would double it".to_owned());
     }
@@ -202,11 +202,11 @@ mod tests {
     #[test]
     fn a_new_message_stays_as_it_is_written_and_an_exported_one_loses_its_state() {
         let new = r#"{"id": "a", "payload": 1.10, "dely": 1}"#;
-        assert_eq!(message(new.to_owned()).unwrap().get(), new);
+        assert_eq!(message(new).unwrap().get(), new);
         let exported = r#"{"id":"a","state":"dead","route":"r","attempts":3,"payload":"x","headers":{}}"#;
-        assert_eq!(message(exported.to_owned()).unwrap().get(), r#"{"headers":{},"id":"a","payload":"x"}"#);
+        assert_eq!(message(exported).unwrap().get(), r#"{"headers":{},"id":"a","payload":"x"}"#);
         for wrong in [r#"{"payload":1}"#, r#"{"id":7}"#, "[]", "{", r#"{"id":"a","unreadable":"lost"}"#] {
-            assert!(message(wrong.to_owned()).is_err(), "{wrong}");
+            assert!(message(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -66,9 +66,10 @@ fn route(route: &Value) -> Vec<String> {
         let text = route[name].as_str().filter(|text| !text.is_empty());
         text.map(|text| format!("{before}{text}")).unwrap_or_default()
     };
-    let paused = match route["paused"] == true {
-        true => format!("yes{}{}", named("paused_by", ", by "), named("note", ": ")),
-        false => "no".to_owned(),
+    let paused = if route["paused"] == true {
+        format!("yes{}{}", named("paused_by", ", by "), named("note", ": "))
+    } else {
+        "no".to_owned()
     };
     let overdue = format!("{:.3}s", route["oldest_overdue_seconds"].as_f64().unwrap_or(0.0));
     let counts = ["pending", "due", "retrying", "unack", "dead", "next_due"].map(cell);

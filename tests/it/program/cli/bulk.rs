@@ -1,12 +1,12 @@
 //! `cancel` of many messages.
 
-use super::Scene;
+use super::{Scene, lines};
 
 #[tokio::test]
 async fn many_are_cancelled_after_their_number_was_confirmed() {
     let scene = Scene::start().await;
-    let lines: String = (0..1200).map(|n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":{n}}}\n")).collect();
-    assert_eq!(scene.run_with_input(&["import", "web"], lines.as_bytes()).await.out, "1200 scheduled\n");
+    let input = lines(0..1200, |n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":{n}}}\n"));
+    assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "1200 scheduled\n");
     let pending = async || scene.json(&["status"]).await["routes"][0]["pending"].clone();
 
     scene.refused(&["cancel", "web", "--all"], 2, "this would cancel 1200 pending messages of web").await;
@@ -24,7 +24,7 @@ async fn many_are_cancelled_after_their_number_was_confirmed() {
         "cancelled 100 pending messages of web; more remain\n"
     );
     // More ids than a call takes, of which those that were due first are gone.
-    let ids: String = (0..1200).map(|n| format!("m{n}\n")).collect();
+    let ids = lines(0..1200, |n| format!("m{n}\n"));
     let some = scene.run_with_input(&["cancel", "web", "-", "--yes"], ids.as_bytes()).await;
     assert_eq!((some.code, &*some.out), (Some(3), "cancelled 1100 pending messages of web\n"), "{some:?}");
     assert!(some.error.contains("100 of 1200 are not pending"), "{some:?}");

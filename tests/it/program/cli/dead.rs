@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Scene;
+use super::{Scene, lines};
 use crate::{program::eventually, support::receiver::Behaviour};
 
 /// Of an endpoint that refuses everything: 1,500 rejected and 500 expired ones.
@@ -13,9 +13,9 @@ async fn night() -> Scene {
         0..1500 => format!("{{\"id\":\"m{n}\",\"payload\":{n}}}\n"),
         _ => format!("{{\"id\":\"m{n}\",\"payload\":{n},\"expires_at\":\"2020-01-01T00:00:00Z\"}}\n"),
     };
-    let lines: String = (0..2000).map(line).collect();
-    assert_eq!(scene.run_with_input(&["import", "web"], lines.as_bytes()).await.out, "2000 scheduled\n");
-    eventually("all are dead", Duration::from_secs(60), async || (dead(&scene).await == 2000).then_some(())).await;
+    let input = lines(0..2000, line);
+    assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "2000 scheduled\n");
+    eventually("all are dead", Duration::from_mins(1), async || (dead(&scene).await == 2000).then_some(())).await;
     scene
 }
 
@@ -45,7 +45,7 @@ async fn two_thousand_dead_letters_are_handled_by_five_commands() {
     scene.receiver.wait_for(before + 1, Duration::from_secs(10)).await;
     assert_eq!(scene.done(&[&by[..], &["--yes"]].concat()).await, "redrove 1499 dead letters of web\n");
 
-    scene.receiver.wait_for(before + 1500, Duration::from_secs(60)).await;
+    scene.receiver.wait_for(before + 1500, Duration::from_mins(1)).await;
     assert_eq!(dead(&scene).await, 500, "the others stay");
 }
 
@@ -76,7 +76,7 @@ async fn dead_letters_are_selected_and_confirmed_before_they_change() {
     assert_eq!(counted(&["--since", "1h"]).await, 2000);
     assert_eq!(counted(&["--until", "1h"]).await, 0);
     assert_eq!(counted(&["m1", "m1999", "unknown"]).await, 2);
-    let ids: String = (0..1100).map(|n| format!("m{n}\n")).collect();
+    let ids = lines(0..1100, |n| format!("m{n}\n"));
     let purged = scene.run_with_input(&["dead", "purge", "web", "-", "--yes"], ids.as_bytes()).await;
     assert_eq!((purged.code, &*purged.out), (Some(0), "purged 1100 dead letters of web\n"), "{purged:?}");
     assert_eq!(dead(&scene).await, 900);
@@ -100,7 +100,7 @@ async fn an_export_is_imported_once_however_often() {
     scene.receiver.behave(Behaviour::Status(200));
     let before = scene.receiver.count();
     scene.done(&["resume", "web"]).await;
-    let requests = scene.receiver.wait_for(before + 1500, Duration::from_secs(60)).await;
+    let requests = scene.receiver.wait_for(before + 1500, Duration::from_mins(1)).await;
     for request in &requests[before..] {
         assert_eq!(format!("m{}", String::from_utf8_lossy(&request.body)), request.id(), "the payload is its own");
     }

@@ -1,6 +1,6 @@
 //! `import`.
 
-use super::Scene;
+use super::{Scene, lines};
 use crate::program::refusals::content;
 
 #[tokio::test]
@@ -32,17 +32,17 @@ async fn an_import_keeps_to_the_rate_of_its_token() {
         "server: { auth: { tokens: [{ token: 0123456789abcdef, rights: [schedule], limits: { messages_per_second: 1000 } }] } }\n",
     )
     .await;
-    let lines: String = (0..2500).map(|n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n")).collect();
+    let input = lines(0..2500, |n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n"));
     let import = ["import", "web", "--token", "0123456789abcdef", "--json"];
-    let ended = scene.run_with_input(&import, lines.as_bytes()).await;
+    let ended = scene.run_with_input(&import, input.as_bytes()).await;
     assert_eq!((ended.code, &*ended.out), (Some(0), "{\"scheduled\":2500}\n"), "{ended:?}");
 }
 
 #[tokio::test]
 async fn what_a_limit_of_the_route_refuses_is_counted_and_fails() {
     let scene = Scene::with_environment("", &[("PUNCTUAL__ROUTES__WEB__LIMITS__MESSAGES", "3")]).await;
-    let lines: String = (0..5).map(|n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n")).collect();
-    let ended = scene.run_with_input(&["import", "web"], lines.as_bytes()).await;
+    let input = lines(0..5, |n| format!("{{\"id\":\"m{n}\",\"delay\":\"1h\",\"payload\":1}}\n"));
+    let ended = scene.run_with_input(&["import", "web"], input.as_bytes()).await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert_eq!(ended.out, "2 limit_messages, 3 scheduled\n");
 }

@@ -11,6 +11,8 @@ mod pause;
 mod status;
 mod terminal;
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use crate::support::{RedisServer, command::Ended, punctual::Punctual, receiver::Receiver};
@@ -71,4 +73,9 @@ impl Scene {
         assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
         assert!(ended.error.contains(text), "{arguments:?}: {ended:?}");
     }
+}
+
+/// Standard input of many lines.
+fn lines(numbers: Range<u32>, line: impl Fn(u32) -> String) -> String {
+    numbers.map(line).collect::<Vec<_>>().concat()
 }

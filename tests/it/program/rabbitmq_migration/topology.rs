@@ -74,8 +74,8 @@ async fn delayed_messages_reach_the_queues_they_reached_before_and_never_early()
     }
     let status = punctual.command(&["--json", "status", "-c", "punctual.yaml"]).await;
     let status: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
-    let stats = &status["routes"];
-    assert!(stats.as_array().unwrap().iter().all(|route| route["dead"] == 0 && route["pending"] == 0), "{stats}");
+    let routes = &status["routes"];
+    assert!(routes.as_array().unwrap().iter().all(|route| route["dead"] == 0 && route["pending"] == 0), "{routes}");
 }
 
 /// The user of the import may do what punctual needs, in each virtual host, and no more.
