@@ -89,7 +89,7 @@ async fn print(arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> Result<(), Fa
 
 async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> Result<(), Failure> {
     let client = Client::of(workplace.url(), None)?;
-    ready(&client).await?;
+    ready(workplace, &client).await?;
     output::line(format_args!("punctual is ready at {}\n", workplace.url()))?;
     for number in 1..=MESSAGES {
         let delay = u64::try_from((STEP * number).as_millis()).expect("seconds");
@@ -119,8 +119,12 @@ async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arri
     if late[0] < 0 { Err(Failure::Failed(format!("a message was early by {} ms", -late[0]))) } else { Ok(()) }
 }
 
-async fn ready(client: &Client) -> Result<(), Failure> {
+async fn ready(workplace: &Workplace, client: &Client) -> Result<(), Failure> {
     let deadline = Instant::now() + START;
+    // A probe before would make the instance connect in vain, and log it.
+    while !workplace.redis_socket().exists() && Instant::now() < deadline {
+        sleep(POLL).await;
+    }
     loop {
         match client.get("/readyz").await {
             Ok(_) => return Ok(()),
@@ -132,12 +136,14 @@ async fn ready(client: &Client) -> Result<(), Failure> {
 
 fn next(workplace: &Workplace) -> String {
     let (url, directory) = (workplace.url(), workplace.directory().display());
+    let socket = workplace.redis_socket();
+    let socket = socket.display();
     format!(
         "\nTry next, from another terminal:
   punctual schedule demo --delay 3s --payload hello --url {url}
   curl {url}/v1/routes/demo/messages -d '{{\"delay\": \"3s\", \"payload\": \"hello\"}}'
   punctual top --url {url}
-  redis-cli -s {directory}/data/redis.sock
+  redis-cli -s {socket}
 
 The configuration is {directory}/punctual.yaml. Ctrl-C stops it and deletes the directory."
     )

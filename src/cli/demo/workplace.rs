@@ -10,9 +10,6 @@ use std::{
 
 use tokio::net::TcpListener;
 
-/// Where an instance listens unless it is told otherwise, so that commands find it without options.
-const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
-
 /// Deleted on drop.
 pub struct Workplace {
     directory: PathBuf,
@@ -35,6 +32,11 @@ impl Workplace {
 
     pub fn file(&self) -> PathBuf {
         self.directory.join("punctual.yaml")
+    }
+
+    /// It exists once the private Redis listens.
+    pub fn redis_socket(&self) -> PathBuf {
+        self.directory.join("data/redis.sock")
     }
 
     /// Of the API.
@@ -60,9 +62,7 @@ impl Drop for Workplace {
     }
 }
 
+/// The kernel gives a port again only after all others.
 async fn free() -> io::Result<SocketAddr> {
-    match TcpListener::bind(USUAL).await {
-        Ok(listener) => listener.local_addr(),
-        Err(_) => TcpListener::bind((USUAL.ip(), 0)).await?.local_addr(),
-    }
+    TcpListener::bind(("127.0.0.1", 0)).await?.local_addr()
 }
