@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{app::serve::ServeError, queue::QueueError};
+use crate::app::serve::ServeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -24,14 +24,15 @@ impl Failure {
             Failure::NotFound(_) => 3,
         })
     }
-}
 
-impl From<QueueError> for Failure {
-    fn from(error: QueueError) -> Self {
-        match error {
-            QueueError::UnknownRoute(_) => Failure::NotFound(format!("{error} in this Redis")),
-            QueueError::Invalid(_) => Failure::Usage(error.to_string()),
-            QueueError::Store(_) => Failure::Failed(error.to_string()),
+    /// The same failure with a text of its own.
+    #[must_use]
+    pub fn map(self, text: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Failure::Failed(old) => Failure::Failed(text(old)),
+            Failure::Usage(old) => Failure::Usage(text(old)),
+            Failure::Configuration(old) => Failure::Configuration(text(old)),
+            Failure::NotFound(old) => Failure::NotFound(text(old)),
         }
     }
 }

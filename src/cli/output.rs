@@ -30,3 +30,14 @@ pub fn line(text: impl Display) -> Result<(), Failure> {
         _ => Ok(()),
     }
 }
+
+/// The reply about a scheduled or moved message.
+///
+/// # Errors
+/// As `line`.
+pub fn scheduled(global: &Global, reply: Value) -> Result<(), Failure> {
+    let text = |name: &str| reply[name].as_str().unwrap_or("?");
+    let (word, time) = if reply["ended_at"].is_null() { ("for", "deliver_at") } else { ("at", "ended_at") };
+    let shown = format!("{} {} {word} {}", text("status"), text("id"), text(time));
+    result(global, reply, shown)
+}

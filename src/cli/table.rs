@@ -1,7 +1,11 @@
 //! A table for people.
 
-/// Columns as wide as their widest cell, two spaces apart.
+/// Longest cell in characters: an error may contain the body of an HTTP answer.
+const MAX_CELL: usize = 120;
+
+/// Columns as wide as their widest cell, two spaces apart. Cells are one line each, without control characters.
 pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| short(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -12,6 +16,27 @@ pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
         padded.join("  ").trim_end().to_owned()
     };
     let header: Vec<String> = header.iter().map(ToString::to_string).collect();
-    let lines: Vec<String> = std::iter::once(&header).chain(rows).map(|row| line(row)).collect();
+    let lines: Vec<String> = std::iter::once(&header).chain(&rows).map(|row| line(row)).collect();
     lines.join("\n")
+}
+
+fn short(cell: &str) -> String {
+    let cell = harmless(&cell.replace(['\n', '\r', '\t'], " "));
+    match cell.char_indices().nth(MAX_CELL) {
+        Some((end, _)) => format!("{}...", &cell[..end]),
+        None => cell,
+    }
+}
+
+/// Without the control characters of a terminal: errors and payloads are the text of others.
+pub fn harmless(text: &str) -> String {
+    let shown = |char: char| if char.is_control() && char != '\n' { char::REPLACEMENT_CHARACTER } else { char };
+    text.chars().map(shown).collect()
+}
+
+#[test]
+fn cells_cannot_control_the_terminal() {
+    let rows = [vec!["a\x1b[2J\nb".to_owned(), "x".repeat(200)]];
+    let table = text(&["ONE", "TWO"], &rows);
+    assert_eq!(table.lines().nth(1).unwrap(), format!("a\u{fffd}[2J b  {}...", "x".repeat(120)));
 }

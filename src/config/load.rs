@@ -86,7 +86,7 @@ fn defaults() -> Dict {
 }
 
 /// `None` when a file cannot be read: what is missing then would only mislead.
-fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
+pub(super) fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
     let layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
     let (redis_url, mut values) = (Path::of("redis.url"), defaults());
@@ -124,7 +124,12 @@ fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
 }
 
 /// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
-fn expand_value(value: &mut Value, at: &Path, env: &BTreeMap<String, String>, problems: &mut Problems) -> bool {
+pub(super) fn expand_value(
+    value: &mut Value,
+    at: &Path,
+    env: &BTreeMap<String, String>,
+    problems: &mut Problems,
+) -> bool {
     let origin = problems.origins.get(at);
     match value {
         // The environment and the command line hold no `${...}` of ours: a password may well look like one.

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
+    address::{ServerAddress, server_address},
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
     problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin},
@@ -29,6 +30,7 @@ pub use self::{
 
 use crate::{sink::SinkSettings, source::SourceSettings};
 
+mod address;
 mod auth;
 mod check;
 mod entries;

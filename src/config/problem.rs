@@ -148,15 +148,21 @@ impl Problems {
         result.map_err(|text| self.add(path, text)).ok()
     }
 
+    /// What was found, in the order of the files.
+    pub fn into_errors(mut self) -> ConfigErrors {
+        self.found.sort();
+        self.found.dedup();
+        ConfigErrors(self.found)
+    }
+
     /// # Errors
     /// What was found, if anything.
     pub fn finish(mut self, config: Option<Config>) -> Result<Config, ConfigErrors> {
-        self.found.sort();
-        self.found.dedup();
-        self.warnings.sort();
-        match config {
-            Some(config) if self.found.is_empty() => Ok(Config { warnings: self.warnings, ..config }),
-            _ => Err(ConfigErrors(self.found)),
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.sort();
+        match (config, self.into_errors()) {
+            (Some(config), errors) if errors.0.is_empty() => Ok(Config { warnings, ..config }),
+            (_, errors) => Err(errors),
         }
     }
 }

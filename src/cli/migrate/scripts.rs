@@ -33,7 +33,7 @@ pub fn rollback(plan: &Plan, export: &str) -> String {
     format!(
         "#!/bin/sh\n\
          # Back to the plugin: rollback.sh [EXPORT], the export that the migration began with. Stop the producers before, let\n\
-         # punctual run until it has nothing left (`punctual stats`), and stop it. A queue that holds messages is kept.\n\
+         # punctual run until it has nothing left (`punctual status`), and stop it. A queue that holds messages is kept.\n\
          {CTL}{DROP}export=${{1:-{export}}}\n\
          [ -r \"$export\" ] || {{ echo \"rollback.sh: there is no $export\" >&2; exit 2; }}\n\
          drop \"{entries}\"\n\

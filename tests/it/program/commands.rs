@@ -1,15 +1,14 @@
-//! `check`, `schema`, `schedule` and `stats`, beside a running instance and without one.
+//! `check`, `schema` and `lua`: commands that need no instance. Those of operators are in `cli`.
 
 use std::{
     fs::File,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use serde_json::Value;
 
-use super::{client::Client, refusals::content};
-use crate::support::{RedisServer, command::Workplace, punctual::Punctual, receiver::Receiver};
+use super::refusals::content;
+use crate::support::{RedisServer, command::Workplace, receiver::Receiver};
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
     format!(
@@ -74,23 +73,6 @@ async fn schema_describes_the_configuration() {
 }
 
 #[tokio::test]
-async fn schedule_keeps_to_the_largest_payload_registered_for_its_route() {
-    let redis = RedisServer::start().await;
-    for (route, max_payload) in [("small", 10), ("web", 20)] {
-        let settings = format!(r#"{{"version":1,"partitions":1,"max_payload":{max_payload}}}"#);
-        let mut register = redis::cmd("HSET");
-        register.arg(&["punctual:routes", route, &settings]);
-        register.exec_async(&mut redis.connection().await).await.expect("registered");
-    }
-    let workplace = Workplace::with(&format!("redis: {{ url: '{}' }}", redis.url()));
-    for (route, bytes, code) in [("small", 10, 0), ("small", 11, 1), ("web", 20, 0), ("web", 21, 1)] {
-        let ended = workplace.run(&["schedule", route, "--payload", &"x".repeat(bytes)]).await;
-        assert_eq!(ended.code, Some(code), "{bytes} bytes on {route}: {ended:?}");
-        assert!(code == 0 || ended.error.contains(&format!("takes {bytes} bytes, at most")), "{ended:?}");
-    }
-}
-
-#[tokio::test]
 async fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is_one() {
     let run = |out: Stdio| {
         let ended = Command::new(env!("CARGO_BIN_EXE_punctual")).arg("schema").stdout(out).output().unwrap();
@@ -104,56 +86,16 @@ async fn a_reader_that_has_seen_enough_is_no_failure_and_a_full_disk_is_one() {
 }
 
 #[tokio::test]
-async fn schedule_and_stats_work_beside_an_instance_and_without_one() {
-    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
-    let configuration = configuration(&redis, &receiver);
-    let workplace = Workplace::with(&configuration);
-    let unknown = workplace.run(&["schedule", "web", "--payload", "x"]).await;
-    assert_eq!(unknown.code, Some(3), "no instance has registered it yet: {unknown:?}");
-
-    let mut punctual = Punctual::start(&configuration).await;
-    let before = content(&redis).await;
-    for (arguments, code, text) in [
-        (&["schedule", "none", "--payload", "x"][..], 3, "there is no route `none`"),
-        (&["schedule", "web", "--payload", "x", "--delay", "later"], 2, "--delay"),
-        (&["schedule", "web", "--payload", "x", "--delay=-1s"], 2, "--delay"),
-        (&["schedule", "web", "--payload", "x", "--deliver-at", "today"], 2, "--deliver-at"),
-        (&["schedule", "web", "--payload", "x", "--id", "a b"], 2, "--id"),
-        (&["schedule", "web", "--payload", "x", "--header", "Host: a"], 2, "header"),
-        (&["schedule", "web", "--payload", "x", "--delay", "1s", "--deliver-at", "1"], 2, "cannot be used with"),
-        (&["schedule", "web", "--payload-file", "missing"], 2, "missing"),
-        (&["stats", "none"], 3, "there is no route `none`"),
-    ] {
-        let ended = workplace.run(arguments).await;
-        assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
-        assert!(ended.error.contains(text) && ended.out.is_empty(), "{arguments:?}: {ended:?}");
+async fn scripts_and_completions_are_printed() {
+    let workplace = Workplace::with("");
+    let produce = include_str!("../../../lua/produce.lua");
+    for arguments in [&["lua"][..], &["lua", "produce"]] {
+        assert_eq!(workplace.run(arguments).await.out, produce);
     }
-    assert_eq!(content(&redis).await, before, "nothing was written");
-
-    let now =
-        workplace.run_with_input(&["schedule", "web", "--id", "piped", "--header", "X-A: b"], b"from stdin").await;
-    assert_eq!(now.code, Some(0), "{now:?}");
-    assert!(now.out.starts_with("scheduled piped for 20"), "{now:?}");
-    let request = receiver.wait_for(1, Duration::from_secs(5)).await.remove(0);
-    assert_eq!((request.id(), request.header("x-a"), &request.body[..]), ("piped", "b", &b"from stdin"[..]));
-
-    assert_eq!(punctual.terminate().await.code, Some(0));
-    let later = workplace.run(&["schedule", "web", "--id", "later", "--delay", "1h", "--payload", "x", "--json"]).await;
-    assert_eq!(later.code, Some(0), "{later:?}");
-    let answer: Value = serde_json::from_str(&later.out).unwrap();
-    assert_eq!((&answer["id"], &answer["status"]), (&"later".into(), &"scheduled".into()));
-    let again = workplace.run(&["schedule", "web", "--id", "later", "--delay", "2h", "--payload", "y"]).await;
-    assert!(again.out.starts_with("exists later for"), "{again:?}");
-
-    let table = workplace.run(&["stats"]).await;
-    assert_eq!(table.code, Some(0), "{table:?}");
-    let lines: Vec<&str> = table.out.lines().collect();
-    assert!(lines.len() == 2 && lines[0].starts_with("ROUTE") && lines[1].starts_with("web "), "{}", table.out);
-    let json: Value = serde_json::from_str(&workplace.run(&["stats", "web", "--json"]).await.out).unwrap();
-    assert_eq!((&json[0]["route"], &json[0]["pending"], &json[0]["due"]), (&"web".into(), &1.into(), &0.into()));
-    assert_eq!(json[0]["next_due"], answer["deliver_at"]);
-
-    punctual.restart().await;
-    let shown = Client::of(&punctual).call("GET", "/v1/routes/web/messages/later", "").await;
-    assert_eq!((&shown.json["state"], &shown.json["payload"]), (&"pending".into(), &"x".into()));
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = workplace.run(&["completions", shell]).await;
+        assert!(ended.code == Some(0) && ended.out.contains("redrive"), "{shell}: {ended:?}");
+    }
+    let syntax = Command::new("bash").args(["-n", "-c", &workplace.run(&["completions", "bash"]).await.out]).status();
+    assert!(syntax.unwrap().success());
 }

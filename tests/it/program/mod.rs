@@ -9,6 +9,7 @@ pub mod partial;
 mod payload;
 mod rabbitmq_migration;
 
+mod cli;
 mod clients;
 mod commands;
 mod crash;

@@ -55,7 +55,7 @@ async fn a_wrong_configuration_is_refused_with_every_mistake_and_its_place() {
         "punctual.yaml:8:20: routes.b.lease:",
         "punctual.yaml:9:1: max_sleep: `soon`",
     ];
-    for command in [&["serve"][..], &["check"], &["check", "--connect"], &["stats"], &["schedule", "b"]] {
+    for command in [&["serve"][..], &["check"], &["check", "--connect"]] {
         let ended = workplace.run(command).await;
         assert_refused(&ended, 2, &mistakes);
         assert_eq!(ended.out, "");

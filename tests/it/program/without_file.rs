@@ -8,12 +8,17 @@ async fn serve_needs_no_file_and_brings_its_own_redis() {
     let mut punctual = Punctual::start_without_file().await;
     let client = Client::of(&punctual);
     assert_eq!(client.call("GET", "/v1/routes", "").await.json, serde_json::json!({ "routes": [] }));
-    let stats = punctual.command(&["stats", "--json", "--redis-url", "embedded"]).await;
-    assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
+    let status = punctual.command(&["status", "--json"]).await;
+    let shown: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
+    assert_eq!((status.code, &shown["routes"]), (Some(0), &serde_json::json!([])), "{status:?}");
+    let connects = async |option: &str, value: &str| {
+        let ended = punctual.command(&["check", "--connect", option, value]).await;
+        assert!(ended.code == Some(0) && ended.out.contains("redis  ok"), "{ended:?}");
+    };
+    connects("--redis-url", "embedded").await;
     std::fs::write(punctual.path("url"), "embedded\n").unwrap();
-    let stats = punctual.command(&["stats", "--json", "--redis-url-file", "url"]).await;
-    assert_eq!((stats.code, stats.out.trim()), (Some(0), "[]"), "{stats:?}");
-    let both = punctual.command(&["stats", "--redis-url", "embedded", "--redis-url-file", "url"]).await;
+    connects("--redis-url-file", "url").await;
+    let both = punctual.command(&["check", "--redis-url", "embedded", "--redis-url-file", "url"]).await;
     assert_eq!(both.code, Some(2), "{both:?}");
     let exit = punctual.terminate().await;
     assert_eq!(exit.code, Some(0), "{}", punctual.log());
@@ -35,12 +40,12 @@ async fn commands_work_beside_an_embedded_redis_and_its_data_outlives_a_stop() {
         .command(&["schedule", "list", "--payload", "hello", "--delay", "1h", "--id", "kept", "-c", "punctual.yaml"])
         .await;
     assert_eq!(scheduled.code, Some(0), "{scheduled:?}");
-    let stats = punctual.command(&["stats", "-c", "punctual.yaml"]).await;
-    assert!(stats.code == Some(0) && stats.out.contains("list "), "{stats:?}");
+    let status = punctual.command(&["status", "-c", "punctual.yaml"]).await;
+    assert!(status.code == Some(0) && status.out.contains("list "), "{status:?}");
     assert_eq!(punctual.terminate().await.code, Some(0), "{}", punctual.log());
-    let away = punctual.command(&["stats", "-c", "punctual.yaml"]).await;
+    let away = punctual.command(&["status", "-c", "punctual.yaml"]).await;
     assert_eq!(away.code, Some(1), "{away:?}");
-    assert!(away.error.contains("no embedded Redis runs in"), "{away:?}");
+    assert!(away.error.contains("no answer from http://127.0.0.1:"), "{away:?}");
 
     punctual.restart().await;
     let client = Client::of(&punctual);

@@ -90,7 +90,11 @@ impl Punctual {
 
     /// Another command of the program, beside it: in its directory and with its environment.
     pub async fn command(&self, arguments: &[&str]) -> Ended {
-        command::run(self.directory.path(), &self.environment, arguments, b"").await
+        self.command_with_input(arguments, b"").await
+    }
+
+    pub async fn command_with_input(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        command::run(self.directory.path(), &self.environment, arguments, input).await
     }
 
     /// Of the HTTP API; `path` begins with a slash.

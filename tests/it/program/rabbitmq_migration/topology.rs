@@ -72,9 +72,10 @@ async fn delayed_messages_reach_the_queues_they_reached_before_and_never_early()
     for queue in ["orders.paid", "orders.all", "events.eu", "mails.out", "tagged", "unrouted"] {
         assert_eq!(migrated.broker.drain(queue).await.len(), 0, "nothing else came to {queue}");
     }
-    let stats = punctual.command(&["--json", "stats", "-c", "punctual.yaml"]).await;
-    let stats: serde_json::Value = serde_json::from_str(&stats.out).expect("JSON");
-    assert!(stats.as_array().unwrap().iter().all(|route| route["dead"] == 0 && route["pending"] == 0), "{stats}");
+    let status = punctual.command(&["--json", "status", "-c", "punctual.yaml"]).await;
+    let status: serde_json::Value = serde_json::from_str(&status.out).expect("JSON");
+    let routes = &status["routes"];
+    assert!(routes.as_array().unwrap().iter().all(|route| route["dead"] == 0 && route["pending"] == 0), "{routes}");
 }
 
 /// The user of the import may do what punctual needs, in each virtual host, and no more.

@@ -1,0 +1,259 @@
+//! The HTTP API, as operator commands call it.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use clap::Args;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{Method, Response, header};
+use serde_json::Value;
+
+use super::{Global, failure::Failure, refusal::Refusal};
+use crate::{
+    config::{Listen, ServerAddress},
+    tls,
+};
+
+/// Longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Longest wait for the next part of an answer: the server's own limit is at most 60 s.
+const READ: Duration = Duration::from_secs(65);
+
+/// The variables in place of `--url` and `--token`.
+const URL_VARIABLE: &str = "PUNCTUAL_URL";
+const TOKEN_VARIABLE: &str = "PUNCTUAL_TOKEN";
+
+/// In front of the path of a Unix socket.
+const UNIX: &str = "unix:";
+
+#[derive(Args)]
+pub struct ApiArguments {
+    /// Of the API: `http://HOST:PORT`, `https://...`, or `unix:` and the path of a socket; in place of `PUNCTUAL_URL`. Without
+    /// both it follows from `server.listen` of the configuration
+    #[arg(long, global = true, value_name = "URL", help_heading = "API")]
+    url: Option<String>,
+    /// In place of `PUNCTUAL_TOKEN`; every user of this machine can read it
+    #[arg(long, global = true, value_name = "TOKEN", help_heading = "API", conflicts_with = "token_file")]
+    token: Option<String>,
+    /// A file with the token
+    #[arg(long, global = true, value_name = "FILE", help_heading = "API")]
+    token_file: Option<PathBuf>,
+}
+
+impl ApiArguments {
+    fn token(&self) -> Result<Option<String>, Failure> {
+        let token = match (&self.token, &self.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(file)) => {
+                let failed = |error| Failure::Usage(format!("--token-file: {}: {error}", file.display()));
+                Some(std::fs::read_to_string(file).map_err(failed)?)
+            }
+            (None, None) => env::var(TOKEN_VARIABLE).ok(),
+        };
+        Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
+    }
+
+    /// `health`: where `server.health_listen` is preferred.
+    fn url(&self, global: &Global, health: bool) -> Result<String, Failure> {
+        if let Some(url) = self.url.clone().or_else(|| env::var(URL_VARIABLE).ok()).filter(|url| !url.is_empty()) {
+            return Ok(url);
+        }
+        let address = global.server_address()?;
+        Ok(match address.health_listen.filter(|_| health) {
+            Some(listen) => url_of(&ServerAddress { listen: Listen::Tcp(listen), is_tls: false, health_listen: None }),
+            None => url_of(&address),
+        })
+    }
+}
+
+/// Of the machine itself where it listens on all addresses.
+fn url_of(address: &ServerAddress) -> String {
+    match &address.listen {
+        Listen::Unix(path) => format!("{UNIX}{}", path.display()),
+        Listen::Tcp(listen) => {
+            let mut listen = *listen;
+            match listen.ip() {
+                std::net::IpAddr::V4(ip) if ip.is_unspecified() => listen.set_ip([127, 0, 0, 1].into()),
+                std::net::IpAddr::V6(ip) if ip.is_unspecified() => listen.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+                _ => {}
+            }
+            format!("{}://{listen}", if address.is_tls { "https" } else { "http" })
+        }
+    }
+}
+
+pub struct Client {
+    http: reqwest::Client,
+    /// As people write it.
+    shown: String,
+    /// Without a slash at the end.
+    base: String,
+    token: Option<String>,
+}
+
+impl Client {
+    /// # Errors
+    /// A wrong URL, an unreadable file with a token, or a wrong `server.listen`.
+    pub fn new(global: &Global, arguments: &ApiArguments) -> Result<Self, Failure> {
+        Self::of(arguments.url(global, false)?, arguments.token()?)
+    }
+
+    /// For the probes: the same, or `server.health_listen`.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn of_probes(global: &Global, arguments: &ApiArguments) -> Result<Self, Failure> {
+        Self::of(arguments.url(global, true)?, None)
+    }
+
+    /// # Errors
+    /// As `new`.
+    pub fn of(shown: String, token: Option<String>) -> Result<Self, Failure> {
+        let wrong = |text: &str| Failure::Usage(format!("`{shown}`: {text}"));
+        // A proxy of the environment does not see operators' tokens.
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(READ).no_proxy();
+        let http = http.redirect(reqwest::redirect::Policy::none());
+        let (http, base) = if shown.starts_with(UNIX) {
+            let Ok(Listen::Unix(path)) = shown.parse() else {
+                return Err(wrong("a socket needs its whole path: unix:/run/punctual.sock"));
+            };
+            (http.unix_socket(path).tls_backend_preconfigured(tls::unused()), "http://localhost".to_owned())
+        } else {
+            let url = url::Url::parse(&shown).map_err(|error| wrong(&error.to_string()))?;
+            if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+                return Err(wrong("has only a scheme, a host and a path"));
+            }
+            let tls = match url.scheme() {
+                "http" => tls::unused(),
+                "https" => tls::client_config(&tls::TlsFiles::default()).map_err(|error| wrong(&error))?,
+                _ => return Err(wrong("begins with http://, https:// or unix:")),
+            };
+            (http.tls_backend_preconfigured(tls), url.as_str().trim_end_matches('/').to_owned())
+        };
+        let http = http.build().map_err(|error| wrong(&error.to_string()))?;
+        Ok(Self { http, shown, base, token })
+    }
+
+    /// Its URL.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// # Errors
+    /// As `call`.
+    pub async fn get(&self, path: &str) -> Result<Value, Failure> {
+        Ok(self.call(Method::GET, path, None).await?)
+    }
+
+    /// # Errors
+    /// As `call`.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        Ok(self.call(Method::POST, path, Some(serde_json::to_vec(body).expect("a value"))).await?)
+    }
+
+    /// The JSON of a 2xx, `null` for an empty one.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Value, CallError> {
+        let answer = self.answer(method, path, body).await?;
+        let status = answer.status();
+        let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let bytes = answer.bytes().await.map_err(|error| self.failed(error))?;
+        if !status.is_success() {
+            return Err(CallError::Refused(Refusal::parse(status.as_u16(), &bytes, retry_after)));
+        }
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        let wrong = |error| {
+            CallError::NoAnswer(format!("{}{path} answered with something else than JSON: {error}", self.shown))
+        };
+        serde_json::from_slice(&bytes).map_err(wrong)
+    }
+
+    async fn answer(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Response, CallError> {
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.header(header::CONTENT_TYPE, "application/json").body(body);
+        }
+        request.send().await.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: reqwest::Error) -> CallError {
+        let error = error.without_url();
+        let mut text = format!("no answer from {}: {error}", self.shown);
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        CallError::NoAnswer(text)
+    }
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub enum CallError {
+    /// Whether it took effect is unknown.
+    NoAnswer(String),
+    Refused(Refusal),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NoAnswer(text) => Failure::Failed(text),
+            CallError::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
+/// The path of a route, and of what is below it: `tail` is empty or begins with a slash.
+///
+/// # Errors
+/// For a name that no URL can have as a part.
+pub fn of_route(route: &str, tail: &str) -> Result<String, Failure> {
+    Ok(format!("/v1/routes/{}{tail}", part(route)?))
+}
+
+/// The path of a message.
+///
+/// # Errors
+/// As `of_route`.
+pub fn of_message(route: &str, id: &str, tail: &str) -> Result<String, Failure> {
+    of_route(route, &format!("/messages/{}{tail}", part(id)?))
+}
+
+fn part(name: &str) -> Result<String, Failure> {
+    // URLs resolve these, encoded or not.
+    if matches!(name, "" | "." | "..") {
+        return Err(Failure::Usage(format!("`{name}` cannot be a part of a URL")));
+    }
+    Ok(utf8_percent_encode(name, NON_ALPHANUMERIC).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_follows_from_where_the_server_listens() {
+        let url = |listen: &str, is_tls| {
+            url_of(&ServerAddress { listen: listen.parse().unwrap(), is_tls, health_listen: None })
+        };
+        assert_eq!(url("127.0.0.1:8080", false), "http://127.0.0.1:8080");
+        assert_eq!(url("0.0.0.0:8080", false), "http://127.0.0.1:8080");
+        assert_eq!(url("[::]:443", true), "https://[::1]:443");
+        assert_eq!(url("10.0.0.7:80", false), "http://10.0.0.7:80");
+        assert_eq!(url("unix:/run/punctual.sock", false), "unix:/run/punctual.sock");
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_the_path() {
+        assert_eq!(of_message("a/b", "x?y", "/deliver").unwrap(), "/v1/routes/a%2Fb/messages/x%3Fy/deliver");
+        assert!(of_route("..", "").is_err());
+    }
+}

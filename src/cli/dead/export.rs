@@ -1,0 +1,47 @@
+//! `punctual dead export ROUTE`.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+};
+
+use clap::Args;
+
+use crate::cli::{Session, failure::Failure, filter::Filter, pages::Listing, progress};
+
+#[derive(Args)]
+pub struct ExportArguments {
+    route: String,
+    #[command(flatten)]
+    filter: Filter,
+    /// Most messages; all without it
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// A new file; standard output without it
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub async fn run(session: &Session<'_>, arguments: ExportArguments) -> Result<(), Failure> {
+    let ExportArguments { route, filter, limit, output } = &arguments;
+    let output = output.as_ref().filter(|path| path.as_os_str() != "-");
+    let place = output.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+    let failed = |error: io::Error| Failure::Failed(format!("{place}: {error}"));
+    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match output {
+        Some(path) => Box::new(File::create_new(path).map_err(failed)?),
+        None => Box::new(io::stdout()),
+    });
+    let (bar, mut count) = (progress::bar(*limit), 0_u64);
+    let listing = Listing { route, state: "dead", filter, limit: *limit };
+    let read = listing.read(session, |message| {
+        count += 1;
+        bar.set_position(count);
+        writeln!(out, "{message}").map_err(failed)
+    });
+    read.await?;
+    out.flush().map_err(failed)?;
+    bar.finish_and_clear();
+    eprintln!("exported {count} dead letters of {route}");
+    Ok(())
+}

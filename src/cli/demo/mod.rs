@@ -1,0 +1,172 @@
+//! `punctual demo`: a private Redis, an instance and a receiver in this process; ten messages with their lateness.
+
+mod receiver;
+mod workplace;
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use clap::Args;
+use rustix::process::{Signal, getpid, kill_process};
+use serde_json::json;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout_at},
+};
+
+use self::{
+    receiver::{Arrival, Receiver},
+    workplace::Workplace,
+};
+use super::{client::Client, failure::Failure, output};
+use crate::{
+    app::{
+        self,
+        serve::{ServeError, serve},
+    },
+    config::{self, Sources},
+    connector,
+};
+
+/// Messages, and the time from one to the next.
+const MESSAGES: u32 = 10;
+const STEP: Duration = Duration::from_millis(400);
+/// Longest start of Redis and the instance, and longest wait for the last message beyond its due time.
+const START: Duration = Duration::from_secs(20);
+const ARRIVAL: Duration = Duration::from_secs(10);
+/// Between two calls of /readyz.
+const POLL: Duration = Duration::from_millis(20);
+
+#[derive(Args)]
+pub struct DemoArguments {
+    /// End after the ten messages, as without a terminal
+    #[arg(long)]
+    once: bool,
+}
+
+pub async fn run(arguments: DemoArguments) -> Result<(), Failure> {
+    let stays = !arguments.once && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let failed = |error: io::Error| Failure::Failed(error.to_string());
+    let mut receiver = Receiver::start().await.map_err(failed)?;
+    let workplace = Workplace::new(&receiver.url).await.map_err(failed)?;
+    // Nothing of the user's environment: the demo touches no other Redis.
+    let sources = Sources { files: vec![workplace.file()], ..Sources::default() };
+    let config = config::load(&sources, &connector::registry());
+    let config = config.map_err(|errors| Failure::Configuration(errors.to_string()))?;
+    app::logging::init(config.log);
+    output::line(format_args!("starting a private Redis and punctual in {}", workplace.directory().display()))?;
+    // A closed terminal must not leave the Redis behind.
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    let mut server = tokio::spawn(serve(config));
+    let shown = tokio::select! {
+        shown = show(&workplace, &mut receiver.arrivals) => shown,
+        ended = &mut server => return ended_early(ended),
+        _ = hangup.recv() => Err(interrupted()),
+    };
+    if shown.is_ok() && stays {
+        output::line(next(&workplace))?;
+        tokio::select! {
+            // Ctrl-C.
+            end = &mut server => return ended(end),
+            _ = hangup.recv() => {}
+            printed = print(&mut receiver.arrivals) => return stop(server).await.and(printed),
+        }
+    }
+    stop(server).await.and(shown)
+}
+
+/// What the user schedules.
+async fn print(arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> Result<(), Failure> {
+    while let Some(arrival) = arrivals.recv().await {
+        output::line(&arrival)?;
+    }
+    Ok(())
+}
+
+async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> Result<(), Failure> {
+    let client = Client::of(workplace.url(), None)?;
+    ready(workplace, &client).await?;
+    output::line(format_args!("punctual is ready at {}\n", workplace.url()))?;
+    for number in 1..=MESSAGES {
+        let delay = u64::try_from((STEP * number).as_millis()).expect("seconds");
+        let message = json!({ "id": format!("demo-{number}"), "delay": delay, "payload": { "n": number } });
+        client.post("/v1/routes/demo/messages", &message).await?;
+    }
+    output::line(format_args!(
+        "{MESSAGES} messages are scheduled, one each {} ms\n\nto    id           late  payload",
+        STEP.as_millis()
+    ))?;
+    let deadline = Instant::now() + STEP * MESSAGES + ARRIVAL;
+    let mut late = Vec::new();
+    while late.len() < MESSAGES as usize {
+        let Ok(Some(arrival)) = timeout_at(deadline, arrivals.recv()).await else {
+            return Err(Failure::Failed(format!("{} of {MESSAGES} messages arrived", late.len())));
+        };
+        output::line(&arrival)?;
+        late.push(arrival.late);
+    }
+    late.sort_unstable();
+    let (p50, max) = (late[(late.len() - 1) / 2], late[late.len() - 1]);
+    output::line(format_args!(
+        "\n{} of {MESSAGES} messages arrived by HTTP: late by {p50} ms (p50), {max} ms (max)",
+        late.len()
+    ))?;
+    // Never early, by the clock of the same machine.
+    if late[0] < 0 { Err(Failure::Failed(format!("a message was early by {} ms", -late[0]))) } else { Ok(()) }
+}
+
+async fn ready(workplace: &Workplace, client: &Client) -> Result<(), Failure> {
+    let deadline = Instant::now() + START;
+    // A probe before would make the instance connect in vain, and log it.
+    while !workplace.redis_socket().exists() && Instant::now() < deadline {
+        sleep(POLL).await;
+    }
+    loop {
+        match client.get("/readyz").await {
+            Ok(_) => return Ok(()),
+            Err(failure) if Instant::now() > deadline => return Err(failure),
+            Err(_) => sleep(POLL).await,
+        }
+    }
+}
+
+fn next(workplace: &Workplace) -> String {
+    let (url, directory) = (workplace.url(), workplace.directory().display());
+    let socket = workplace.redis_socket();
+    let socket = socket.display();
+    format!(
+        "\nTry next, from another terminal:
+  punctual schedule demo --delay 3s --payload hello --url {url}
+  curl {url}/v1/routes/demo/messages -d '{{\"delay\": \"3s\", \"payload\": \"hello\"}}'
+  punctual top --url {url}
+  redis-cli -s {socket}
+
+The configuration is {directory}/punctual.yaml. Ctrl-C stops it and deletes the directory."
+    )
+}
+
+type Ended = Result<Result<(), ServeError>, tokio::task::JoinError>;
+
+/// `serve` ends by a signal to its process.
+async fn stop(server: JoinHandle<Result<(), ServeError>>) -> Result<(), Failure> {
+    kill_process(getpid(), Signal::TERM).map_err(|error| Failure::Failed(error.to_string()))?;
+    ended(server.await)
+}
+
+fn ended(ended: Ended) -> Result<(), Failure> {
+    ended.map_err(|error| Failure::Failed(error.to_string()))??;
+    output::line("stopped")
+}
+
+fn ended_early(ended: Ended) -> Result<(), Failure> {
+    ended.map_err(|error| Failure::Failed(error.to_string()))??;
+    Err(interrupted())
+}
+
+fn interrupted() -> Failure {
+    Failure::Failed("interrupted".into())
+}

@@ -1,0 +1,80 @@
+//! A problem document of the API, as one message for people.
+
+use serde_json::Value;
+
+use super::failure::Failure;
+
+/// An answer other than 2xx.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    /// The last part of the problem's `type`.
+    pub kind: String,
+    detail: String,
+    /// JSON pointer and text of each invalid field.
+    pub fields: Vec<(String, String)>,
+    /// Seconds.
+    pub retry_after: Option<u64>,
+}
+
+impl Refusal {
+    pub fn parse(status: u16, body: &[u8], retry_after: Option<u64>) -> Self {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let fields = document["errors"].as_array().into_iter().flatten();
+        Self {
+            status,
+            kind: text(&document["type"]).rsplit(':').next().unwrap_or_default().to_owned(),
+            detail: text(&document["detail"]),
+            fields: fields.map(|field| (text(&field["pointer"]), text(&field["detail"]))).collect(),
+            retry_after,
+        }
+    }
+
+    /// The detail, and each field that it does not name.
+    pub fn text(&self) -> String {
+        let mut text = match self.detail.as_str() {
+            "" => format!("the answer is {}", self.status),
+            detail => detail.to_owned(),
+        };
+        if let [(_, only)] = self.fields.as_slice()
+            && text.ends_with(only)
+        {
+            return text;
+        }
+        for (pointer, detail) in &self.fields {
+            text = format!("{text}\n  {}: {detail}", pointer.trim_start_matches('/'));
+        }
+        text
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.text();
+        match refusal.status {
+            400 | 413 | 422 => Failure::Usage(text),
+            404 => Failure::NotFound(text),
+            401 => Failure::Failed(format!("{text} (--token, --token-file or PUNCTUAL_TOKEN)")),
+            _ => Failure::Failed(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(body: &str) -> String {
+        Refusal::parse(422, body.as_bytes(), None).text()
+    }
+
+    #[test]
+    fn every_field_is_named_once() {
+        assert_eq!(text("no JSON"), "the answer is 422");
+        let one = r#"{"detail":"/delay: wrong","errors":[{"pointer":"/delay","detail":"wrong"}]}"#;
+        assert_eq!(text(one), "/delay: wrong");
+        let two = r#"{"detail":"2 fields are invalid","errors":[{"pointer":"/a","detail":"x"},{"pointer":"/b/0","detail":"y"}]}"#;
+        assert_eq!(text(two), "2 fields are invalid\n  a: x\n  b/0: y");
+    }
+}

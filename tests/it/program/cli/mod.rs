@@ -1,0 +1,81 @@
+//! The commands of operators, against a running instance.
+
+mod access;
+mod bulk;
+mod dead;
+mod demo;
+mod health;
+mod import;
+mod messages;
+mod pause;
+mod status;
+mod terminal;
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::support::{RedisServer, command::Ended, punctual::Punctual, receiver::Receiver};
+
+/// An instance with the route `web` to a receiver.
+pub struct Scene {
+    pub redis: RedisServer,
+    pub receiver: Receiver,
+    pub punctual: Punctual,
+}
+
+impl Scene {
+    pub async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// `more`: lines of YAML.
+    pub async fn with(more: &str) -> Self {
+        Self::with_environment(more, &[]).await
+    }
+
+    pub async fn with_environment(more: &str, environment: &[(&str, &str)]) -> Self {
+        let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+        let configuration = format!(
+            "redis: {{ url: '{}', timeout: 1s }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\n\
+             routes: {{ web: {{ sink: hook }} }}\n{more}",
+            redis.url(),
+            receiver.url()
+        );
+        let punctual = Punctual::start_with(&configuration, environment).await;
+        Self { redis, receiver, punctual }
+    }
+
+    pub async fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with_input(arguments, b"").await
+    }
+
+    pub async fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Ended {
+        let arguments = [arguments, &["-c", "punctual.yaml"]].concat();
+        self.punctual.command_with_input(&arguments, input).await
+    }
+
+    /// Standard output of a command that ends with 0.
+    pub async fn done(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments).await;
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+        ended.out
+    }
+
+    pub async fn json(&self, arguments: &[&str]) -> Value {
+        let out = self.done(&[arguments, &["--json"]].concat()).await;
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    }
+
+    /// A command that ends with this code, and this text on standard error.
+    pub async fn refused(&self, arguments: &[&str], code: i32, text: &str) {
+        let ended = self.run(arguments).await;
+        assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
+        assert!(ended.error.contains(text), "{arguments:?}: {ended:?}");
+    }
+}
+
+/// Standard input of many lines.
+fn lines(numbers: Range<u32>, line: impl Fn(u32) -> String) -> String {
+    numbers.map(line).collect::<Vec<_>>().concat()
+}

@@ -1,0 +1,82 @@
+//! What a terminal shows: questions, `top`. `script` of util-linux is the terminal.
+
+use std::{process::Stdio, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use super::Scene;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A command of the program on a terminal.
+struct Terminal(Child);
+
+impl Terminal {
+    fn run(scene: &Scene, arguments: &str) -> Self {
+        // The shell becomes the program, so that the terminal's process is it.
+        let command = format!("exec {} {arguments} --url {}", env!("CARGO_BIN_EXE_punctual"), scene.punctual.url(""));
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--flush", "--command", &command, "/dev/null"]);
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        Self(script.spawn().expect("script of util-linux"))
+    }
+
+    /// Reads until it shows this text.
+    async fn shows(&mut self, text: &str) -> String {
+        let (mut shown, mut chunk) = (String::new(), [0; 4096]);
+        let out = self.0.stdout.as_mut().expect("piped");
+        let read = timeout(PATIENCE, async {
+            while !shown.contains(text) {
+                let length = out.read(&mut chunk).await.expect("a pipe");
+                assert!(length > 0, "it ended without `{text}`: {shown}");
+                shown.push_str(&String::from_utf8_lossy(&chunk[..length]));
+            }
+        });
+        assert!(read.await.is_ok(), "no `{text}` in {PATIENCE:?}");
+        shown
+    }
+
+    async fn types(&mut self, text: &str) {
+        self.0.stdin.as_mut().expect("piped").write_all(text.as_bytes()).await.expect("it reads");
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        timeout(PATIENCE, self.0.wait()).await.expect("it ends").expect("it ran").code()
+    }
+}
+
+#[tokio::test]
+async fn a_question_is_answered_on_the_terminal() {
+    let scene = Scene::start().await;
+    for id in ["a", "b"] {
+        scene.done(&["schedule", "web", "--id", id, "--delay", "1h", "--payload", "x"]).await;
+    }
+    let mut no = Terminal::run(&scene, "cancel web --all");
+    no.shows("cancel 2 pending messages of web? [y/N] ").await;
+    no.types("\n").await;
+    no.shows("nothing was changed").await;
+    assert_eq!(no.code().await, Some(1));
+    assert_eq!(scene.json(&["status"]).await["routes"][0]["pending"], 2);
+    let mut yes = Terminal::run(&scene, "cancel web --all");
+    yes.shows("[y/N] ").await;
+    yes.types("y\n").await;
+    yes.shows("cancelled 2 pending messages of web").await;
+    assert_eq!(yes.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn top_redraws_until_ctrl_c() {
+    let scene = Scene::start().await;
+    scene.refused(&["top"], 2, "needs a terminal").await;
+    let mut top = Terminal::run(&scene, "top");
+    top.shows("Redis: up").await;
+    scene.done(&["pause", "web", "--note", "look-here", "--yes"]).await;
+    top.shows("look-here").await;
+    top.types("\u{3}").await;
+    top.shows("\u{1b}[?1049l").await;
+    assert_eq!(top.code().await, Some(0));
+}
