@@ -1,16 +1,8 @@
-//! `docs/operations.md` and the Dockerfile: their commands exist, or are known to come.
+//! The commands that `docs/operations.md` and the Dockerfile name exist.
 
 use std::{collections::BTreeSet, process::Command};
 
 use super::{run, text};
-
-const PAGE: &str = "docs/operations.md";
-/// Blocks with commands of `PENDING`: the test of the pages cannot run them yet.
-const MARK: &str = "# Tested by tests/it/deploy/runbook.rs";
-
-/// Commands that punctual does not have yet. Once one exists it must leave this list, and a block without any of them its
-/// mark: then the test of the pages runs the block. When the list is empty, this file can go.
-const PENDING: [&str; 8] = ["dead", "get", "health", "list", "pause", "resume", "status", "top"];
 
 /// The commands of punctual that a text names.
 fn named(text: &str) -> BTreeSet<String> {
@@ -27,25 +19,11 @@ fn existing() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_command_of_the_runbook_exists_or_is_known_to_come() {
+fn every_command_of_the_runbook_and_of_the_health_check_exists() {
     let dockerfile = text("Dockerfile");
     let (_, health) = dockerfile.split_once(r#"CMD ["punctual", ""#).expect("a health check");
-    let mut named = named(&text(PAGE));
+    let mut named = named(&text("docs/operations.md"));
+    assert!(named.len() > 5, "{named:?}");
     named.extend(health.split('"').next().map(str::to_owned));
-    let missing: BTreeSet<String> = named.difference(&existing()).cloned().collect();
-    assert_eq!(
-        missing,
-        PENDING.map(str::to_owned).into(),
-        "left: commands that {PAGE} and the Dockerfile name and punctual lacks"
-    );
-}
-
-#[test]
-fn a_block_that_the_test_of_the_pages_leaves_out_has_a_command_to_come() {
-    let page = text(PAGE);
-    let blocks: Vec<&str> = page.split(MARK).skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
-    for block in &blocks {
-        assert!(PENDING.iter().any(|pending| named(block).contains(*pending)), "take the mark away: {block}");
-    }
-    assert!(!blocks.is_empty(), "take PENDING and this test away");
+    assert_eq!(named.difference(&existing()).collect::<Vec<_>>(), [""; 0], "left: commands that punctual lacks");
 }
