@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 
 use super::{
-    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_due, parse_ids},
+    message_body::{Batch, MAX_MESSAGES, Rules, parse, parse_dead, parse_due},
     problem::{MAX_DETAIL_CHARS, Problem},
 };
 use crate::{
@@ -54,11 +54,11 @@ fn run(body: &[u8]) -> String {
         Rules { max_payload: MAX_PAYLOAD, idempotency_key: None, new_id: &|| MessageId::parse("made").expect("an id") };
     let parsed = parse(body, &rules);
     let due = checked(parse_due(body).map(|due| format!("{due:?}")));
-    let ids = checked(parse_ids(body).map(|ids| format!("{:?}", ids.map(|ids| ids.len()))));
+    let dead = checked(parse_dead(body).map(|request| format!("{:?}", request.limit)));
     let messages = match parsed {
         Ok(Batch::One(message)) => vec![*message],
         Ok(Batch::Many(messages)) => messages,
-        Err(problem) => return checked(Err(problem)) + &due + &ids,
+        Err(problem) => return checked(Err(problem)) + &due + &dead,
     };
     assert!(messages.len() <= MAX_MESSAGES);
     for message in &messages {

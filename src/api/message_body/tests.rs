@@ -202,12 +202,21 @@ fn a_patch_holds_exactly_one_due_time() {
 }
 
 #[test]
-fn ids_are_all_only_when_none_are_named() {
-    assert_eq!(parse_ids(b"").unwrap(), None);
-    assert_eq!(parse_ids(b"{}").unwrap(), None);
-    assert_eq!(parse_ids(br#"{"ids":[]}"#).unwrap(), Some(vec![]));
-    assert_eq!(parse_ids(br#"{"ids":["a"]}"#).unwrap(), Some(vec![MessageId::parse("a").unwrap()]));
-    for body in [&br#"{"ids":null}"#[..], br#"{"ids":"a"}"#, br#"{"ids":["*"]}"#, br#"{"id":["a"]}"#, b"[]", b"null"] {
-        assert!(parse_ids(body).is_err(), "{}", String::from_utf8_lossy(body));
+fn dead_letters_are_named_by_ids_or_a_filter_or_all() {
+    for body in [&br#"{"ids":["a"]}"#[..], br#"{"all":true}"#, br#"{"reason":"rejected","dry_run":true}"#] {
+        assert!(parse_dead(body).is_ok(), "{}", String::from_utf8_lossy(body));
+    }
+    for body in [
+        &b""[..],
+        b"{}",
+        br#"{"ids":null}"#,
+        br#"{"ids":"a"}"#,
+        br#"{"ids":["*"]}"#,
+        br#"{"id":["a"]}"#,
+        br#"{"all":false}"#,
+        b"[]",
+        b"null",
+    ] {
+        assert!(parse_dead(body).is_err(), "{}", String::from_utf8_lossy(body));
     }
 }

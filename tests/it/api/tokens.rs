@@ -56,6 +56,7 @@ fn body(method: &str, path: &str) -> &'static str {
 
 async fn guarded(open_metrics: bool) -> ApiServer {
     let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
+        name: String::new(),
         digest: TokenDigest::of(token),
         rights: rights.to_vec(),
         routes: routes.iter().map(ToString::to_string).collect(),
@@ -102,6 +103,7 @@ fn every_token() -> Vec<(String, Vec<Right>, Vec<&'static str>)> {
 async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_changes_nothing_for_others() {
     let tokens = every_token();
     let token = |(token, rights, routes): &(String, Vec<Right>, Vec<&str>)| TokenConfig {
+        name: String::new(),
         messages_per_second: None,
         digest: TokenDigest::of(token),
         rights: rights.clone(),
