@@ -10,7 +10,10 @@ use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use crate::{message::DeadReason, sink::FAILURE_KINDS};
+use crate::{
+    message::DeadReason,
+    sink::{CONFIRMED, FAILURE_KINDS},
+};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -224,14 +227,36 @@ pub struct SinkMetrics {
     /// 0 closed, 1 half-open, 2 open.
     pub breaker: metrics::Gauge,
     pub domains_down: metrics::Gauge,
+    /// 1 while the breaker is closed.
+    pub up: metrics::Gauge,
+    /// By outcome.
+    attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 1],
 }
 
 impl SinkMetrics {
+    /// Up, and every counter at 0.
     pub fn new(sink: &str) -> Self {
+        let [failed, throttled, rejected, unavailable] = FAILURE_KINDS;
+        let attempts = [CONFIRMED, failed, throttled, rejected, unavailable].map(|outcome| {
+            let counter = counter!(SINK_ATTEMPTS, "sink" => sink.to_owned(), "outcome" => outcome);
+            counter.increment(0);
+            (outcome, counter)
+        });
+        let up = gauge!(SINK_UP, "sink" => sink.to_owned());
+        up.set(1.0);
         Self {
+            up,
+            attempts,
             send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
             breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
             domains_down: gauge!(DOMAINS_DOWN, "sink" => sink.to_owned()),
+        }
+    }
+
+    /// `outcome` as `Outcome::kind` names it.
+    pub fn attempt(&self, outcome: &'static str) {
+        if let Some((_, counter)) = self.attempts.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
         }
     }
 }

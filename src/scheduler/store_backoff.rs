@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::StoreError;
+use crate::{incidents::Incidents, store::StoreError};
 
 /// First wait after the store could not be reached.
 const FIRST: Duration = Duration::from_millis(50);
@@ -24,16 +24,22 @@ pub struct StoreBackoff {
 }
 
 impl StoreBackoff {
-    /// Logs the error, once a minute at most, and returns how long to wait.
-    pub fn wait(&mut self, place: &dyn std::fmt::Display, doing: &'static str, error: &StoreError) -> Duration {
+    /// Returns how long to wait. Logs an error that an operator must resolve, once a minute at most; an outage is a suspicion
+    /// that concerns every partition.
+    pub fn wait(
+        &mut self,
+        incidents: &Incidents,
+        place: &dyn std::fmt::Display,
+        doing: &'static str,
+        error: &StoreError,
+    ) -> Duration {
         let now = tokio::time::Instant::now();
-        if self.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL) {
+        if is_outage(error) {
+            tracing::debug!(partition = %place, doing, %error, "the store does not answer; trying again");
+            incidents.suspect_redis();
+        } else if self.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL) {
             self.logged = Some(now);
-            if is_outage(error) {
-                tracing::warn!(partition = %place, doing, %error, "the store does not answer; trying again");
-            } else {
-                tracing::error!(partition = %place, doing, %error, "this partition waits for an operator to resolve the error");
-            }
+            tracing::error!(partition = %place, doing, %error, "this partition waits for an operator to resolve the error");
         }
         self.failures = self.failures.saturating_add(1);
         if is_outage(error) { LONGEST.min(FIRST * (1 << (self.failures - 1).min(8))) } else { OPERATOR_WAIT }
@@ -57,11 +63,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waits_grow_to_half_a_second_and_start_anew_after_an_answer() {
         let outage = StoreError::Unavailable { kind: "timeout", text: String::new() };
-        let mut backoff = StoreBackoff::default();
-        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&"r:0", "claim", &outage).as_millis()).collect();
+        let (mut backoff, incidents) = (StoreBackoff::default(), Incidents::default());
+        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&incidents, &"r:0", "claim", &outage).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
         assert!(backoff.answered() && !backoff.answered());
-        assert_eq!(backoff.wait(&"r:0", "claim", &outage), FIRST);
-        assert_eq!(backoff.wait(&"r:0", "claim", &StoreError::WrongType { text: String::new() }), OPERATOR_WAIT);
+        assert_eq!(backoff.wait(&incidents, &"r:0", "claim", &outage), FIRST);
+        assert_eq!(
+            backoff.wait(&incidents, &"r:0", "claim", &StoreError::WrongType { text: String::new() }),
+            OPERATOR_WAIT
+        );
     }
 }

@@ -16,7 +16,8 @@ use super::{
     status::{Side, SourceHealth},
 };
 use crate::{
-    message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
+    incidents::{Incidents, Sample, Subject},
+    message::{Cancellation, DeadReason, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
     store::{Cancelled, Found, ScheduleStatus, StoreError},
@@ -47,6 +48,7 @@ pub struct Intake {
     route: Arc<str>,
     health: Arc<SourceHealth>,
     metrics: SourceMetrics,
+    incidents: Incidents,
     stop: watch::Receiver<bool>,
 }
 
@@ -58,7 +60,14 @@ impl Intake {
         health: Arc<SourceHealth>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { queue, name: name.into(), metrics: SourceMetrics::new(name), route, health, stop }
+        let (metrics, incidents) = (SourceMetrics::new(name), Incidents::default());
+        Self { queue, name: name.into(), route, health, metrics, incidents, stop }
+    }
+
+    /// The same; outages and dead letters are reported to `incidents`.
+    #[must_use]
+    pub fn reporting_to(self, incidents: Incidents) -> Self {
+        Self { incidents, ..self }
     }
 
     pub fn queue(&self) -> &Arc<Queue> {
@@ -103,14 +112,31 @@ impl Intake {
     }
 
     fn report_healthy(&self, side: Side) {
-        if self.health.set_healthy(side) {
+        let became = self.health.set_healthy(side);
+        let was_down = self.health.is_running() && self.incidents.ended(&Subject::Source(self.name.clone()));
+        if became && !was_down {
             tracing::info!(source = &*self.name, "the source takes messages");
         }
     }
 
     fn report_failing(&self, side: Side, error: &str) {
-        if self.health.set_failing(side, error) {
-            tracing::warn!(source = &*self.name, error, "the source cannot take messages; trying again");
+        self.health.set_failing(side, error);
+        self.incidents.failed(&Subject::Source(self.name.clone()), error);
+    }
+
+    /// Messages were taken and are in Redis.
+    pub fn took(&self, count: u64) {
+        if count > 0 {
+            self.metrics.taken.increment(count);
+            self.health.took();
+        }
+    }
+
+    /// Messages were invalid, and are dead letters.
+    pub fn took_invalid(&self, count: u64, sample: Option<Sample>) {
+        if count > 0 {
+            self.metrics.invalid.increment(count);
+            self.incidents.died(&self.route, DeadReason::Invalid, count, sample);
         }
     }
 
@@ -165,9 +191,9 @@ impl Intake {
     }
 
     async fn bury(&self, mut invalid: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
-        if !invalid.is_empty() {
-            self.metrics.invalid.increment(invalid.len() as u64);
-        }
+        let sample =
+            invalid.first().map(|(message, error)| Sample { id: message.id.to_string(), error: error.clone() });
+        self.took_invalid(invalid.len() as u64, sample);
         // The due time of a dead letter is its arrival.
         for (message, _) in &mut invalid {
             message.due = Due::NOW;
@@ -210,7 +236,7 @@ impl Intake {
                     }
                 }
             }
-            self.metrics.taken.increment(taken);
+            self.took(taken);
             self.metrics.known.increment(known);
             if let Some(id) = in_flight {
                 self.wait_in_flight(&id, "its replacement", started).await?;

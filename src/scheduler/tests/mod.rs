@@ -23,6 +23,7 @@ use self::{
 };
 use super::{Breaker, Policy, RouteSetup, Scheduler, Target};
 use crate::{
+    incidents::Incidents,
     message::Metadata,
     retry::{Backoff, RetryPolicy},
     sink::{Delivery, Element, Outcome},
@@ -76,7 +77,7 @@ struct Instance {
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(store.clone(), routes, MAX_SLEEP, store.next_seed());
+        let scheduler = Scheduler::new(store.clone(), routes, MAX_SLEEP, store.next_seed(), &Incidents::default());
         Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
     }
 
