@@ -4,7 +4,7 @@
 //! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
 //! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -402,31 +402,6 @@ pub fn auth_failure() {
 /// `code`: the status of the reply.
 pub fn http_response(sink: &str, code: u16) {
     counter!(HTTP_RESPONSES, "sink" => sink.to_owned(), "code" => code.to_string()).increment(1);
-}
-
-/// The page of the recorder in a stable order, without the samples that it holds as NaN ("absent").
-pub fn ordered(page: &str) -> String {
-    let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut family = "";
-    for line in page.lines().filter(|line| !line.is_empty() && !line.ends_with(" NaN")) {
-        if let Some(comment) = line.strip_prefix("# ") {
-            family = comment.split(' ').nth(1).unwrap_or_default();
-        }
-        families.entry(family).or_default().push(line);
-    }
-    // The buckets of a series stay together, in order.
-    let series = |line: &str| {
-        let labels =
-            line.split_once('{').map_or("", |(_, labels)| labels.split_once('}').map_or("", |(labels, _)| labels));
-        let own = labels.split(',').filter(|label| !label.starts_with("le="));
-        (!line.starts_with('#'), own.collect::<Vec<_>>().join(","))
-    };
-    let mut text = String::with_capacity(page.len());
-    for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
-        lines.sort_by_cached_key(|line| series(line));
-        lines.into_iter().for_each(|line| text.extend([line, "\n"]));
-    }
-    text
 }
 
 #[cfg(test)]

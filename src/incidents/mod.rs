@@ -1,5 +1,6 @@
 //! The log lines about what is wrong: of each outage one at once, one a minute while it lasts, and one when it ends, with
-//! its duration and the number of messages that wait; of deaths one for each route and reason at once, then counts.
+//! its duration and the number of messages that wait; of deaths and evictions one for each route and reason at once, then
+//! counts.
 //!
 //! Whatever finds a failure reports it here, as often as it likes. One instance has one `Incidents`; its clones share it.
 
@@ -63,6 +64,8 @@ struct State {
     ended: Vec<(Subject, Duration)>,
     /// By route and reason.
     deaths: BTreeMap<(Arc<str>, DeadReason), Tally>,
+    /// Of dead letters, by route and reason.
+    evictions: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Whether `report` runs.
     reported: bool,
 }
@@ -133,6 +136,19 @@ impl Incidents {
         self.0.changed.notify_one();
     }
 
+    /// Dead letters were deleted by the `dead` setting of the route.
+    pub fn evicted(&self, route: &Arc<str>, reason: &'static str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let tally = state.evictions.entry((route.clone(), reason)).or_default();
+        tally.add(count, None);
+        log_evictions(route, reason, tally);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
     /// A call of Redis had no answer, or it refused to do what it usually does.
     pub fn suspect_redis(&self) {
         self.0.redis_suspected.notify_one();
@@ -175,7 +191,7 @@ impl State {
         self.outages.keys().filter(move |subject| matches!(subject, Subject::Domain { sink, .. } if **sink == *of))
     }
 
-    /// The lines that are due, and when the next ones are. Logs counts of deaths itself.
+    /// The lines that are due, and when the next ones are. Logs the counts itself.
     fn due(&mut self, now: Instant) -> (Vec<Line>, Option<Instant>) {
         let ended = self.ended.drain(..).map(|(subject, lasted)| Line { subject, lasted, error: None });
         let mut lines: Vec<Line> = ended.collect();
@@ -190,8 +206,12 @@ impl State {
         for ((route, reason), tally) in &mut self.deaths {
             log_deaths(route, *reason, tally);
         }
+        for ((route, reason), tally) in &mut self.evictions {
+            log_evictions(route, reason, tally);
+        }
         let outages = self.outages.values().map(Outage::due);
-        let next = outages.chain(self.deaths.values().filter_map(Tally::due)).min();
+        let tallies = self.deaths.values().chain(self.evictions.values()).filter_map(Tally::due);
+        let next = outages.chain(tallies).min();
         (lines, next)
     }
 }
@@ -256,5 +276,12 @@ fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally) {
     if let Some((count, sample)) = tally.take(Instant::now()) {
         let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
         tracing::warn!(route, reason = reason.as_str(), count, id, error, "messages are dead letters now");
+    }
+}
+
+/// The same.
+fn log_evictions(route: &str, reason: &str, tally: &mut Tally) {
+    if let Some((count, _)) = tally.take(Instant::now()) {
+        tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
     }
 }

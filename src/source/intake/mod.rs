@@ -4,6 +4,8 @@
 //! waits, and so does the source. A message whose id is live with other content gets another id: the digest of id and
 //! content. A message that a source takes again after a crash has the same id or log record, and changes nothing.
 
+mod reporting;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
@@ -16,8 +18,8 @@ use super::{
     status::{Side, SourceHealth},
 };
 use crate::{
-    incidents::{Incidents, Sample, Subject},
-    message::{Cancellation, DeadReason, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
+    incidents::{Incidents, Sample},
+    message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
     store::{Cancelled, Found, ScheduleStatus, StoreError},
@@ -93,57 +95,6 @@ impl Intake {
     /// When punctual stops first.
     pub async fn until_growing(&self) -> Result<(), Stopped> {
         self.repeat(|| self.queue.check_growing(&self.route)).await
-    }
-
-    /// Reports Redis and the source's system as healthy.
-    pub fn resumed(&self) {
-        self.report_healthy(Side::Redis);
-        self.report_healthy(Side::System);
-    }
-
-    /// Reports the source's system as healthy.
-    pub fn running(&self) {
-        self.report_healthy(Side::System);
-    }
-
-    /// Reports that the source's system cannot be used at present.
-    pub fn failing(&self, error: &str) {
-        self.report_failing(Side::System, error);
-    }
-
-    fn report_healthy(&self, side: Side) {
-        let became = self.health.set_healthy(side);
-        let was_down = self.health.is_running() && self.incidents.ended(&Subject::Source(self.name.clone()));
-        if became && !was_down {
-            tracing::info!(source = &*self.name, "the source takes messages");
-        }
-    }
-
-    fn report_failing(&self, side: Side, error: &str) {
-        self.health.set_failing(side, error);
-        self.incidents.failed(&Subject::Source(self.name.clone()), error);
-    }
-
-    /// Messages were taken and are in Redis.
-    pub fn took(&self, count: u64) {
-        if count > 0 {
-            self.metrics.taken.increment(count);
-            self.health.took();
-        }
-    }
-
-    /// Messages were invalid, and are dead letters.
-    pub fn took_invalid(&self, count: u64, sample: Option<Sample>) {
-        if count > 0 {
-            self.metrics.invalid.increment(count);
-            self.incidents.died(&self.route, DeadReason::Invalid, count, sample);
-        }
-    }
-
-    /// Records an error of the source's system that does not keep messages from being taken. Returns whether the error
-    /// is new; the caller then logs it.
-    pub fn impaired(&self, error: &str) -> bool {
-        self.health.set_failing(Side::System, error)
     }
 
     /// Returns after Redis has all entries. Of entries that replace or cancel one id, only the last takes effect. A call
