@@ -130,14 +130,16 @@ python_client() {
     local venv=target/clients/python
     [ -x $venv/bin/pip ] || python3 -m venv $venv 2>/dev/null ||
         { .ci/need python3=python3 /usr/share/doc/python3-venv=python3-venv && python3 -m venv --clear $venv; } || return
-    $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt
+    $venv/bin/pip install --quiet --disable-pip-version-check -r tests/clients/python/requirements.txt \
+        -r examples/clients/python/requirements.txt
 }
 node_client() {
     .ci/need node=nodejs npm=npm && mkdir -p target/clients/node && cp tests/clients/node/package.json target/clients/node &&
         npm install --prefix target/clients/node --silent --no-audit --no-fund
 }
 go_client() {
-    .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .)
+    .ci/need go=golang-go && (cd tests/clients/go && go build -o ../../../target/clients/go/ .) &&
+        (cd examples/clients/go && go build -o ../../../target/clients/go/ .)
 }
 amqp_client() {
     .ci/need python3=python3 || return
@@ -151,7 +153,9 @@ java_client() {
     rm -rf target/clients/java
     mvn -q -B -f tests/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
         javac -cp 'target/clients/java/new/*' -d target/clients/java/new tests/clients/java/Publish.java &&
-        mv target/clients/java/new target/clients/java/libs
+        mv target/clients/java/new target/clients/java/libs &&
+        mvn -q -B -f examples/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/target/clients/java/new" &&
+        mv target/clients/java/new target/clients/java/schedule
 }
 for language in python node go amqp java; do
     if [ "${CI:-}" = true ]; then

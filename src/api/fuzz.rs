@@ -32,6 +32,9 @@ const TARGET: FuzzTarget = FuzzTarget {
         r#""expires_at":"#,
         r#""on_conflict":"replace""#,
         r#""ids":"#,
+        r#""all":true"#,
+        r#""reason":"rejected""#,
+        r#""since":"#,
         "null",
         "true",
         "\"",
@@ -54,11 +57,11 @@ fn run(body: &[u8]) -> String {
         Rules { max_payload: MAX_PAYLOAD, idempotency_key: None, new_id: &|| MessageId::parse("made").expect("an id") };
     let parsed = parse(body, &rules);
     let due = checked(parse_due(body).map(|due| format!("{due:?}")));
-    let dead = checked(parse_dead(body).map(|request| format!("{:?}", request.limit)));
+    let ids = checked(parse_dead(body).map(|dead| format!("{} {}", dead.limit, dead.dry_run)));
     let messages = match parsed {
         Ok(Batch::One(message)) => vec![*message],
         Ok(Batch::Many(messages)) => messages,
-        Err(problem) => return checked(Err(problem)) + &due + &dead,
+        Err(problem) => return checked(Err(problem)) + &due + &ids,
     };
     assert!(messages.len() <= MAX_MESSAGES);
     for message in &messages {

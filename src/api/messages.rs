@@ -52,7 +52,7 @@ pub async fn look_at(
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
             let waits_for = api.waits_for(&route, &snapshot, now, paused).await;
-            Ok(one(route, snapshot, waits_for, permit))
+            Ok(one(route, *snapshot, waits_for, permit))
         }
         Some(Found::Ended(Ended { ending, at })) => {
             Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())

@@ -51,10 +51,9 @@ impl MetricsPage {
         let answers = |stats: &_| matches!(stats, Ok(Ok(Ok(_) | Err(QueueError::Store(StoreError::WrongType { .. })))));
         metrics::health(stats.iter().any(answers), matches!(ready, Ok(Ok(()))));
         for (route, stats) in routes.iter().zip(stats) {
-            match stats {
-                // While Redis is down they keep their last values, and `punctual_redis_up` is 0.
-                Ok(Ok(Ok(stats))) => metrics::queue(route, gauges(&stats)),
-                _ => {}
+            // While Redis is down they keep their last values, and `punctual_redis_up` is 0.
+            if let Ok(Ok(Ok(stats))) = stats {
+                metrics::queue(route, gauges(&stats));
             }
         }
         metrics_process::Collector::default().collect();
@@ -116,7 +115,9 @@ fn ordered(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
         lines.sort_by_cached_key(|line| series(line));
-        lines.into_iter().for_each(|line| text.extend([line, "\n"]));
+        for line in lines {
+            text.extend([line, "\n"]);
+        }
     }
     text
 }

@@ -213,7 +213,9 @@ impl Queue {
                     break;
                 }
                 let (groups, reached) = self.store.summary(partition, filter, place.as_ref()).await?;
-                groups.into_iter().for_each(|group| summary.add(group));
+                for group in groups {
+                    summary.add(group);
+                }
                 place = reached;
                 if place.is_none() {
                     break;

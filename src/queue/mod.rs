@@ -83,8 +83,8 @@ pub struct RouteStats {
     pub dead: u64,
     /// In pending and unack, after failed attempts or crashes.
     pub retrying: u64,
+    /// Pending messages that come due within each of `HORIZONS`, overdue ones included; a metric.
     #[serde(skip)]
-    /// Pending messages that come due within each of `HORIZONS`, overdue ones included.
     pub due_within: [u64; HORIZONS.len()],
     /// Stored bodies of pending and in-flight messages, in bytes.
     pub bytes: u64,

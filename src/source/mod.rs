@@ -31,6 +31,15 @@ pub struct Bells {
     pub woken: Arc<WakeSignal>,
 }
 
+/// The output of `work`; `None` if `stop` is true or its sender is dropped. A stop comes first.
+pub async fn unless_stopped<T>(stop: &mut watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => None,
+        done = work => Some(done),
+    }
+}
+
 /// A configured source.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {

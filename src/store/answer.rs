@@ -40,7 +40,7 @@ pub struct Scheduled {
 #[derive(Clone, Debug)]
 pub enum Found {
     Live {
-        snapshot: Snapshot,
+        snapshot: Box<Snapshot>,
         /// Redis' clock.
         now: UnixMillis,
         /// Whether its route is paused.

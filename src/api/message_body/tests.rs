@@ -1,6 +1,10 @@
 use axum::response::IntoResponse;
 
-use super::*;
+use super::{selection::*, *};
+use crate::{
+    message::DeadReason,
+    store::{Filter, Selection},
+};
 
 fn rules() -> Rules<'static> {
     Rules { max_payload: 100, idempotency_key: None, new_id: &|| MessageId::parse("made").unwrap() }
@@ -202,21 +206,66 @@ fn a_patch_holds_exactly_one_due_time() {
 }
 
 #[test]
-fn dead_letters_are_named_by_ids_or_a_filter_or_all() {
-    for body in [&br#"{"ids":["a"]}"#[..], br#"{"all":true}"#, br#"{"reason":"rejected","dry_run":true}"#] {
-        assert!(parse_dead(body).is_ok(), "{}", String::from_utf8_lossy(body));
-    }
-    for body in [
-        &b""[..],
-        b"{}",
-        br#"{"ids":null}"#,
-        br#"{"ids":"a"}"#,
-        br#"{"ids":["*"]}"#,
-        br#"{"id":["a"]}"#,
-        br#"{"all":false}"#,
-        b"[]",
-        b"null",
+fn dead_messages_are_selected_in_one_way_never_by_omission() {
+    let at = |millis| UnixMillis::new(millis);
+    let filter = Filter {
+        reason: Some(DeadReason::Rejected),
+        contains: Some("HTTP 4".into()),
+        since: at(1_700_000_000_000),
+        until: at(1_700_000_000_001),
+        retried: false,
+    };
+    for (body, selection) in [
+        (r#"{"all":true}"#, Selection::Where(Filter::default())),
+        (r#"{"ids":["a"]}"#, Selection::Ids(vec![MessageId::parse("a").unwrap()])),
+        (
+            r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z"}"#,
+            Selection::Where(filter),
+        ),
     ] {
-        assert!(parse_dead(body).is_err(), "{}", String::from_utf8_lossy(body));
+        let expected = DeadRequest { selection, limit: u64::MAX, dry_run: false };
+        assert_eq!(parse_dead(body.as_bytes()).unwrap(), expected, "{body}");
     }
+    let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#).unwrap();
+    assert_eq!((limited.limit, limited.dry_run), (3, true));
+    for body in [
+        "",
+        "{}",
+        "[]",
+        "null",
+        r#"{"all":false}"#,
+        r#"{"all":null}"#,
+        r#"{"ids":null}"#,
+        r#"{"ids":[]}"#,
+        r#"{"ids":"a"}"#,
+        r#"{"ids":["*"]}"#,
+        r#"{"id":["a"]}"#,
+        r#"{"all":true,"ids":["a"]}"#,
+        r#"{"all":true,"reason":"rejected"}"#,
+        r#"{"ids":["a"],"contains":"x"}"#,
+        r#"{"reason":"reject"}"#,
+        r#"{"contains":""}"#,
+        r#"{"since":1700000000}"#,
+        r#"{"limit":1}"#,
+        r#"{"all":true,"limit":0}"#,
+        r#"{"all":true,"limit":-1}"#,
+        r#"{"all":true,"dry_run":1}"#,
+        r#"{"all":true,"dryrun":true}"#,
+    ] {
+        assert!(parse_dead(body.as_bytes()).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn a_note_is_text_and_a_call_without_a_body_takes_none() {
+    assert_eq!(parse_note(b"").unwrap(), "");
+    assert_eq!(parse_note(br#"{"note":"why"}"#).unwrap(), "why");
+    let longest = "\u{e9}".repeat(500);
+    assert_eq!(parse_note(format!(r#"{{"note":"{longest}"}}"#).as_bytes()).unwrap(), longest);
+    for body in [format!(r#"{{"note":"{longest}x"}}"#), r#"{"note":1}"#.into(), r#"{"reason":"x"}"#.into(), "x".into()]
+    {
+        assert!(parse_note(body.as_bytes()).is_err(), "{body}");
+    }
+    assert!(parse_nothing(b"").is_ok() && parse_nothing(b"{}").is_ok());
+    assert!(parse_nothing(b"[]").is_err() && parse_nothing(br#"{"a":1}"#).is_err());
 }

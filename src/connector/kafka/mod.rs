@@ -1,6 +1,6 @@
-//! Kafka: the sink, the source, and their shared client properties and reports.
+//! Kafka: the sink, the source, and their shared client properties and callbacks.
 
-mod reports;
+mod callbacks;
 mod settings;
 pub mod sink;
 pub mod source;
@@ -12,13 +12,16 @@ use rdkafka::{
 };
 
 pub use self::{
-    reports::Reports,
+    callbacks::Callbacks,
     settings::{Cluster, KafkaSinkSettings, KafkaSourceSettings, Mechanism, Sasl, Start},
 };
 use crate::secret::Secret;
 
-/// Sets brokers, TLS, SASL and `options`. The caller then sets the properties that delivery guarantees depend on.
-pub fn connect(settings: &mut ClientConfig, cluster: Cluster<'_>) {
+/// Brokers, TLS, SASL and `options`, which win over `defaults`. The caller then sets the properties that delivery guarantees
+/// depend on.
+pub fn client_config(defaults: &[(&str, &str)], cluster: Cluster<'_>) -> ClientConfig {
+    let mut settings: ClientConfig =
+        defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let Cluster { sasl, tls, .. } = cluster;
     let files = [
         ("ssl.ca.location", &tls.ca_file),
@@ -47,14 +50,20 @@ pub fn connect(settings: &mut ClientConfig, cluster: Cluster<'_>) {
     settings.set("bootstrap.servers", cluster.addresses());
     // The filter of tracing selects.
     settings.set_log_level(RDKafkaLogLevel::Debug);
+    settings
 }
 
 /// Appends the command that creates the topic, if `code` means that it does not exist.
 pub fn with_remedy(error: String, code: RDKafkaErrorCode, brokers: &str, topic: &str) -> String {
-    if !matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) {
+    if !is_missing(code) {
         return error;
     }
     format!("{error}: create it with `kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic}`")
+}
+
+/// Whether `code` means that the topic does not exist.
+pub fn is_missing(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
 }
 
 /// # Errors

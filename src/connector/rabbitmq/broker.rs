@@ -7,14 +7,13 @@ use lapin::{
     AsyncTcpStream, Channel, Connection, ConnectionProperties,
     uri::{AMQPScheme, AMQPUri},
 };
-use tokio::{sync::oneshot, time::timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    notes::FrameNotes,
     remedy::with_remedy,
     settings::BrokerServer,
-    transport::{BrokerEndpoint, ConnectionAbort, LapinRuntime, Transport},
+    transport::{BrokerEndpoint, ConnectionLink, LapinRuntime, Transport, lapin_runtime},
 };
 use crate::tls;
 
@@ -35,10 +34,7 @@ pub struct Broker {
 
 pub struct BrokerConnection {
     pub connection: Connection,
-    pub abort: ConnectionAbort,
-    pub notes: FrameNotes,
-    /// Resolves, with an error, when the connection is closed.
-    pub closed: oneshot::Receiver<()>,
+    pub link: ConnectionLink,
 }
 
 impl Broker {
@@ -75,26 +71,21 @@ impl Broker {
     /// # Errors
     /// When connect, handshake and login do not succeed within `limit`.
     pub async fn connect(&self, limit: Duration) -> Result<BrokerConnection, String> {
-        let (abort, notes) = (ConnectionAbort::default(), FrameNotes::default());
-        let (alive, closed) = oneshot::channel();
-        let alive = std::sync::Mutex::new(Some(alive));
-        let (endpoint, transport_abort, transport_notes) = (self.endpoint.clone(), abort.clone(), notes.clone());
+        let link = ConnectionLink::default();
+        let (endpoint, transport_link) = (self.endpoint.clone(), link.clone());
         let connect = async move |_: AMQPUri, _: Runtime<LapinRuntime>| {
-            let alive = alive.lock().expect("never poisoned").take();
-            let alive = alive.ok_or_else(|| std::io::Error::other("connects once only"))?;
-            let (abort, notes) = (transport_abort.clone(), transport_notes.clone());
-            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, abort, notes, alive).await?))
+            Ok(AsyncTcpStream::Plain(Transport::connect(&endpoint, limit, transport_link.clone()).await?))
         };
         let properties = ConnectionProperties::default().with_connection_name("punctual".into());
-        let runtime = Runtime::new(LapinRuntime::current());
+        let runtime = Runtime::new(lapin_runtime());
         let connecting = Connection::connector(self.uri.clone(), runtime, connect, properties);
         let error = match timeout(limit, connecting).await {
-            Ok(Ok(connection)) => return Ok(BrokerConnection { connection, abort, notes, closed }),
+            Ok(Ok(connection)) => return Ok(BrokerConnection { connection, link }),
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };
         // lapin's thread may still be in the handshake.
-        abort.abort();
+        link.abort.cancel();
         Err(format!("{}: {error}", self.address()))
     }
 
@@ -106,28 +97,37 @@ impl Broker {
     where
         F: Future<Output = lapin::Result<()>>,
     {
-        let BrokerConnection { connection, abort, .. } = self.connect(limit).await.map_err(with_remedy)?;
+        let BrokerConnection { connection, link } = self.connect(limit).await.map_err(with_remedy)?;
         let checking = async {
             // Kept to the end: a dropped channel closes itself, which `Connection::close` reports as an error.
             let channel = connection.create_channel().await?;
             check(channel.clone()).await?;
             connection.close(200, "checked".into()).await
         };
-        let checked = timeout(limit, checking).await;
-        abort.abort();
-        match checked {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(with_remedy(format!("{}: {}", self.address(), text(&error)))),
-            Err(_) => Err(format!("{}: no answer within {limit:?}", self.address())),
-        }
+        let checked = answer(limit, checking).await;
+        link.abort.cancel();
+        checked.map_err(|error| with_remedy(format!("{}: {error}", self.address())))
     }
 }
 
-/// Closes a connection with a handshake, so that the broker processes what was sent. Aborts it after `CLOSE_TIMEOUT`.
-pub async fn close(connection: &Connection, abort: &ConnectionAbort) {
-    // An error means that the connection is closed already.
-    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
-    abort.abort();
+impl BrokerConnection {
+    /// Closes with a handshake, so that the broker processes what was sent. Aborts after `CLOSE_TIMEOUT`.
+    pub async fn close(&self) {
+        // An error means that the connection is closed already.
+        let _ = timeout(CLOSE_TIMEOUT, self.connection.close(200, "done".into())).await;
+        self.link.abort.cancel();
+    }
+}
+
+/// The answer of the broker to `call`.
+///
+/// # Errors
+/// The `text` of the error. No answer within `limit` is an error too.
+pub async fn answer<T>(limit: Duration, call: impl Future<Output = lapin::Result<T>>) -> Result<T, String> {
+    match timeout(limit, call).await {
+        Ok(answer) => answer.map_err(|error| text(&error)),
+        Err(_) => Err(format!("no answer within {limit:?}")),
+    }
 }
 
 /// The text of the broker or the operating system, without lapin's prefix.

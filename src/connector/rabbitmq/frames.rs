@@ -55,6 +55,7 @@ enum PropertyKind {
 }
 
 /// Buffers bytes of a broker, and releases them once they are parsed and repaired.
+#[derive(Default)]
 pub struct FrameFilter {
     buffer: Vec<u8>,
     /// Bytes at the front of `buffer` that `read` may return.
@@ -72,15 +73,7 @@ pub struct FrameFilter {
 
 impl FrameFilter {
     pub fn new(notes: FrameNotes) -> Self {
-        Self {
-            buffer: Vec::new(),
-            released: 0,
-            consumed: 0,
-            unparsed: 0,
-            delivery: (0, String::new()),
-            returning: BTreeSet::new(),
-            notes,
-        }
+        Self { notes, ..Self::default() }
     }
 
     /// Adds bytes of the broker. No bytes mean the end of the stream.

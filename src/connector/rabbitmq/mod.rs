@@ -16,19 +16,11 @@ pub mod source;
 mod transport;
 mod value;
 
-use tokio::sync::watch;
-
 pub use self::{
-    broker::{Broker, BrokerConnection, ReconnectDelay, close, text},
+    broker::{Broker, BrokerConnection, ReconnectDelay, answer, text},
     notes::FrameNotes,
     remedy::with_remedy,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
     settings::{BrokerServer, DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
-    transport::ConnectionAbort,
     value::{from_typed, to_typed},
 };
-
-/// Waits until `stop` is true or its sender is dropped.
-async fn until_stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}

@@ -1,36 +1,26 @@
 //! The byte stream below lapin: TCP, and TLS with the rustls settings of this crate. Incoming bytes pass through
-//! `frames`. A `ConnectionAbort` ends the stream at any time.
+//! `frames`. A `ConnectionLink` ends the stream at any time.
 //!
 //! lapin runs a connection on its own thread, which ends when the stream ends. So an aborted stream fails every call that
 //! waits on the connection, and the drop of a `Transport` shows that the connection is closed.
 
 use std::{
-    fmt, io,
+    io,
     net::SocketAddr,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use async_rs::{
-    Tokio,
-    traits::{Executor, Reactor, RuntimeKit},
-    util::Task,
-};
-use futures::{
-    io::{AsyncRead, AsyncWrite},
-    task::AtomicWaker,
-};
+use async_rs::{Tokio, traits::Reactor, util::RuntimeParts};
+use futures::io::{AsyncRead, AsyncWrite};
 use rustls::pki_types::ServerName;
-use tokio::{net::TcpStream, sync::oneshot};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::{
     compat::{Compat, TokioAsyncReadCompatExt},
     either::Either,
+    sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned},
 };
 
 use super::{frames::FrameFilter, notes::FrameNotes};
@@ -48,46 +38,35 @@ pub struct BrokerEndpoint {
     pub tls: Option<TlsConnector>,
 }
 
-/// Ends the stream of a connection without a handshake, from any thread.
+/// What the stream of a connection shares with its users. Clones share it.
 #[derive(Clone, Default)]
-pub struct ConnectionAbort(Arc<AbortState>);
-
-#[derive(Default)]
-struct AbortState {
-    is_aborted: AtomicBool,
-    reader: AtomicWaker,
-}
-
-impl ConnectionAbort {
-    pub fn abort(&self) {
-        self.0.is_aborted.store(true, Ordering::SeqCst);
-        self.0.reader.wake();
-    }
-
-    fn is_aborted(&self) -> bool {
-        self.0.is_aborted.load(Ordering::SeqCst)
-    }
+pub struct ConnectionLink {
+    /// Ends the stream without a handshake.
+    pub abort: CancellationToken,
+    /// Cancelled when the connection is closed.
+    pub closed: CancellationToken,
+    pub notes: FrameNotes,
 }
 
 pub struct Transport {
     stream: BrokerStream,
     frames: FrameFilter,
     chunk: Box<[u8]>,
-    abort: ConnectionAbort,
-    /// Its drop resolves `BrokerConnection::closed`.
-    _alive: oneshot::Sender<()>,
+    abort: CancellationToken,
+    aborted: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Cancels `ConnectionLink::closed`.
+    _closed: DropGuard,
 }
 
 impl Transport {
     /// # Errors
-    /// When TCP or TLS does not connect within `limit`.
-    pub async fn connect(
-        endpoint: &BrokerEndpoint,
-        limit: Duration,
-        abort: ConnectionAbort,
-        notes: FrameNotes,
-        alive: oneshot::Sender<()>,
-    ) -> io::Result<Self> {
+    /// When TCP or TLS does not connect within `limit`, or `link` has had a stream before.
+    pub async fn connect(endpoint: &BrokerEndpoint, limit: Duration, link: ConnectionLink) -> io::Result<Self> {
+        let ConnectionLink { abort, closed, notes } = link;
+        if closed.is_cancelled() {
+            return Err(io::Error::other("connects once only"));
+        }
+        let closed = closed.drop_guard();
         let connecting = async {
             let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
             stream.set_nodelay(true)?;
@@ -100,8 +79,9 @@ impl Transport {
                 stream: connected?.compat(),
                 frames: FrameFilter::new(notes),
                 chunk: vec![0; READ_BYTES].into(),
+                aborted: Box::pin(abort.clone().cancelled_owned()),
                 abort,
-                _alive: alive,
+                _closed: closed,
             }),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("not connected within {limit:?}"))),
         }
@@ -115,9 +95,7 @@ impl Transport {
 impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Registers before the check, so that an abort between the two wakes the task.
-        this.abort.0.reader.register(cx.waker());
-        if this.abort.is_aborted() {
+        if this.aborted.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(Self::aborted()));
         }
         loop {
@@ -136,7 +114,7 @@ impl AsyncRead for Transport {
 
 impl AsyncWrite for Transport {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        if self.abort.is_aborted() {
+        if self.abort.is_cancelled() {
             return Poll::Ready(Err(Self::aborted()));
         }
         Pin::new(&mut self.stream).poll_write(cx, buffer)
@@ -147,7 +125,7 @@ impl AsyncWrite for Transport {
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.abort.is_aborted() {
+        if self.abort.is_cancelled() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_close(cx)
@@ -155,41 +133,17 @@ impl AsyncWrite for Transport {
 }
 
 /// tokio as lapin's runtime, with `Transport` as its stream.
-#[derive(Clone)]
-pub struct LapinRuntime(Tokio);
+pub type LapinRuntime = RuntimeParts<Tokio, TransportReactor>;
 
-impl LapinRuntime {
-    /// Must be called within a tokio runtime.
-    pub fn current() -> Self {
-        Self(Tokio::current())
-    }
+/// Must be called within a tokio runtime.
+pub fn lapin_runtime() -> LapinRuntime {
+    RuntimeParts::new(Tokio::current(), TransportReactor(Tokio::current()))
 }
 
-impl fmt::Debug for LapinRuntime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LapinRuntime")
-    }
-}
+#[derive(Clone, Debug)]
+pub struct TransportReactor(Tokio);
 
-impl RuntimeKit for LapinRuntime {}
-
-impl Executor for LapinRuntime {
-    type Task<T: Send + 'static> = <Tokio as Executor>::Task<T>;
-
-    fn block_on<T, F: Future<Output = T>>(&self, future: F) -> T {
-        self.0.block_on(future)
-    }
-
-    fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(&self, future: F) -> Task<Self::Task<T>> {
-        self.0.spawn(future)
-    }
-
-    fn spawn_blocking<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(&self, work: F) -> Task<Self::Task<T>> {
-        self.0.spawn_blocking(work)
-    }
-}
-
-impl Reactor for LapinRuntime {
+impl Reactor for TransportReactor {
     type TcpStream = Transport;
     type Sleep = <Tokio as Reactor>::Sleep;
 

@@ -16,6 +16,7 @@ use tokio::{
 use super::{
     entry::{SourceEntry, without_replaced},
     status::{Side, SourceHealth},
+    unless_stopped,
 };
 use crate::{
     incidents::{Incidents, Sample},
@@ -26,12 +27,9 @@ use crate::{
     time::{Due, UnixMillis},
 };
 
-/// First and longest retry delay while Redis is down or full.
+/// First and longest retry delay while Redis is down or full, a route is full, or a message to replace or cancel is in
+/// flight.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// First and longest delay until a replacement or cancellation of a message in flight is tried again.
-const IN_FLIGHT_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// First and longest delay until a full route is tried again.
-const FULL_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// A longer wait for a message in flight is reported: its sink is slow or down.
 const IN_FLIGHT_REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Most messages in one call.
@@ -195,8 +193,7 @@ impl Intake {
             if let Some(limit) = full {
                 let since = *full_since.get_or_insert_with(Instant::now);
                 self.report_failing(Side::Limits, limit.explain());
-                let [first, longest] = FULL_DELAYS;
-                self.wait((since.elapsed() / 4).clamp(first, longest)).await?;
+                self.wait_since(since).await?;
             } else if full_since.take().is_some() {
                 self.report_healthy(Side::Limits);
             }
@@ -234,7 +231,12 @@ impl Intake {
         if started.elapsed() >= IN_FLIGHT_REPORT_AFTER {
             self.report_failing(Side::InFlight, &format!("`{id}` is in flight, {what} waits"));
         }
-        let [first, longest] = IN_FLIGHT_DELAYS;
+        self.wait_since(started).await
+    }
+
+    /// Waits a quarter of the time since `started`.
+    async fn wait_since(&self, started: Instant) -> Result<(), Stopped> {
+        let [first, longest] = RETRY_DELAYS;
         self.wait((started.elapsed() / 4).clamp(first, longest)).await
     }
 
@@ -243,7 +245,7 @@ impl Intake {
     async fn unless_same(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let live = match live {
-            Some(Found::Live { snapshot, .. }) => snapshot,
+            Some(Found::Live { snapshot, .. }) => *snapshot,
             // Completed meanwhile. The reply to the next `schedule` says whether the id is remembered.
             Some(Found::Ended(_)) | None => return Ok(Some(message)),
         };
@@ -287,11 +289,7 @@ impl Intake {
     }
 
     async fn wait(&self, delay: Duration) -> Result<(), Stopped> {
-        let mut stop = self.stop.clone();
-        tokio::select! {
-            () = sleep(delay) => Ok(()),
-            _ = stop.wait_for(|stop| *stop) => Err(Stopped),
-        }
+        unless_stopped(&mut self.stop.clone(), sleep(delay)).await.ok_or(Stopped)
     }
 }
 

@@ -54,9 +54,9 @@ pub struct PartitionKeys {
     pub unack: String,
     /// Hash: id -> encoded message (`codec`).
     pub messages: String,
-    /// Hash: id -> `<failed attempts> <expired leases>`, only for ids that have any.
+    /// Hash: id -> `<failed attempts> <expired leases>`, only for pending and in-flight ids that have any.
     pub attempts: String,
-    /// Hash: id -> last error; for the dead it begins with the reason.
+    /// Hash: id -> `<time of the last failure, ms> <failed attempts> <error>`; the error of a dead message begins with the reason.
     pub errors: String,
     /// Sorted set: id -> time of death, ms.
     pub dead: String,
@@ -71,7 +71,7 @@ pub struct PartitionKeys {
     pub claims: String,
     /// String: bytes of the bodies of those in pending and unack; absent while there are none.
     pub bytes: String,
-    /// Exists while the route is paused.
+    /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
     /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, and
     /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.

@@ -80,7 +80,7 @@ impl RedisStore {
             },
         };
         let score = reply.integer()?;
-        let snapshot = snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?);
+        let snapshot = Box::new(snapshot(id.clone(), state, score, reply.failure()?, &reply.bytes()?));
         Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
     }
 

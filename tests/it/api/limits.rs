@@ -163,7 +163,7 @@ async fn eight_producers_fill_a_partition_exactly_and_a_route_never_beyond() {
 #[tokio::test]
 async fn the_rate_limit_of_a_token_holds_and_leaves_other_tokens_alone() {
     let token = |token: &str, messages_per_second| TokenConfig {
-        name: String::new(),
+        name: token.to_owned(),
         digest: TokenDigest::of(token),
         rights: vec![Right::Schedule, Right::Read],
         routes: vec!["*".into()],

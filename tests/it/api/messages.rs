@@ -15,7 +15,8 @@ async fn a_message_is_seen_in_each_of_its_states_and_no_longer() {
     let expected = json!({
         "id": "x", "route": "a", "state": "pending", "deliver_at": "2100-01-01T00:00:00.000Z", "attempts": 0,
         "last_error": null, "content_type": "text/plain; charset=utf-8", "headers": {"H": "1"}, "key": null,
-        "payload": "hello",
+        "payload": "hello", "due": "2100-01-01T00:00:00.000Z", "next_attempt_at": "2100-01-01T00:00:00.000Z",
+        "waits_for": "due",
     });
     assert_eq!(server.call("GET", X, "").await.json, expected);
 

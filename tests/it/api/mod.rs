@@ -1,5 +1,6 @@
 //! The HTTP API as its callers see it: a real router on a real port over a real Redis.
 
+mod dead;
 mod hostile;
 mod limits;
 mod messages;

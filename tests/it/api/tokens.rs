@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 17] = [
+const CALLS: [(&str, &str, Option<Right>); 21] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
@@ -29,11 +29,15 @@ const CALLS: [(&str, &str, Option<Right>); 17] = [
     ("GET", "/v1/routes/a/messages/x", Some(Right::Read)),
     ("GET", "/v1/routes", Some(Right::Read)),
     ("GET", "/v1/routes/a", Some(Right::Read)),
+    ("POST", "/v1/routes/a/messages/x/deliver", Some(Right::Schedule)),
+    ("GET", "/v1/routes/a/dead/summary", Some(Right::Read)),
+    ("GET", "/v1/routes/a/forecast", Some(Right::Read)),
+    ("GET", "/v1/overview", Some(Right::Read)),
     ("GET", "/v1/sinks", Some(Right::Read)),
     ("GET", "/v1/sources", Some(Right::Read)),
     ("GET", "/metrics", Some(Right::Read)),
     ("POST", "/v1/routes/a/dead/redrive", Some(Right::Admin)),
-    ("DELETE", "/v1/routes/a/dead", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/dead/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
@@ -49,14 +53,14 @@ fn body(method: &str, path: &str) -> &'static str {
         ("PATCH", _) => r#"{"delay":"2h"}"#,
         ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
         ("POST", Some("raw")) => "payload",
-        ("POST", Some("purge")) => r#"{"all":true}"#,
+        ("POST", Some("purge" | "redrive")) => r#"{"all":true}"#,
         _ => "",
     }
 }
 
 async fn guarded(open_metrics: bool) -> ApiServer {
     let token = |token: &str, rights: &[Right], routes: &[&str]| TokenConfig {
-        name: String::new(),
+        name: token.to_owned(),
         digest: TokenDigest::of(token),
         rights: rights.to_vec(),
         routes: routes.iter().map(ToString::to_string).collect(),
@@ -103,8 +107,8 @@ fn every_token() -> Vec<(String, Vec<Right>, Vec<&'static str>)> {
 async fn every_call_is_answered_for_the_rights_and_routes_of_the_token_and_changes_nothing_for_others() {
     let tokens = every_token();
     let token = |(token, rights, routes): &(String, Vec<Right>, Vec<&str>)| TokenConfig {
-        name: String::new(),
         messages_per_second: None,
+        name: token.to_owned(),
         digest: TokenDigest::of(token),
         rights: rights.clone(),
         routes: routes.iter().map(ToString::to_string).collect(),

@@ -1,7 +1,7 @@
 //! The documents match the program: CONTRIBUTING.md, "How pages are tested", has the rules.
 
 mod links;
-mod page;
+pub mod page;
 mod reference;
 mod run;
 mod settings;

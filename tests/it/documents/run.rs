@@ -20,8 +20,9 @@ const AT_ONCE: usize = 4;
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// Most blocks of commands that are left out: each says why.
 const MOST_NOT_TESTED: usize = 11;
-/// Languages of blocks. `text` and `promql` are not run.
-const LANGUAGES: [&str; 8] = ["yaml", "sh", "console", "http", "json", "text", "promql", "rust"];
+/// Languages of blocks. Those from `text` on are not run; code of producers is compared with `examples/clients`.
+const LANGUAGES: [&str; 12] =
+    ["yaml", "sh", "console", "http", "json", "text", "promql", "rust", "python", "go", "js", "java"];
 
 #[test]
 fn blocks_have_a_known_language_and_few_are_not_tested() {

@@ -2,12 +2,14 @@
 //!
 //! Numbers that depend on the machine are printed (`cargo test -- --nocapture`) and held to loose bounds.
 
+mod audit;
 pub mod client;
 pub mod metrics_page;
 pub mod partial;
 mod payload;
 mod rabbitmq_migration;
 
+mod clients;
 mod commands;
 mod crash;
 mod crowds;

@@ -122,8 +122,12 @@ async fn the_rights_that_the_documents_list_are_enough() {
         ("GET", "messages", "", 200),
         ("POST", "pause", "", 204),
         ("POST", "resume", "", 204),
-        ("POST", "dead/redrive", "", 200),
-        ("DELETE", "dead", "", 200),
+        ("POST", "messages/kept/deliver", "", 200),
+        ("GET", "messages?state=dead&reason=expired", "", 200),
+        ("GET", "dead/summary", "", 200),
+        ("GET", "forecast", "", 200),
+        ("POST", "dead/redrive", r#"{"all":true}"#, 200),
+        ("POST", "dead/purge", r#"{"all":true}"#, 200),
     ] {
         let answer = client.call(method, &format!("/v1/routes/web/{path}"), body).await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.text);

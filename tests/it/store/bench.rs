@@ -107,7 +107,7 @@ impl Bench {
 
     pub async fn live(&self, route: &str, text: &str) -> Option<Snapshot> {
         match self.queue.get(route, &id(text)).await.expect("the server answers")? {
-            Found::Live { snapshot, .. } => Some(snapshot),
+            Found::Live { snapshot, .. } => Some(*snapshot),
             Found::Ended(ended) => panic!("`{text}` has ended: {ended:?}"),
         }
     }
@@ -148,7 +148,7 @@ impl Bench {
             match found {
                 Some(Found::Live { snapshot, now, paused }) => {
                     let state = rows.state(id.as_str()).expect("it is live");
-                    assert_eq!(Seen::from(snapshot), Seen::of(rows, state, id.as_str()));
+                    assert_eq!(Seen::from(*snapshot), Seen::of(rows, state, id.as_str()));
                     assert!((before / 1000..=after / 1000).contains(&now.get()) && paused == rows.paused);
                 }
                 Some(Found::Ended(found)) => assert_eq!(Some((found.ending, found.at.get())), ended(before)),

@@ -180,10 +180,38 @@ impl ApiServer {
 
     /// Schedules a message and makes it dead.
     pub async fn bury(&self, route: &str, id: &str) {
+        self.bury_as(route, id, DeadReason::Rejected, "HTTP 400").await;
+    }
+
+    pub async fn bury_as(&self, route: &str, id: &str, reason: DeadReason, error: &str) {
         self.schedule(route, &format!(r#"{{"id":"{id}","payload":"x"}}"#)).await;
+        self.end(route, id, &ClaimEnd::Bury { reason, error: error.into() }).await;
+    }
+
+    /// One attempt of a due message fails; the next one is in ten minutes.
+    pub async fn fail(&self, route: &str, id: &str) {
+        let delay = Duration::from_secs(600);
+        self.end(route, id, &ClaimEnd::Retry { delay, error: "HTTP 500".into() }).await;
+    }
+
+    async fn end(&self, route: &str, id: &str, end: &ClaimEnd) {
         let (lease, _) = self.claim(route).await.into_iter().find(|(lease, _)| lease.id.as_str() == id).unwrap();
-        let buried = ClaimEnd::Bury { reason: DeadReason::Rejected, error: "HTTP 400".into() };
-        self.store.settle(&partition(route), &all([lease], &buried)).await.unwrap();
+        self.store.settle(&partition(route), &all([lease], end)).await.unwrap();
+    }
+
+    /// Makes all due messages of `partitions` dead.
+    pub async fn bury_all(&self, route: &str, partitions: u16, reason: DeadReason, error: &str) {
+        let end = ClaimEnd::Bury { reason, error: error.into() };
+        for number in 0..partitions {
+            let partition = Partition { number, ..partition(route) };
+            let claim = self.store.claim(&partition, claim_request(1000, Duration::from_mins(1))).await.unwrap();
+            let leases = claim.messages.iter().map(|message| Lease {
+                id: message.id.clone(),
+                token: claim.token,
+                bytes: message.body.len(),
+            });
+            self.store.settle(&partition, &all(leases, &end)).await.unwrap();
+        }
     }
 
     /// Stops as on SIGTERM. Returns whether it was done within 5 s.

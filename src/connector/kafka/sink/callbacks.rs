@@ -1,23 +1,13 @@
-//! The callbacks of librdkafka on the producer's thread: deliveries, logs, errors.
+//! The results of records, which librdkafka reports on the producer's thread.
 
 use rdkafka::{
-    ClientContext,
-    config::RDKafkaLogLevel,
-    error::{KafkaError, RDKafkaErrorCode},
+    error::RDKafkaErrorCode,
     message::{DeliveryResult, Message},
     producer::ProducerContext,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::connector::kafka::Reports;
-
-/// Why a record was not confirmed.
-#[derive(Debug)]
-pub struct DeliveryFailure {
-    pub code: RDKafkaErrorCode,
-    /// librdkafka refused the record itself. No broker saw it.
-    pub is_local: bool,
-}
+use crate::connector::kafka::Callbacks;
 
 /// librdkafka returns it with the result of its record.
 pub struct RecordOpaque {
@@ -31,57 +21,30 @@ pub struct RecordOpaque {
 pub struct RecordResult {
     /// Index of the message in its batch.
     pub index: usize,
-    /// `None` if no partition was chosen.
+    /// `None` if no partition was chosen: no broker saw the record.
     pub partition: Option<usize>,
-    pub result: Result<(), DeliveryFailure>,
+    /// Why the record was not confirmed.
+    pub error: Option<RDKafkaErrorCode>,
 }
 
 impl RecordOpaque {
-    pub fn report(self, partition: Option<usize>, result: Result<(), DeliveryFailure>) {
+    pub fn report(self, partition: Option<usize>, error: Option<RDKafkaErrorCode>) {
         // The receiver is dropped at the deadline of the batch.
-        let _ = self.results.send(RecordResult { index: self.index, partition, result });
+        let _ = self.results.send(RecordResult { index: self.index, partition, error });
     }
 }
 
-pub struct ProducerCallbacks {
-    pub reports: Reports,
-}
-
-impl ProducerCallbacks {
-    /// `name`: brokers and topic, for the logs.
-    pub fn new(name: String) -> Self {
-        Self { reports: Reports::new(name) }
-    }
-}
-
-impl ProducerContext for ProducerCallbacks {
+impl ProducerContext for Callbacks {
     type DeliveryOpaque = Box<RecordOpaque>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: Box<RecordOpaque>) {
-        let (message, result) = match result {
+        let (message, error) = match result {
             Ok(message) => {
-                self.reports.delivered();
-                (message, Ok(()))
+                self.delivered();
+                (message, None)
             }
-            Err((error, message)) => {
-                let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                (message, Err(DeliveryFailure { code, is_local: false }))
-            }
+            Err((error, message)) => (message, Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))),
         };
-        opaque.report(usize::try_from(message.partition()).ok(), result);
-    }
-}
-
-impl ClientContext for ProducerCallbacks {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        self.reports.log(level, facility, text);
-    }
-
-    fn stats_raw(&self, statistics: &[u8]) {
-        self.reports.statistics(statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.reports.error(&error, reason);
+        opaque.report(usize::try_from(message.partition()).ok(), error);
     }
 }

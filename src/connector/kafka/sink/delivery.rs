@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    callbacks::{DeliveryFailure, RecordOpaque, RecordResult},
+    callbacks::{RecordOpaque, RecordResult},
     producer::LiveProducer,
     restored,
 };
@@ -64,14 +64,14 @@ async fn produce(
         let key = restored::key(&batch[index].metadata);
         let opaque = RecordOpaque { index, results: results.clone() };
         let mut record = record(&topics[index], &batch[index], key.as_deref(), opaque);
-        while let Err((error, refused)) = live.producer().send(record) {
+        while let Err((error, refused)) = live.send(record) {
             let code = match error {
                 KafkaError::MessageProduction(code) => code,
                 // The name of the topic has a NUL.
                 _ => RDKafkaErrorCode::InvalidTopic,
             };
             if code != RDKafkaErrorCode::QueueFull {
-                refused.delivery_opaque.report(None, Err(DeliveryFailure { code, is_local: true }));
+                refused.delivery_opaque.report(None, Some(code));
                 break;
             }
             record = refused;

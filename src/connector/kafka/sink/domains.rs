@@ -12,59 +12,60 @@ use tokio::{runtime::Handle, time::Instant};
 use super::producer::LiveProducer;
 use crate::sink::Domain;
 
-/// Most topics that are kept. One with its partitions takes some ten KiB at most.
+/// Most topics that are kept: some hundred KiB with their names.
 const MAX_TOPICS: usize = 1000;
 /// Shortest time between two requests about a topic: operators add partitions, so the number seldom changes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 /// Longest wait for the metadata of a topic.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(4);
 
-#[derive(Default)]
-pub struct PartitionDomains(Mutex<HashMap<Box<str>, TopicEntry>>);
-
-#[derive(Default)]
-struct TopicEntry {
-    /// By partition.
-    names: Vec<Option<Domain>>,
-    /// Number of partitions, once a broker has answered.
-    partitions: Option<usize>,
-    requested: Option<Instant>,
+/// `TOPIC/PARTITION`
+pub fn domain(topic: &str, partition: usize) -> Domain {
+    format!("{topic}/{partition}").into()
 }
 
-impl PartitionDomains {
-    /// `TOPIC/PARTITION`
-    pub fn name(&self, topic: &str, partition: usize) -> Domain {
-        let mut topics = self.topics();
-        let names = &mut entry(&mut topics, topic).names;
-        if names.len() <= partition {
-            names.resize(partition + 1, None);
-        }
-        Arc::clone(names[partition].get_or_insert_with(|| format!("{topic}/{partition}").into()))
-    }
+/// The number of partitions of topics.
+#[derive(Default)]
+pub struct PartitionCounts(Mutex<HashMap<Box<str>, TopicEntry>>);
 
+struct TopicEntry {
+    requested: Instant,
+    /// Once a broker has answered.
+    partitions: Option<usize>,
+}
+
+impl PartitionCounts {
     /// The number of partitions of a topic; `None` while it is unknown.
-    pub fn partitions(&self, topic: &str) -> Option<usize> {
+    pub fn get(&self, topic: &str) -> Option<usize> {
         self.topics().get(topic)?.partitions
     }
 
     /// Requests the number of partitions, at most once per `REFRESH_INTERVAL`. Returns at once.
     pub fn refresh(self: &Arc<Self>, live: &Arc<LiveProducer>, topic: &str) {
         let Ok(runtime) = Handle::try_current() else { return };
+        let now = Instant::now();
         {
             let mut topics = self.topics();
-            let requested = &mut entry(&mut topics, topic).requested;
-            if requested.is_some_and(|requested| requested.elapsed() < REFRESH_INTERVAL) {
-                return;
+            match topics.get_mut(topic) {
+                Some(entry) if now.duration_since(entry.requested) < REFRESH_INTERVAL => return,
+                Some(entry) => entry.requested = now,
+                None => {
+                    if topics.len() >= MAX_TOPICS {
+                        topics.clear();
+                    }
+                    topics.insert(topic.into(), TopicEntry { requested: now, partitions: None });
+                }
             }
-            *requested = Some(Instant::now());
         }
-        let (domains, live, topic) = (Arc::clone(self), Arc::clone(live), topic.to_owned());
+        let (counts, live, topic) = (Arc::clone(self), Arc::clone(live), topic.to_owned());
         runtime.spawn_blocking(move || {
             // Without an answer the number that is known stays.
-            let Ok(metadata) = live.producer().client().fetch_metadata(Some(&topic), REFRESH_TIMEOUT) else { return };
+            let Ok(metadata) = live.client().fetch_metadata(Some(&topic), REFRESH_TIMEOUT) else { return };
             let found = metadata.topics().iter().find(|found| found.name() == topic);
-            if let Some(count) = found.map(|found| found.partitions().len()).filter(|count| *count > 0) {
-                entry(&mut domains.topics(), &topic).partitions = Some(count);
+            if let Some(count) = found.map(|found| found.partitions().len()).filter(|count| *count > 0)
+                && let Some(entry) = counts.topics().get_mut(&*topic)
+            {
+                entry.partitions = Some(count);
             }
         });
     }
@@ -72,14 +73,4 @@ impl PartitionDomains {
     fn topics(&self) -> MutexGuard<'_, HashMap<Box<str>, TopicEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn entry<'a>(topics: &'a mut HashMap<Box<str>, TopicEntry>, topic: &str) -> &'a mut TopicEntry {
-    if !topics.contains_key(topic) {
-        if topics.len() >= MAX_TOPICS {
-            topics.clear();
-        }
-        topics.insert(topic.into(), TopicEntry::default());
-    }
-    topics.get_mut(topic).expect("the topic was inserted")
 }

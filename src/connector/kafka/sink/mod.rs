@@ -1,13 +1,13 @@
 //! A Kafka topic: each message is a record, confirmed by all in-sync replicas of its partition.
 //!
-//! `settings` has librdkafka's properties, `producer` the live producer, `polled` the thread for its callbacks
-//! (`callbacks`). `delivery` sends records and awaits their results, `restored` decodes binary keys and headers,
-//! `errors` classifies error codes.
+//! `properties` has librdkafka's properties, `producer` the live producer with the thread for its callbacks (`callbacks`).
+//! `delivery` sends records and awaits their results, `restored` decodes binary keys and headers, `errors` classifies
+//! error codes.
 //!
 //! librdkafka puts records into batches. A broker accepts or refuses a batch as a whole, because of one record or of the
 //! total size. So a rejected record is sent once more in a batch of its own; only that result is final.
 //!
-//! The failure domain is the partition: `domains` has their names, `murmur2` computes the partition of a key.
+//! The failure domain is the partition: `domains` has names and numbers, `murmur2` computes the partition of a key.
 //!
 //! If each message names its topic, a missing topic fails its own messages only.
 
@@ -16,7 +16,6 @@ mod delivery;
 mod domains;
 mod errors;
 mod murmur2;
-mod polled;
 mod producer;
 mod properties;
 mod restored;
@@ -36,8 +35,8 @@ use rdkafka::{
 use tokio::time::Instant;
 
 use self::{
-    callbacks::{DeliveryFailure, RecordResult},
-    domains::PartitionDomains,
+    callbacks::RecordResult,
+    domains::{PartitionCounts, domain},
     producer::{LiveProducer, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
@@ -54,7 +53,7 @@ pub struct KafkaSink {
     shared: Producer,
     /// Sends rejected records again, each in a batch of its own. Created on first use.
     solo: OnceLock<Result<Producer, String>>,
-    domains: Arc<PartitionDomains>,
+    partitions: Arc<PartitionCounts>,
     /// Whether librdkafka chooses the partition of a key as the Java producer does.
     is_murmur2: bool,
 }
@@ -68,7 +67,7 @@ impl KafkaSink {
         let settings = properties::producer(config);
         let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
         let shared = Producer::new(settings, name(config))?;
-        Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), domains: Arc::default(), is_murmur2 })
+        Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), partitions: Arc::default(), is_murmur2 })
     }
 
     fn solo(&self) -> Result<&Producer, String> {
@@ -128,21 +127,19 @@ impl KafkaSink {
         let mut rejected = Vec::new();
         let failed = |index: usize, domain: Option<Domain>, code| {
             // With all brokers down, the failure concerns the sink, not one partition.
-            let domain = domain.filter(|_| !live.producer().client().context().reports.all_down());
+            let domain = domain.filter(|_| !live.client().context().all_down());
             if domain.is_some() {
                 // The breaker asks for the domains of later messages.
-                self.domains.refresh(&live, &topics[index]);
+                self.partitions.refresh(&live, &topics[index]);
             }
             report.outcome_in(index, domain, self.outcome(code, &topics[index], &live));
         };
-        let report_result = |RecordResult { index, partition, result }: RecordResult| {
-            let domain = || partition.map(|partition| self.domains.name(&topics[index], partition));
-            match result {
-                Ok(()) => report.outcome_in(index, domain(), Outcome::Confirmed),
-                Err(DeliveryFailure { code, is_local: false }) if !last && errors::may_be_another_record(code) => {
-                    rejected.push(index);
-                }
-                Err(DeliveryFailure { code, .. }) => failed(index, domain(), code),
+        let report_result = |RecordResult { index, partition, error }: RecordResult| {
+            let domain = partition.map(|partition| domain(&topics[index], partition));
+            match error {
+                None => report.outcome_in(index, domain, Outcome::Confirmed),
+                Some(code) if !last && domain.is_some() && errors::may_be_another_record(code) => rejected.push(index),
+                Some(code) => failed(index, domain, code),
             }
         };
         for index in delivery::deliver(&live, topics, batch, indices, deadline, report_result).await {
@@ -154,8 +151,7 @@ impl KafkaSink {
     /// `None` while the number of partitions is unknown, or if the key does not decide the partition.
     fn domain_in(&self, topic: &str, delivery: &Delivery) -> Option<Domain> {
         let key = restored::key(&delivery.metadata).filter(|key| self.is_murmur2 && !key.is_empty())?;
-        let partitions = self.domains.partitions(topic)?;
-        Some(self.domains.name(topic, murmur2::partition(&key, partitions)))
+        Some(domain(topic, murmur2::partition(&key, self.partitions.get(topic)?)))
     }
 
     fn outcome(&self, code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> Outcome {
@@ -177,7 +173,7 @@ impl Sink for KafkaSink {
         let (route, metadata) = (&delivery.route, &delivery.metadata);
         let topic = self.config.topic.render_allowed(&self.config.allow, route, metadata).ok()?;
         // Operators may have added partitions.
-        self.domains.refresh(&self.shared.get().ok()?, &topic);
+        self.partitions.refresh(&self.shared.get().ok()?, &topic);
         self.domain_in(&topic, delivery)
     }
 
@@ -211,7 +207,7 @@ impl Sink for KafkaSink {
 
 /// Blocks for `limit` at most.
 fn check_topic(live: &LiveProducer, topic: Option<&str>, brokers: &str, limit: Duration) -> Result<(), String> {
-    let error = match live.producer().client().fetch_metadata(topic, limit) {
+    let error = match live.client().fetch_metadata(topic, limit) {
         // Errors of single topics do not count when all topics are looked up.
         Ok(_) if topic.is_none() => return Ok(()),
         Ok(metadata) => match metadata.topics().iter().find_map(MetadataTopic::error) {
@@ -228,7 +224,9 @@ fn check_topic(live: &LiveProducer, topic: Option<&str>, brokers: &str, limit: D
 /// Adds the likely cause if the code only says that the destination is unavailable.
 fn text(code: RDKafkaErrorCode, topic: &str, live: &LiveProducer) -> String {
     let is_unavailable = matches!(errors::outcome(code, String::new()), Outcome::Unavailable { .. });
-    match live.cause().filter(|_| is_unavailable) {
+    let client = live.client();
+    let cause = client.fatal_error().map(|(_, text)| text).or_else(|| client.context().cause());
+    match cause.filter(|_| is_unavailable) {
         Some(cause) => format!("topic {topic}: {code}: {cause}"),
         None => format!("topic {topic}: {code}"),
     }

@@ -10,6 +10,7 @@
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -19,8 +20,7 @@ use rdkafka::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{callbacks::ProducerCallbacks, polled::PolledProducer};
-use crate::connector::kafka::made;
+use crate::connector::kafka::{Callbacks, made};
 
 /// Shortest time between the creation of two producers. A new one may fail at once again.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +29,13 @@ const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_TOPICS: usize = 1000;
 /// Longest wait for the threads of a producer to end. All results were reported before.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest time until a producer's thread notices that the producer is not used any more. Callbacks run at once. rdkafka's
+/// `ThreadedProducer` polls for 100 ms and spins through the last millisecond of each poll: an idle process would use CPU
+/// time.
+const POLL: Duration = Duration::from_secs(1);
+
+/// A producer whose thread runs its callbacks, and drops it after its last user: the drop blocks.
+pub type LiveProducer = BaseProducer<Callbacks>;
 
 pub struct Producer {
     settings: ClientConfig,
@@ -38,33 +45,11 @@ pub struct Producer {
 }
 
 struct CurrentProducer {
-    /// `None` once closed.
-    live: Option<Arc<LiveProducer>>,
+    /// The producer and its thread. `None` once closed.
+    live: Option<(Arc<LiveProducer>, JoinHandle<()>)>,
     made: Instant,
     /// The topics that messages have named since `made`.
     topics: HashSet<Box<str>>,
-}
-
-/// A producer whose drop does not block: another thread drops the inner one.
-pub struct LiveProducer(Option<PolledProducer>);
-
-impl LiveProducer {
-    pub fn producer(&self) -> &BaseProducer<ProducerCallbacks> {
-        self.0.as_ref().expect("only taken on drop")
-    }
-
-    /// The fatal error, or the latest connection error.
-    pub fn cause(&self) -> Option<String> {
-        let client = self.producer().client();
-        client.fatal_error().map(|(_, text)| text).or_else(|| client.context().reports.cause())
-    }
-}
-
-impl Drop for LiveProducer {
-    fn drop(&mut self) {
-        let producer = self.0.take();
-        std::thread::spawn(move || drop(producer));
-    }
 }
 
 impl Producer {
@@ -73,7 +58,7 @@ impl Producer {
     /// # Errors
     /// The settings that librdkafka rejects.
     pub fn new(settings: ClientConfig, name: String) -> Result<Self, String> {
-        let current = Mutex::new(CurrentProducer::new(make(&settings, &name)?));
+        let current = Mutex::new(CurrentProducer::new(&settings, &name)?);
         Ok(Self { settings, name, current })
     }
 
@@ -89,33 +74,34 @@ impl Producer {
     /// As `get`.
     pub fn get_for<'a>(&self, topics: impl IntoIterator<Item = &'a str>) -> Result<Arc<LiveProducer>, String> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut live = current.live.clone().ok_or("the sink is closed")?;
+        let (live, _) = current.live.as_ref().ok_or("the sink is closed")?;
         let may_rebuild = current.made.elapsed() >= REBUILD_INTERVAL;
-        if let Some((_, error)) = live.producer().client().fatal_error() {
+        if let Some((_, error)) = live.client().fatal_error() {
             if !may_rebuild {
                 return Err(error);
             }
             tracing::warn!(kafka = self.name, "the producer failed and is created again: {error}");
-            live = make(&self.settings, &self.name)?;
-            *current = CurrentProducer::new(live.clone());
+            *current = CurrentProducer::new(&self.settings, &self.name)?;
         } else if may_rebuild && current.topics.len() >= MAX_TOPICS {
             tracing::debug!(kafka = self.name, topics = current.topics.len(), "the producer is replaced");
-            live = make(&self.settings, &self.name)?;
-            *current = CurrentProducer::new(live.clone());
+            *current = CurrentProducer::new(&self.settings, &self.name)?;
         }
         for topic in topics {
             if !current.topics.contains(topic) {
                 current.topics.insert(topic.into());
             }
         }
-        Ok(live)
+        let (live, _) = current.live.as_ref().ok_or("the sink is closed")?;
+        Ok(live.clone())
     }
 
     /// Waits for the end of the producer's threads: they must not run while the process exits.
     pub async fn close(&self) {
         let live = self.current.lock().unwrap_or_else(PoisonError::into_inner).live.take();
-        let producer = live.and_then(Arc::into_inner).and_then(|mut live| live.0.take());
-        let ended = tokio::task::spawn_blocking(move || drop(producer));
+        let Some((producer, thread)) = live else { return };
+        drop(producer);
+        // The panic hook has reported a panic.
+        let ended = tokio::task::spawn_blocking(|| thread.join());
         if timeout(CLOSE_TIMEOUT, ended).await.is_err() {
             tracing::warn!(kafka = self.name, "the producer did not end within {CLOSE_TIMEOUT:?}");
         }
@@ -123,13 +109,16 @@ impl Producer {
 }
 
 impl CurrentProducer {
-    fn new(live: Arc<LiveProducer>) -> Self {
-        Self { live: Some(live), made: Instant::now(), topics: HashSet::new() }
+    fn new(settings: &ClientConfig, name: &str) -> Result<Self, String> {
+        let live: Arc<LiveProducer> = Arc::new(made(settings.create_with_context(Callbacks::new(name.to_owned())))?);
+        let polled = live.clone();
+        let poll = move || {
+            while Arc::strong_count(&polled) > 1 {
+                polled.poll(POLL);
+            }
+        };
+        let thread = thread::Builder::new().name("kafka-callbacks".into()).spawn(poll);
+        let thread = thread.map_err(|error| format!("no thread: {error}"))?;
+        Ok(Self { live: Some((live, thread)), made: Instant::now(), topics: HashSet::new() })
     }
-}
-
-fn make(settings: &ClientConfig, name: &str) -> Result<Arc<LiveProducer>, String> {
-    let producer = made(settings.create_with_context(ProducerCallbacks::new(name.to_owned())))?;
-    let polled = PolledProducer::new(producer).map_err(|error| format!("no thread: {error}"))?;
-    Ok(Arc::new(LiveProducer(Some(polled))))
 }

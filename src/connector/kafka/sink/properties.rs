@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
-use crate::connector::kafka::{KafkaSinkSettings, connect};
+use crate::connector::kafka::{KafkaSinkSettings, client_config};
 
 /// Time before the sink's timeout at which librdkafka fails a message, so that the report arrives before the timeout.
 /// librdkafka checks for timeouts once a second.
@@ -30,9 +30,7 @@ const DEFAULTS: [(&str, &str); 7] = [
 
 /// The properties of a producer. `options` win, except over those that delivery guarantees depend on.
 pub fn producer(config: &KafkaSinkSettings) -> ClientConfig {
-    let mut settings = ClientConfig::new();
-    settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    connect(&mut settings, config.cluster());
+    let mut settings = client_config(&DEFAULTS, config.cluster());
     settings
         .set("enable.idempotence", "true")
         .set("acks", "all")

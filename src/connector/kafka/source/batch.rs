@@ -1,5 +1,7 @@
 //! Batches of consumed records on their way to Redis: one in flight, the next one buffered behind it.
 
+use std::mem;
+
 use tokio::sync::oneshot;
 
 use super::record::TopicPartition;
@@ -25,28 +27,24 @@ pub struct FetchedRecord {
     pub entry: Option<SourceEntry>,
 }
 
-struct InFlightBatch {
-    records: Vec<FetchedRecord>,
-    /// Dropped to cancel the batch.
-    cancel: Option<oneshot::Sender<()>>,
-}
-
 /// At most one batch in flight and one batch of later records.
 #[derive(Default)]
 pub struct BatchBuffer {
-    in_flight: Option<InFlightBatch>,
+    in_flight: Vec<FetchedRecord>,
+    /// Of the batch in flight. Its drop cancels the batch.
+    cancel: Option<oneshot::Sender<()>>,
     backlog: Vec<FetchedRecord>,
     backlog_bytes: usize,
 }
 
 impl BatchBuffer {
     pub fn is_in_flight(&self) -> bool {
-        self.in_flight.is_some()
+        !self.in_flight.is_empty()
     }
 
     /// Whether the batch in flight has a record of such a partition.
     pub fn is_any_in_flight(&self, matches: impl Fn(&TopicPartition) -> bool) -> bool {
-        self.in_flight.iter().flat_map(|batch| &batch.records).any(|record| matches(&record.partition))
+        self.in_flight.iter().any(|record| matches(&record.partition))
     }
 
     pub fn has_capacity(&self) -> bool {
@@ -60,25 +58,25 @@ impl BatchBuffer {
 
     /// Puts the backlog in flight; `None` while a batch is in flight or the backlog is empty.
     pub fn start_batch(&mut self) -> Option<FetchedBatch> {
-        if self.in_flight.is_some() || self.backlog.is_empty() {
+        if self.is_in_flight() || self.backlog.is_empty() {
             return None;
         }
         self.backlog_bytes = 0;
-        let records = std::mem::take(&mut self.backlog);
-        let entries = records.iter().filter_map(|record| record.entry.clone()).collect();
+        self.in_flight = mem::take(&mut self.backlog);
+        let entries = self.in_flight.iter().filter_map(|record| record.entry.clone()).collect();
         let (cancel, cancelled) = oneshot::channel();
-        self.in_flight = Some(InFlightBatch { records, cancel: Some(cancel) });
+        self.cancel = Some(cancel);
         Some(FetchedBatch { entries, cancelled })
     }
 
     /// Cancels the batch in flight. `finish` follows.
     pub fn cancel(&mut self) {
-        drop(self.in_flight.as_mut().and_then(|batch| batch.cancel.take()));
+        self.cancel = None;
     }
 
     /// Ends the batch in flight. Returns its records if they are in Redis; else they become the front of the backlog.
     pub fn finish(&mut self, stored: bool) -> Vec<FetchedRecord> {
-        let Some(InFlightBatch { records, .. }) = self.in_flight.take() else { return Vec::new() };
+        let records = mem::take(&mut self.in_flight);
         if stored {
             return records;
         }
@@ -89,7 +87,8 @@ impl BatchBuffer {
 
     /// Forgets the batch in flight. Its offsets are not committed.
     pub fn abandon(&mut self) {
-        self.in_flight = None;
+        self.in_flight.clear();
+        self.cancel();
     }
 
     /// Drops buffered records of such partitions. The batch in flight stays.

@@ -6,19 +6,18 @@ use std::{
     mem,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
 use rdkafka::{
-    ClientContext, TopicPartitionList,
-    config::RDKafkaLogLevel,
+    TopicPartitionList,
     consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol},
-    error::{KafkaError, KafkaResult},
+    error::KafkaResult,
     types::RDKafkaRespErr,
 };
 
-use crate::connector::kafka::Reports;
+use crate::connector::kafka::Callbacks;
 
 pub type Client = BaseConsumer<ConsumerCallbacks>;
 
@@ -41,10 +40,11 @@ impl Rebalance {
     }
 }
 
-pub struct ConsumerCallbacks {
-    pub reports: Reports,
-    /// A poll that ran callbacks may return no record although more is queued.
-    events: AtomicU64,
+pub type ConsumerCallbacks = Callbacks<ConsumerState>;
+
+/// What a consumer's own callbacks leave for the poller.
+#[derive(Default)]
+pub struct ConsumerState {
     commit_failed: AtomicBool,
     closing: AtomicBool,
     /// Not applied yet, oldest first.
@@ -52,22 +52,6 @@ pub struct ConsumerCallbacks {
 }
 
 impl ConsumerCallbacks {
-    /// `name`: brokers and topics, for the logs.
-    pub fn new(name: String) -> Self {
-        Self {
-            reports: Reports::new(name),
-            events: AtomicU64::new(0),
-            commit_failed: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            rebalances: Mutex::default(),
-        }
-    }
-
-    /// Number of callbacks so far.
-    pub fn events(&self) -> u64 {
-        self.events.load(Relaxed)
-    }
-
     /// The oldest rebalance that was not applied.
     pub fn next_rebalance(&self) -> Option<Rebalance> {
         self.lock().first().cloned()
@@ -79,36 +63,32 @@ impl ConsumerCallbacks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Rebalance>> {
-        self.rebalances.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.rebalances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a commit failed since the last call.
     pub fn take_commit_failed(&self) -> bool {
-        self.commit_failed.swap(false, Relaxed)
+        self.state.commit_failed.swap(false, Relaxed)
     }
 
     /// Applies rebalances at once from now on: one that is not applied would block the close of the client.
     pub fn close(&self, client: &Client) {
-        self.closing.store(true, Relaxed);
+        self.state.closing.store(true, Relaxed);
         for rebalance in mem::take(&mut *self.lock()) {
             // The client leaves the group anyway.
             let _ = rebalance.apply(client);
         }
     }
-
-    fn count_event(&self) {
-        self.events.fetch_add(1, Relaxed);
-    }
 }
 
 impl ConsumerContext for ConsumerCallbacks {
     fn rebalance(&self, client: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        self.count_event();
+        self.count_call();
         let rebalance = match event {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => Rebalance::Assigned(list.clone()),
             _ => Rebalance::Revoked(list.clone()),
         };
-        if self.closing.load(Relaxed) {
+        if self.state.closing.load(Relaxed) {
             // The client leaves the group anyway.
             let _ = rebalance.apply(client);
         } else {
@@ -117,27 +97,10 @@ impl ConsumerContext for ConsumerCallbacks {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        self.count_event();
+        self.count_call();
         if let Err(error) = result {
             tracing::debug!(%error, "offsets were not committed");
-            self.commit_failed.store(true, Relaxed);
+            self.state.commit_failed.store(true, Relaxed);
         }
-    }
-}
-
-impl ClientContext for ConsumerCallbacks {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        self.count_event();
-        self.reports.log(level, facility, text);
-    }
-
-    fn stats_raw(&self, statistics: &[u8]) {
-        self.count_event();
-        self.reports.statistics(statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.count_event();
-        self.reports.error(&error, reason);
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -19,34 +19,30 @@ use super::{
     positions::Positions,
     start_position::{time_left, watermarks},
 };
-use crate::connector::kafka::with_remedy;
+use crate::connector::kafka::{is_missing, with_remedy};
 
 pub struct Membership {
     topics: Vec<String>,
-    client: Mutex<Option<Arc<Client>>>,
+    client: Mutex<Weak<Client>>,
     positions: Mutex<Positions>,
     /// Of each topic that was looked up: whether it was ever missing since the start of the process.
     missing: Mutex<BTreeMap<String, bool>>,
 }
 
 /// A consumer that leaves its group when it is dropped, however its thread ends.
-pub struct GroupMember {
-    client: Arc<Client>,
-    membership: Arc<Membership>,
-}
+pub struct GroupMember(Arc<Client>);
 
 impl Deref for GroupMember {
     type Target = Arc<Client>;
 
     fn deref(&self) -> &Arc<Client> {
-        &self.client
+        &self.0
     }
 }
 
 impl Drop for GroupMember {
     fn drop(&mut self) {
-        *self.membership.client() = None;
-        self.client.context().close(&self.client);
+        self.context().close(self);
     }
 }
 
@@ -60,18 +56,18 @@ impl Membership {
         }
     }
 
-    pub fn join(self: &Arc<Self>, client: Client) -> GroupMember {
+    pub fn join(&self, client: Client) -> GroupMember {
         let client = Arc::new(client);
         *self.positions() = Positions::default();
-        *self.client() = Some(client.clone());
-        GroupMember { client, membership: self.clone() }
+        *self.client() = Arc::downgrade(&client);
+        GroupMember(client)
     }
 
     pub fn positions(&self) -> MutexGuard<'_, Positions> {
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+    fn client(&self) -> MutexGuard<'_, Weak<Client>> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,17 +129,13 @@ impl Membership {
 
     /// The number of records of the assigned partitions that are not in Redis. Blocks for about `limit` at most.
     pub fn lag(&self, limit: Duration) -> Option<u64> {
-        let client = self.client().clone()?;
+        let client = self.client().upgrade()?;
         let assigned = client.assignment().ok()?;
         let marks = watermarks(&client, &assigned, Instant::now() + limit).ok()?;
         let positions = self.positions();
         let lags = marks.iter().map(|(partition, (low, high))| Some(high - positions.next(partition)?.max(*low)));
         lags.map(|lag| lag.map(|lag| u64::try_from(lag).unwrap_or(0))).sum()
     }
-}
-
-fn is_missing(code: RDKafkaErrorCode) -> bool {
-    matches!(code, RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic)
 }
 
 #[cfg(test)]

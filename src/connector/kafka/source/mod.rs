@@ -41,7 +41,7 @@ use self::{
     overdue::RedisClock,
     poller::{Poller, PollerState, Signal},
 };
-use crate::source::{Intake, Source};
+use crate::source::{Intake, Source, unless_stopped};
 use crate::{
     config::Period,
     connector::kafka::{KafkaSourceSettings, blocking, made},
@@ -89,26 +89,27 @@ impl KafkaSource {
             Some(Period(most)) => Some((most, RedisClock::read(intake).await.map_err(|error| error.to_string())?)),
             None => None,
         };
-        let (config, membership) = (self.config.clone(), self.membership.clone());
-        let setup = PollerSetup { name: self.name(), config, membership, max_overdue };
-        let (poller_intake, ready) = (intake.clone(), sender.clone());
+        let (settings, start, callbacks) =
+            (properties::consumer(&self.config), self.config.start, ConsumerCallbacks::new(self.name()));
+        let (membership, ready, poller_intake) = (self.membership.clone(), sender.clone(), intake.clone());
+        let poll = move || {
+            let mut client: Client = made(settings.create_with_context(callbacks))?;
+            client.set_nonempty_callback(move || {
+                // The poller has ended.
+                let _ = ready.send(Signal::Ready);
+            });
+            let (client, intake, state) = (membership.join(client), poller_intake, PollerState::default());
+            Poller { client, membership, intake, start, max_overdue, batches, signals, state }.run()
+        };
         thread::Builder::new()
             .name("kafka-source".into())
             .spawn(move || {
-                let end = setup.poller(poller_intake, batches, (ready, signals)).and_then(Poller::run);
                 // The receiver is dropped after `CLOSE_TIMEOUT`.
-                let _ = end_sender.send(end);
+                let _ = end_sender.send(poll());
             })
             .map_err(|error| format!("no thread: {error}"))?;
         let stop_on_drop = StopOnDrop(sender.clone());
-        loop {
-            let FetchedBatch { entries, cancelled } = tokio::select! {
-                batch = received.recv() => match batch {
-                    Some(batch) => batch,
-                    None => break,
-                },
-                _ = stop.wait_for(|stop| *stop) => break,
-            };
+        while let Some(Some(FetchedBatch { entries, cancelled })) = unless_stopped(stop, received.recv()).await {
             let stored = tokio::select! {
                 taken = intake.take(entries) => taken.is_ok(),
                 _ = cancelled => false,
@@ -139,9 +140,8 @@ impl Source for KafkaSource {
             if let Err(error) = end {
                 intake.failing(&error);
             }
-            tokio::select! {
-                () = sleep(REBUILD_PAUSE) => {}
-                _ = stop.wait_for(|stop| *stop) => return,
+            if unless_stopped(&mut stop, sleep(REBUILD_PAUSE)).await.is_none() {
+                return;
             }
         }
     }
@@ -155,7 +155,7 @@ impl Source for KafkaSource {
             membership.check_topics(&client, &brokers, CHECK_TIMEOUT).map_err(|error| {
                 // The likely cause is among the queued events.
                 while client.poll(Duration::from_millis(10)).is_some() {}
-                client.context().reports.cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
+                client.context().cause().map_or(error.clone(), |cause| format!("{error}: {cause}"))
             })
         })
         .await
@@ -166,33 +166,6 @@ impl Source for KafkaSource {
     async fn depth(&self) -> Option<u64> {
         let membership = self.membership.clone();
         blocking(move || membership.lag(DEPTH_TIMEOUT)).await.ok().flatten()
-    }
-}
-
-/// The poller's thread creates its consumer from this.
-struct PollerSetup {
-    name: String,
-    config: KafkaSourceSettings,
-    membership: Arc<Membership>,
-    max_overdue: Option<(Duration, RedisClock)>,
-}
-
-impl PollerSetup {
-    fn poller(
-        self,
-        intake: Intake,
-        batches: tasks::UnboundedSender<FetchedBatch>,
-        (ready, signals): (mpsc::Sender<Signal>, mpsc::Receiver<Signal>),
-    ) -> Result<Poller, String> {
-        let Self { name, config, membership, max_overdue } = self;
-        let callbacks = ConsumerCallbacks::new(name);
-        let mut client: Client = made(properties::consumer(&config).create_with_context(callbacks))?;
-        client.set_nonempty_callback(move || {
-            // The poller has ended.
-            let _ = ready.send(Signal::Ready);
-        });
-        let (client, start, state) = (membership.join(client), config.start, PollerState::default());
-        Ok(Poller { client, membership, intake, start, max_overdue, batches, signals, state })
     }
 }
 

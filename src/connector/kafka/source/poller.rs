@@ -159,7 +159,7 @@ impl Poller {
     fn poll_pending(&mut self) -> Result<(), String> {
         while self.state.buffer.has_capacity() || self.state.paused {
             let client = Arc::clone(&self.client);
-            let events_before = client.context().events();
+            let calls_before = client.context().calls();
             let polled = client.poll(Duration::ZERO);
             while let Some(rebalance) = client.context().next_rebalance() {
                 self.handle_rebalance(&rebalance)?;
@@ -168,7 +168,7 @@ impl Poller {
             match polled {
                 Some(Ok(message)) => self.add(ConsumedRecord::of(&message)),
                 Some(Err(error)) => self.handle_error(&error)?,
-                None if client.context().events() == events_before => break,
+                None if client.context().calls() == calls_before => break,
                 None => {}
             }
         }
@@ -266,7 +266,7 @@ impl Poller {
     }
 
     fn handle_error(&mut self, error: &KafkaError) -> Result<(), String> {
-        let cause = self.client.context().reports.cause().unwrap_or_else(|| error.to_string());
+        let cause = self.client.context().cause().unwrap_or_else(|| error.to_string());
         match error {
             KafkaError::MessageConsumptionFatal(_) => return Err(cause),
             KafkaError::MessageConsumption(
@@ -297,7 +297,7 @@ impl Poller {
         {
             // Later errors arrive as events.
             if !self.state.group.failing {
-                let cause = self.client.context().reports.cause();
+                let cause = self.client.context().cause();
                 self.report_failing(&cause.unwrap_or_else(|| error.to_string()));
             }
             return;

@@ -3,7 +3,7 @@
 
 use rdkafka::ClientConfig;
 
-use crate::connector::kafka::{KafkaSourceSettings, connect};
+use crate::connector::kafka::{KafkaSourceSettings, client_config};
 
 /// Properties that `options` may change.
 const DEFAULTS: [(&str, &str); 7] = [
@@ -36,8 +36,5 @@ pub fn consumer(config: &KafkaSourceSettings) -> ClientConfig {
 
 /// The properties of a client that queries the brokers and joins no group.
 pub fn client(config: &KafkaSourceSettings) -> ClientConfig {
-    let mut settings = ClientConfig::new();
-    settings.extend(DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    connect(&mut settings, config.cluster());
-    settings
+    client_config(&DEFAULTS, config.cluster())
 }

@@ -98,7 +98,7 @@ mod tests {
         let java = [0x01, 0x8B, 0xCF, 0xE5, 0x68, 0x7B];
         assert_eq!(due(&record(&[(SPRING, &java)])), Ok(at(1_700_000_000_123)));
         assert_eq!(due(&record(&[(SPRING, b"1"), (SPRING, b"1700000000123")])), Ok(at(1_700_000_000_123)));
-        assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"1")])), Ok(at(1)), "the headers of punctual win");
+        assert_eq!(due(&record(&[(SPRING, &java), (DELIVER_AT, b"0")])), Ok(at(0)), "the headers of punctual win");
     }
 
     #[test]

@@ -7,25 +7,23 @@ use std::{
     collections::HashSet,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
 use lapin::{
-    Confirmation, Connection, Error, PublisherConfirm,
+    Confirmation, Error, PublisherConfirm,
     options::{BasicPublishOptions, ConfirmSelectOptions},
 };
 
 use super::message::{MessageTag, PreparedMessage};
-use crate::connector::rabbitmq::FrameNotes;
+use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
 
 pub struct ConfirmChannel {
     inner: lapin::Channel,
     notes: FrameNotes,
     /// Returned messages that are not confirmed yet. `None`: a message with unreadable headers.
     returned: Mutex<HashSet<Option<MessageTag>>>,
-    /// Number of messages without a confirm.
-    pending: AtomicUsize,
     /// No more messages are published: a confirm is overdue.
     retired: AtomicBool,
 }
@@ -35,7 +33,6 @@ pub struct PendingConfirm {
     channel: Arc<ConfirmChannel>,
     confirm: PublisherConfirm,
     tag: MessageTag,
-    _count: PendingCount,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +43,13 @@ pub enum ConfirmVerdict {
     Nacked,
 }
 
-/// Counts in `pending` until it is dropped.
-struct PendingCount(Arc<ConfirmChannel>);
-
 impl ConfirmChannel {
-    pub async fn open(connection: &Connection, notes: &FrameNotes) -> Result<Arc<Self>, Error> {
-        let inner = connection.create_channel().await?;
+    pub async fn open(broker: &BrokerConnection) -> Result<Arc<Self>, Error> {
+        let (inner, notes) = (broker.connection.create_channel().await?, &broker.link.notes);
         // An earlier channel of this number may have left returned messages.
         drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Arc::new(Self {
-            inner,
-            notes: notes.clone(),
-            returned: Mutex::default(),
-            pending: AtomicUsize::new(0),
-            retired: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(Self { inner, notes: notes.clone(), returned: Mutex::default(), retired: AtomicBool::new(false) }))
     }
 
     /// Must not be called concurrently.
@@ -69,13 +57,12 @@ impl ConfirmChannel {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (key, properties) = (message.routing_key.clone(), message.properties.clone());
         let confirm = self.inner.basic_publish(exchange.into(), key, options, &message.payload, properties).await?;
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let count = PendingCount(Arc::clone(self));
-        Ok(PendingConfirm { channel: Arc::clone(self), confirm, tag: message.tag.clone(), _count: count })
+        Ok(PendingConfirm { channel: Arc::clone(self), confirm, tag: message.tag.clone() })
     }
 
-    pub fn pending(&self) -> usize {
-        self.pending.load(Ordering::Relaxed)
+    /// Number of messages without a confirm, and a few: each of them keeps the channel.
+    pub fn pending(self: &Arc<Self>) -> usize {
+        Arc::strong_count(self)
     }
 
     pub fn is_usable(&self) -> bool {
@@ -107,11 +94,5 @@ impl PendingConfirm {
             (_, true) => ConfirmVerdict::Returned,
             (Confirmation::Nack(_) | Confirmation::NotRequested, false) => ConfirmVerdict::Nacked,
         })
-    }
-}
-
-impl Drop for PendingCount {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }
 }

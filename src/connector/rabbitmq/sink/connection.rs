@@ -11,17 +11,17 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use lapin::{
-    Connection, Error, Event, ExchangeKind,
+    Error, Event, ExchangeKind,
     options::ExchangeDeclareOptions,
     types::{FieldTable, ShortString},
 };
 use tokio::{
-    sync::{Semaphore, SemaphorePermit, oneshot},
+    sync::{Semaphore, SemaphorePermit},
     time::timeout,
 };
 
 use super::channel::ConfirmChannel;
-use crate::connector::rabbitmq::{BrokerConnection, ConnectionAbort, FrameNotes, close, text};
+use crate::connector::rabbitmq::{BrokerConnection, text};
 
 /// Most channels with concurrent batches: enough to hide a round trip.
 const MAX_CHANNELS: usize = 4;
@@ -36,9 +36,7 @@ const MAX_EXCHANGES: usize = 1000;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct SinkConnection {
-    connection: Connection,
-    abort: ConnectionAbort,
-    notes: FrameNotes,
+    broker: BrokerConnection,
     /// The latest reason for which the broker blocked the connection (memory or disk alarm). It is sent after a publish.
     blocked_reason: Mutex<String>,
     permits: Semaphore,
@@ -59,13 +57,9 @@ pub struct ChannelPermit<'a> {
 }
 
 impl SinkConnection {
-    /// The second part resolves when the connection is closed.
-    pub fn new(connection: BrokerConnection) -> (Self, oneshot::Receiver<()>) {
-        let BrokerConnection { connection, abort, notes, closed } = connection;
-        let connection = Self {
-            connection,
-            abort,
-            notes,
+    pub fn new(broker: BrokerConnection) -> Self {
+        Self {
+            broker,
             blocked_reason: Mutex::default(),
             permits: Semaphore::new(MAX_CHANNELS),
             lone_permits: Semaphore::new(MAX_LONE_CHANNELS),
@@ -73,8 +67,7 @@ impl SinkConnection {
             exchanges: Mutex::default(),
             declaring: tokio::sync::Mutex::default(),
             is_probing: AtomicBool::new(false),
-        };
-        (connection, closed)
+        }
     }
 
     /// Waits while `MAX_CHANNELS` are in use.
@@ -85,7 +78,7 @@ impl SinkConnection {
         let permit = self.permits.acquire().await.expect("never closed");
         let channel = match self.take_idle() {
             Some(channel) => channel,
-            None => ConfirmChannel::open(&self.connection, &self.notes).await?,
+            None => ConfirmChannel::open(&self.broker).await?,
         };
         Ok(ChannelPermit { connection: self, channel, _permit: permit })
     }
@@ -96,7 +89,7 @@ impl SinkConnection {
     /// From the broker or the connection.
     pub async fn lone_channel(&self) -> Result<ChannelPermit<'_>, Error> {
         let permit = self.lone_permits.acquire().await.expect("never closed");
-        let channel = ConfirmChannel::open(&self.connection, &self.notes).await?;
+        let channel = ConfirmChannel::open(&self.broker).await?;
         Ok(ChannelPermit { connection: self, channel, _permit: permit })
     }
 
@@ -115,7 +108,7 @@ impl SinkConnection {
         }
         let channel = match declaring.take().filter(|channel| channel.status().connected()) {
             Some(channel) => channel,
-            None => self.connection.create_channel().await?,
+            None => self.broker.connection.create_channel().await?,
         };
         declare_passively(&channel, exchange).await?;
         *declaring = Some(channel);
@@ -133,8 +126,8 @@ impl SinkConnection {
     }
 
     /// Handles the broker's events until the connection is closed. Returns the reason.
-    pub async fn until_closed(&self, mut closed: oneshot::Receiver<()>) -> String {
-        let mut events = Box::pin(self.connection.events_listener());
+    pub async fn until_closed(&self) -> String {
+        let mut events = Box::pin(self.broker.connection.events_listener());
         let mut last_error = None;
         loop {
             tokio::select! {
@@ -149,7 +142,7 @@ impl SinkConnection {
                     Some(_) => {}
                     None => break,
                 },
-                _ = &mut closed => break,
+                () = self.broker.link.closed.cancelled() => break,
             }
         }
         while let Some(Some(event)) = events.next().now_or_never() {
@@ -162,17 +155,17 @@ impl SinkConnection {
 
     /// The reason while the broker blocks the connection.
     pub fn blocked(&self) -> Option<String> {
-        let blocked = self.connection.status().blocked();
+        let blocked = self.broker.connection.status().blocked();
         blocked.then(|| self.blocked_reason.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     pub fn is_connected(&self) -> bool {
-        self.connection.status().connected()
+        self.broker.connection.status().connected()
     }
 
     /// Largest frame of the broker in bytes.
     pub fn frame_max(&self) -> usize {
-        match self.connection.configuration().frame_max() {
+        match self.broker.connection.configuration().frame_max() {
             0 => usize::MAX,
             bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
         }
@@ -180,7 +173,7 @@ impl SinkConnection {
 
     /// Ends the connection at once. Unconfirmed messages fail; the broker may have some of them.
     pub fn abort(&self) {
-        self.abort.abort();
+        self.broker.link.abort.cancel();
     }
 
     /// Aborts the connection if the broker does not answer on it. A blocked connection stays: a new one would publish
@@ -191,7 +184,7 @@ impl SinkConnection {
         }
         let connection = Arc::clone(self);
         tokio::spawn(async move {
-            let answer = timeout(PROBE_TIMEOUT, connection.connection.create_channel()).await;
+            let answer = timeout(PROBE_TIMEOUT, connection.broker.connection.create_channel()).await;
             if answer.is_err() && connection.blocked().is_none() {
                 tracing::warn!("the broker does not answer; aborting the connection");
                 connection.abort();
@@ -201,7 +194,7 @@ impl SinkConnection {
     }
 
     pub async fn close(&self) {
-        close(&self.connection, &self.abort).await;
+        self.broker.close().await;
     }
 
     fn exchanges(&self) -> MutexGuard<'_, HashSet<String>> {

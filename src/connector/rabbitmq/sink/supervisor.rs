@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::connection::SinkConnection;
-use crate::connector::rabbitmq::{Broker, ReconnectDelay, until_stopped};
+use crate::{
+    connector::rabbitmq::{Broker, ReconnectDelay},
+    source::unless_stopped,
+};
 
 /// Longest attempt to connect, for any timeout of the sink.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
@@ -85,25 +88,19 @@ impl Supervisor {
 async fn keep(broker: Broker, limit: Duration, state: watch::Sender<ConnectionState>, mut stop: watch::Receiver<bool>) {
     let mut reconnect_delay = ReconnectDelay::default();
     loop {
-        let attempt = tokio::select! {
-            attempt = broker.connect(limit) => attempt,
-            () = until_stopped(&mut stop) => return,
-        };
+        let Some(attempt) = unless_stopped(&mut stop, broker.connect(limit)).await else { return };
         let error = match attempt {
             Ok(connection) => {
                 reconnect_delay = ReconnectDelay::default();
-                let (connection, closed) = SinkConnection::new(connection);
-                let connection = Arc::new(connection);
+                let connection = Arc::new(SinkConnection::new(connection));
                 tracing::info!(broker = broker.address(), "connected");
                 state.send_replace(ConnectionState::Up(Arc::clone(&connection)));
-                tokio::select! {
-                    error = connection.until_closed(closed) => format!("{}: {error}", broker.address()),
-                    () = until_stopped(&mut stop) => {
-                        connection.close().await;
-                        state.send_replace(ConnectionState::Down("closed".into()));
-                        return;
-                    }
-                }
+                let Some(error) = unless_stopped(&mut stop, connection.until_closed()).await else {
+                    connection.close().await;
+                    state.send_replace(ConnectionState::Down("closed".into()));
+                    return;
+                };
+                format!("{}: {error}", broker.address())
             }
             Err(error) => error,
         };
@@ -111,9 +108,8 @@ async fn keep(broker: Broker, limit: Duration, state: watch::Sender<ConnectionSt
             tracing::warn!(broker = broker.address(), error, "not connected; trying again");
         }
         state.send_replace(ConnectionState::Down(error));
-        tokio::select! {
-            () = sleep(reconnect_delay.next_delay()) => {}
-            () = until_stopped(&mut stop) => return,
+        if unless_stopped(&mut stop, sleep(reconnect_delay.next_delay())).await.is_none() {
+            return;
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use lapin::{Channel, Connection, Queue, options::QueueDeclareOptions, types::FieldTable};
+use lapin::{Channel, Queue, options::QueueDeclareOptions, types::FieldTable};
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::{
     sync::watch,
@@ -25,8 +25,8 @@ use self::{
     session::{Session, SessionEnd},
 };
 use crate::{
-    connector::rabbitmq::{self, Broker, RabbitMqSourceSettings, ReconnectDelay, until_stopped},
-    source::{IdGenerator, Intake, Source},
+    connector::rabbitmq::{self, Broker, BrokerConnection, RabbitMqSourceSettings, ReconnectDelay},
+    source::{IdGenerator, Intake, Source, unless_stopped},
 };
 
 /// Longest attempt to connect, and longest wait for one answer of the broker.
@@ -47,7 +47,7 @@ pub struct RabbitMqSource {
     seed: u64,
     hold_limit: Duration,
     /// Of the session, while there is one.
-    connection: Mutex<Weak<Connection>>,
+    connection: Mutex<Weak<BrokerConnection>>,
 }
 
 impl RabbitMqSource {
@@ -76,9 +76,9 @@ impl RabbitMqSource {
     }
 
     async fn count(&self) -> lapin::Result<u64> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let connection = connection.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))?;
-        let channel = connection.create_channel().await?;
+        let broker = self.connection.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let broker = broker.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))?;
+        let channel = broker.connection.create_channel().await?;
         let queue = declare_passively(&channel, &self.queue).await?;
         channel.close(200, "counted".into()).await?;
         Ok(queue.message_count().into())
@@ -91,10 +91,8 @@ impl Source for RabbitMqSource {
         let (mut reconnect_delay, mut rng) = (ReconnectDelay::default(), StdRng::seed_from_u64(self.seed));
         // Messages that are taken while Redis is full or down are returned in the end. A quorum queue counts returns.
         while intake.until_growing().await.is_ok() {
-            let opened = tokio::select! {
-                opened = Session::open(&self.broker, &self.queue, self.prefetch, self.hold_limit) => opened,
-                () = until_stopped(&mut stop) => return,
-            };
+            let opening = Session::open(&self.broker, &self.queue, self.prefetch, self.hold_limit);
+            let Some(opened) = unless_stopped(&mut stop, opening).await else { return };
             let error = match opened {
                 Ok(mut session) => {
                     *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = session.connection();
@@ -121,9 +119,8 @@ impl Source for RabbitMqSource {
                 Err(error) => error,
             };
             intake.failing(&format!("{}: {error}", self.broker.address()));
-            tokio::select! {
-                () = sleep(reconnect_delay.next_delay()) => {}
-                () = until_stopped(&mut stop) => return,
+            if unless_stopped(&mut stop, sleep(reconnect_delay.next_delay())).await.is_none() {
+                return;
             }
         }
     }

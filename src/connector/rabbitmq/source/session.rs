@@ -8,7 +8,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use lapin::{
-    Channel, Connection, Consumer,
+    Channel, Consumer,
     message::Delivery,
     options::{
         BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
@@ -16,7 +16,7 @@ use lapin::{
 };
 use rand::Rng;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::watch,
     time::{Instant, sleep, timeout},
 };
 
@@ -25,8 +25,8 @@ use super::{
     message::{MessageReader, return_count},
 };
 use crate::{
-    connector::rabbitmq::{self, Broker, BrokerConnection, ConnectionAbort, FrameNotes, text, until_stopped},
-    source::Intake,
+    connector::rabbitmq::{self, Broker, BrokerConnection, answer, text},
+    source::{Intake, unless_stopped},
 };
 
 /// Most messages of a batch: the limit of one script call.
@@ -46,13 +46,10 @@ const LOST: &str = "the connection was lost";
 const DELETED: &str = "the broker ended the consumer: the queue was deleted";
 
 pub struct Session {
-    connection: Arc<Connection>,
+    broker: Arc<BrokerConnection>,
     channel: Channel,
     consumer: Consumer,
     queue: String,
-    abort: ConnectionAbort,
-    notes: FrameNotes,
-    closed: oneshot::Receiver<()>,
     hold_limit: Duration,
     /// Deliveries that are in no batch yet: at most the prefetch.
     received: VecDeque<Delivery>,
@@ -76,41 +73,32 @@ impl Session {
     /// # Errors
     /// Why the queue cannot be consumed.
     pub async fn open(broker: &Broker, queue: &str, prefetch: u16, hold_limit: Duration) -> Result<Self, String> {
-        let BrokerConnection { connection, abort, notes, closed } = broker.connect(ANSWER_TIMEOUT).await?;
+        let broker = broker.connect(ANSWER_TIMEOUT).await?;
         let opening = async {
-            let channel = connection.create_channel().await?;
+            let channel = broker.connection.create_channel().await?;
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
             let options = BasicConsumeOptions::default();
             let consumer = channel.basic_consume(queue.into(), "".into(), options, rabbitmq::no_stream()).await;
             let consumer = consumer.map_err(|error| rabbitmq::explained(error, queue))?;
             Ok::<_, lapin::Error>((channel, consumer))
         };
-        let error = match timeout(ANSWER_TIMEOUT, opening).await {
-            Ok(Ok((channel, consumer))) => {
-                return Ok(Self {
-                    connection: Arc::new(connection),
-                    channel,
-                    consumer,
-                    queue: queue.to_owned(),
-                    abort,
-                    notes,
-                    closed,
-                    hold_limit,
-                    received: VecDeque::new(),
-                    is_queue_deleted: false,
-                    has_warned: false,
-                    has_acknowledged: false,
-                });
-            }
-            Ok(Err(error)) => text(&error),
-            Err(_) => no_answer(),
-        };
-        abort.abort();
-        Err(error)
+        let opened = answer(ANSWER_TIMEOUT, opening).await;
+        let (channel, consumer) = opened.inspect_err(|_| broker.link.abort.cancel())?;
+        Ok(Self {
+            broker: Arc::new(broker),
+            channel,
+            consumer,
+            queue: queue.to_owned(),
+            hold_limit,
+            received: VecDeque::new(),
+            is_queue_deleted: false,
+            has_warned: false,
+            has_acknowledged: false,
+        })
     }
 
-    pub fn connection(&self) -> Weak<Connection> {
-        Arc::downgrade(&self.connection)
+    pub fn connection(&self) -> Weak<BrokerConnection> {
+        Arc::downgrade(&self.broker)
     }
 
     /// Consumes until the session ends.
@@ -122,14 +110,10 @@ impl Session {
         stop: &mut watch::Receiver<bool>,
     ) -> SessionEnd {
         loop {
-            let received = tokio::select! {
-                biased;
-                () = until_stopped(stop) => Err(SessionEnd::Stopped),
-                received = self.receive() => received,
-            };
-            let stored = match received {
-                Ok(()) => self.store_batch(reader, intake, rng).await,
-                Err(end) => Err(end),
+            let stored = match unless_stopped(stop, self.receive()).await {
+                Some(Ok(())) => self.store_batch(reader, intake, rng).await,
+                Some(Err(end)) => return end,
+                None => return SessionEnd::Stopped,
             };
             match stored {
                 Ok(()) => self.has_acknowledged = true,
@@ -153,7 +137,7 @@ impl Session {
 
     /// Closes with a handshake: the broker processes the last acknowledgement.
     pub async fn close(&self) {
-        rabbitmq::close(&self.connection, &self.abort).await;
+        self.broker.close().await;
     }
 
     /// Waits for a delivery, then receives those that are already buffered.
@@ -165,7 +149,7 @@ impl Session {
             let event = tokio::select! {
                 biased;
                 event = self.consumer.next() => event,
-                _ = &mut self.closed => return Err(SessionEnd::Lost(LOST.into())),
+                () = self.broker.link.closed.cancelled() => return Err(SessionEnd::Lost(LOST.into())),
             };
             self.handle_event(event, None).await?;
         }
@@ -213,15 +197,14 @@ impl Session {
     /// The broker's text if the state of the queue is unknown.
     async fn is_deleted(&self) -> Result<bool, String> {
         let declaring = async {
-            let channel = self.connection.create_channel().await?;
+            let channel = self.broker.connection.create_channel().await?;
             declare_passively(&channel, &self.queue).await
         };
-        match timeout(ANSWER_TIMEOUT, declaring).await {
-            Ok(Ok(_)) => Ok(false),
+        match answer(ANSWER_TIMEOUT, declaring).await {
+            Ok(_) => Ok(false),
             // A queue on a node that is down gives NOT_FOUND too, with another text.
-            Ok(Err(error)) if text(&error).contains("no queue") => Ok(true),
-            Ok(Err(error)) => Err(text(&error)),
-            Err(_) => Err(no_answer()),
+            Err(error) if error.contains("no queue") => Ok(true),
+            Err(error) => Err(error),
         }
     }
 
@@ -253,7 +236,7 @@ impl Session {
         let (mut entries, mut last) = (Vec::with_capacity(deliveries.len()), None);
         for delivery in deliveries {
             let tag = delivery.delivery_tag;
-            let unreadable = self.notes.take_unreadable(tag);
+            let unreadable = self.broker.link.notes.take_unreadable(tag);
             if delivery.data.len() > MAX_MESSAGE_BYTES {
                 let bytes = delivery.data.len();
                 tracing::error!(
@@ -262,7 +245,8 @@ impl Session {
                     "rejected a message that is too large; the broker drops it"
                 );
                 intake.metrics().skipped.increment(1);
-                answered(self.channel.basic_reject(tag, BasicRejectOptions { requeue: false })).await?;
+                let rejecting = self.channel.basic_reject(tag, BasicRejectOptions { requeue: false });
+                answer(ANSWER_TIMEOUT, rejecting).await.map_err(SessionEnd::Lost)?;
                 continue;
             }
             entries.push(reader.entry(delivery, unreadable, rng));
@@ -279,7 +263,9 @@ impl Session {
                 event = self.consumer.next(), if !self.is_queue_deleted => {
                     self.handle_event(event, Some(held_since)).await?;
                 }
-                _ = &mut self.closed, if !self.is_queue_deleted => return Err(SessionEnd::Lost(LOST.into())),
+                () = self.broker.link.closed.cancelled(), if !self.is_queue_deleted => {
+                    return Err(SessionEnd::Lost(LOST.into()));
+                }
                 () = &mut limit, if !self.is_queue_deleted => return Err(SessionEnd::HoldExpired),
             }
         }
@@ -287,7 +273,8 @@ impl Session {
             return Ok(());
         }
         // Each earlier delivery is acknowledged, rejected, or in this batch.
-        answered(self.channel.basic_ack(last, BasicAckOptions { multiple: true })).await
+        let acknowledging = self.channel.basic_ack(last, BasicAckOptions { multiple: true });
+        answer(ANSWER_TIMEOUT, acknowledging).await.map_err(SessionEnd::Lost)
     }
 
     fn warn_of_limit(&mut self, deliveries: &[Delivery], intake: &Intake) {
@@ -304,16 +291,4 @@ impl Session {
             );
         }
     }
-}
-
-async fn answered(answer: impl Future<Output = lapin::Result<()>>) -> Result<(), SessionEnd> {
-    match timeout(ANSWER_TIMEOUT, answer).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(SessionEnd::Lost(text(&error))),
-        Err(_) => Err(SessionEnd::Lost(no_answer())),
-    }
-}
-
-fn no_answer() -> String {
-    format!("no answer within {ANSWER_TIMEOUT:?}")
 }

@@ -54,7 +54,8 @@ async fn a_dead_letter_keeps_its_producers_identity_when_it_is_redriven() {
     let origin = serde_json::json!({"message_id": "order 7", "exchange": "identity-in", "timestamp": 1_700_000_000});
     assert_eq!((&dead["origin"], &dead["key"]), (&origin, &"k".into()), "{dead}");
     assert_eq!(dead["properties"]["correlation_id"], "c", "{dead}");
-    let redriven = http::client().post(punctual.url("/v1/routes/r/dead/redrive")).send().await.unwrap();
+    let redrive = http::client().post(punctual.url("/v1/routes/r/dead/redrive")).body(r#"{"all":true}"#);
+    let redriven = redrive.send().await.unwrap();
     assert!(redriven.status().is_success(), "{redriven:?}");
     let got = wait_for(server, "identity", 1).await;
     let (_, got) = &got[0];

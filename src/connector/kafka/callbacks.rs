@@ -1,14 +1,15 @@
-//! What librdkafka reports besides results: logs, statistics and connection errors.
+//! The callbacks of librdkafka that every client has: logs, statistics and connection errors.
 
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use rdkafka::{
+    ClientContext,
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode},
 };
@@ -17,17 +18,31 @@ use tokio::time::Instant;
 /// For so long a connection error is given as the likely cause of later failures.
 const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
 
-pub struct Reports {
-    /// Brokers and topic, for the logs.
+/// `S`: the state of the callbacks that only producers or only consumers have.
+#[derive(Default)]
+pub struct Callbacks<S = ()> {
+    /// Brokers and topics, for the logs.
     name: String,
     last_error: Mutex<Option<(Instant, String)>>,
     /// No broker is connected.
     all_down: AtomicBool,
+    calls: AtomicU64,
+    pub state: S,
 }
 
-impl Reports {
+impl<S: Default> Callbacks<S> {
+    /// `name`: brokers and topics, for the logs.
     pub fn new(name: String) -> Self {
-        Self { name, last_error: Mutex::new(None), all_down: AtomicBool::new(false) }
+        Self { name, ..Self::default() }
+    }
+
+    /// Number of callbacks so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Relaxed)
+    }
+
+    pub fn count_call(&self) {
+        self.calls.fetch_add(1, Relaxed);
     }
 
     /// The latest connection error, if it is younger than `CAUSE_LIFETIME`.
@@ -38,16 +53,19 @@ impl Reports {
 
     /// Whether every connection has been lost since the last delivery.
     pub fn all_down(&self) -> bool {
-        self.all_down.load(Ordering::Relaxed)
+        self.all_down.load(Relaxed)
     }
 
     /// Notes that a broker confirmed a record.
     pub fn delivered(&self) {
-        self.all_down.store(false, Ordering::Relaxed);
+        self.all_down.store(false, Relaxed);
     }
+}
 
+impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
     /// At most a warning: the breaker or the source's state reports an outage.
-    pub fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        self.count_call();
         let kafka = self.name.as_str();
         match level {
             RDKafkaLogLevel::Debug => tracing::debug!(kafka, "{facility} {text}"),
@@ -57,15 +75,17 @@ impl Reports {
     }
 
     /// Only called if the options set `statistics.interval.ms`.
-    pub fn statistics(&self, statistics: &[u8]) {
+    fn stats_raw(&self, statistics: &[u8]) {
+        self.count_call();
         tracing::debug!(kafka = self.name, "statistics {}", String::from_utf8_lossy(statistics));
     }
 
     /// Notes an error of a connection or of the client, never of one record. librdkafka has logged it.
-    pub fn error(&self, error: &KafkaError, reason: &str) {
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.count_call();
         // The error "all brokers are down" follows the one with the reason.
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.all_down.store(true, Ordering::Relaxed);
+            self.all_down.store(true, Relaxed);
         } else {
             let error = (Instant::now(), reason.to_owned());
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -1,0 +1,209 @@
+//! Dead messages: what is selected, and what is done with it.
+
+use punctual::message::DeadReason;
+use serde_json::{Value, json};
+
+use crate::support::{ApiServer, Setup};
+
+#[tokio::test]
+async fn a_call_that_selects_nothing_or_is_misspelt_changes_nothing() {
+    let server = ApiServer::start().await;
+    for id in ["d1", "d2"] {
+        server.bury("a", id).await;
+    }
+    for (body, status) in [
+        ("", 422),
+        ("{}", 422),
+        (r#"{"all":false}"#, 422),
+        (r#"{"ids":[]}"#, 422),
+        (r#"{"ids":null}"#, 422),
+        (r#"{"all":true,"ids":["d1"]}"#, 422),
+        (r#"{"reason":"reject"}"#, 422),
+        (r#"{"since":1700000000}"#, 422),
+        (r#"{"al":true}"#, 400),
+        (r#"{"all":true,"dryrun":true}"#, 400),
+    ] {
+        for call in ["redrive", "purge"] {
+            server.call("POST", &format!("/v1/routes/a/dead/{call}"), body).await.problem(status);
+        }
+    }
+    server.call("POST", "/v1/routes/a/dead/purge?reason=rejected", r#"{"all":true}"#).await.problem(400);
+    server.call("POST", "/v1/routes/a/dead/redrive?dry_run=true", r#"{"all":true}"#).await.problem(400);
+    server.call("DELETE", "/v1/routes/a/dead?reason=rejected", "").await.problem(404);
+    assert_eq!(server.ids_in("a", "dead").await, ["d1", "d2"]);
+}
+
+#[tokio::test]
+async fn dead_messages_are_redriven_and_purged_by_id_filter_or_all() {
+    let server = ApiServer::start().await;
+    for id in ["d1", "d2", "d3"] {
+        server.bury("a", id).await;
+    }
+    for id in ["e1", "e2", "e3"] {
+        server.bury_as("a", id, DeadReason::Expired, "too late by 5 s").await;
+    }
+    let call = async |name: &str, body: Value| {
+        server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json
+    };
+    let done = |count: u64, more: bool| json!({"count": count, "more": more});
+    assert_eq!(call("redrive", json!({"ids": ["d1", "d1", "unknown"]})).await, done(1, false));
+    assert_eq!(server.call("GET", "/v1/routes/a/messages/d1", "").await.json["state"], "pending");
+
+    assert_eq!(call("purge", json!({"reason": "expired", "dry_run": true})).await, done(3, false));
+    assert_eq!(call("purge", json!({"reason": "expired", "dry_run": true, "limit": 2})).await, done(2, true));
+    assert_eq!(call("redrive", json!({"reason": "expired", "limit": 1})).await, done(1, true));
+    assert_eq!(call("purge", json!({"reason": "expired", "contains": "nothing like it"})).await, done(0, false));
+    assert_eq!(call("purge", json!({"reason": "expired", "contains": "5 s"})).await, done(2, false));
+    assert_eq!(call("purge", json!({"until": "2001-01-01T00:00:00Z"})).await, done(0, false));
+    assert_eq!(server.ids_in("a", "dead").await, ["d2", "d3"]);
+    assert_eq!(call("purge", json!({"since": "2001-01-01T00:00:00Z"})).await, done(2, false));
+}
+
+#[tokio::test]
+async fn thousands_in_many_partitions_are_selected_completely() {
+    let server = ApiServer::start_with(Setup { routes: vec![("a", 5)], ..Setup::default() }).await;
+    let some: Vec<String> = (0..3000).map(|n| format!("m{n}")).collect();
+    for part in some.chunks(1000) {
+        let messages: Vec<_> = part.iter().map(|id| json!({"id": id, "payload": ""})).collect();
+        server.call("POST", "/v1/routes/a/messages", &json!(messages).to_string()).await;
+    }
+    server.bury_all("a", 5, DeadReason::Attempts, "HTTP 503").await;
+    let call = async |name: &str, body: Value| {
+        server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json
+    };
+    assert_eq!(call("purge", json!({"all": true, "dry_run": true})).await, json!({"count": 3000, "more": false}));
+    assert_eq!(call("redrive", json!({"reason": "attempts", "limit": 1})).await, json!({"count": 1, "more": true}));
+    assert_eq!(call("redrive", json!({"all": true, "limit": 1999})).await, json!({"count": 1999, "more": true}));
+    let summary = server.call("GET", "/v1/routes/a/dead/summary", "").await.json;
+    assert_eq!((&summary["total"], &summary["complete"]), (&json!(1000), &json!(true)));
+    assert_eq!(call("purge", json!({"contains": "503"})).await, json!({"count": 1000, "more": false}));
+}
+
+#[tokio::test]
+async fn a_summary_counts_by_reason_with_the_latest_as_sample() {
+    let server = ApiServer::start().await;
+    server.bury("a", "d1").await;
+    for id in ["e1", "e2"] {
+        server.bury_as("a", id, DeadReason::Expired, "too late").await;
+    }
+    let summary = server.call("GET", "/v1/routes/a/dead/summary", "").await.json;
+    assert_eq!((&summary["total"], &summary["complete"]), (&json!(3), &json!(true)), "{summary}");
+    let [first, second] = summary["reasons"].as_array().expect("reasons").as_slice() else { panic!("{summary}") };
+    assert_eq!((&first["reason"], &first["count"]), (&json!("expired"), &json!(2)));
+    assert_eq!(first["sample"], json!({"id": "e2", "error": "too late"}));
+    assert_eq!((&second["reason"], &second["count"]), (&json!("rejected"), &json!(1)));
+    assert!(first["oldest"].as_str() <= first["newest"].as_str());
+    let one = server.call("GET", "/v1/routes/a/dead/summary?reason=expired", "").await.json;
+    assert_eq!((&one["total"], one["reasons"].as_array().map(Vec::len)), (&json!(2), Some(1)));
+    server.call("GET", "/v1/routes/a/dead/summary?state=dead", "").await.problem(400);
+}
+
+#[tokio::test]
+async fn a_listing_shows_what_matches_its_filter() {
+    let server = ApiServer::start().await;
+    server.bury("a", "d1").await;
+    server.bury_as("a", "e1", DeadReason::Expired, "100% too late").await;
+    server.schedule("a", r#"{"id":"p1","payload":1,"delay":"1h"}"#).await;
+    server.schedule("a", r#"{"id":"r1","payload":1}"#).await;
+    server.fail("a", "r1").await;
+    let ids = async |query: &str| {
+        let page = server.call("GET", &format!("/v1/routes/a/messages?{query}"), "").await;
+        let messages = page.json["messages"].as_array().unwrap_or_else(|| panic!("{}", page.text)).clone();
+        messages.iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("state=dead").await, ["d1", "e1"]);
+    assert_eq!(ids("state=dead&reason=expired").await, ["e1"]);
+    assert_eq!(ids("state=dead&contains=100%25").await, ["e1"]);
+    assert_eq!(ids("state=dead&until=2001-01-01T00:00:00Z").await, [""; 0]);
+    assert_eq!(ids("state=retrying").await, ["r1"]);
+    assert_eq!(ids("contains=HTTP").await, ["r1"]);
+    assert_eq!(ids("since=2001-01-01T00:00:00Z").await, ["r1", "p1"]);
+    for wrong in [
+        "reason=expired",
+        "state=dead&reason=late",
+        "state=dead&contains=",
+        "state=unack&since=2001-01-01T00:00:00Z",
+        "state=dead&since=1700000000",
+        "stat=dead",
+        "state=alive",
+    ] {
+        server.call("GET", &format!("/v1/routes/a/messages?{wrong}"), "").await.problem(400);
+    }
+}
+
+#[tokio::test]
+async fn a_message_says_when_it_failed_and_what_it_waits_for() {
+    let server = ApiServer::start().await;
+    server.schedule("a", r#"{"id":"p1","payload":1,"deliver_at":"2100-01-01T00:00:00Z"}"#).await;
+    server.schedule("a", r#"{"id":"r1","payload":1}"#).await;
+    server.fail("a", "r1").await;
+    server.bury("a", "d1").await;
+    let get =
+        async |route: &str, id: &str| server.call("GET", &format!("/v1/routes/{route}/messages/{id}"), "").await.json;
+    let waiting = get("a", "p1").await;
+    assert_eq!((&waiting["waits_for"], &waiting["due"]), (&json!("due"), &json!("2100-01-01T00:00:00.000Z")));
+    assert_eq!(waiting["next_attempt_at"], waiting["due"]);
+    let failed = get("a", "r1").await;
+    assert_eq!((&failed["attempts"], &failed["last_error"]), (&json!(1), &json!("HTTP 500")), "{failed}");
+    assert!(failed["last_error_at"].as_str() < failed["next_attempt_at"].as_str(), "{failed}");
+    // The sink of these tests is half-open.
+    assert_eq!(failed["waits_for"], "sink");
+    let dead = get("a", "d1").await;
+    assert_eq!((&dead["died_at"], &dead["waits_for"]), (&dead["last_error_at"], &Value::Null), "{dead}");
+    assert!(dead["died_at"].is_string());
+    server.call("POST", "/v1/routes/a/pause", "").await;
+    assert_eq!(get("a", "r1").await["waits_for"], "paused");
+}
+
+#[tokio::test]
+async fn a_message_is_delivered_now_whatever_its_time() {
+    let server = ApiServer::start().await;
+    server.schedule("a", r#"{"id":"p1","payload":1,"delay":"1h"}"#).await;
+    server.bury("a", "d1").await;
+    server.call("POST", "/v1/routes/a/messages/p1/deliver", r#"{"at":"now"}"#).await.problem(400);
+    assert!(server.claim("a").await.is_empty());
+    let moved = server.call("POST", "/v1/routes/a/messages/p1/deliver", "").await;
+    assert_eq!((moved.status, &moved.json["status"]), (200, &json!("rescheduled")));
+    let claimed = server.claim("a").await;
+    assert_eq!(claimed[0].0.id.as_str(), "p1");
+    assert_eq!(server.call("POST", "/v1/routes/a/messages/d1/deliver", "").await.problem(409), "dead");
+    server.call("POST", "/v1/routes/a/messages/none/deliver", "").await.problem(404);
+}
+
+#[tokio::test]
+async fn a_forecast_counts_what_comes_due_in_each_interval() {
+    let server = ApiServer::start_with(Setup { routes: vec![("a", 3)], ..Setup::default() }).await;
+    let delays = ["0", "30s", "30s", "90s", "59m 30s", "2h", "3h"];
+    let messages: Vec<_> = delays.iter().map(|delay| json!({"payload": 1, "delay": delay})).collect();
+    server.call("POST", "/v1/routes/a/messages", &json!(messages).to_string()).await;
+    let forecast = server.call("GET", "/v1/routes/a/forecast", "").await.json;
+    assert_eq!(
+        (&forecast["bucket_ms"], &forecast["overdue"], &forecast["later"]),
+        (&json!(60_000), &json!(1), &json!(2))
+    );
+    let counts: Vec<u64> = serde_json::from_value(forecast["counts"].clone()).expect("counts");
+    assert_eq!((counts.len(), counts[0], counts[1], counts[59], counts.iter().sum::<u64>()), (60, 2, 1, 1, 4));
+    let coarse = server.call("GET", "/v1/routes/a/forecast?horizon=1d&buckets=24", "").await.json;
+    assert_eq!(
+        (&coarse["bucket_ms"], &coarse["counts"][0], &coarse["later"]),
+        (&json!(3_600_000), &json!(4), &json!(0))
+    );
+    for wrong in ["buckets=0", "buckets=1001", "horizon=soon", "horizon=5&buckets=10", "horizont=1h"] {
+        server.call("GET", &format!("/v1/routes/a/forecast?{wrong}"), "").await.problem(400);
+    }
+}
+
+#[tokio::test]
+async fn the_overview_has_everything_and_answers_while_redis_is_down() {
+    let mut server = ApiServer::start().await;
+    server.schedule("a", r#"{"payload":1,"delay":"1h"}"#).await;
+    let overview = server.call("GET", "/v1/overview", "").await.json;
+    assert_eq!(overview["routes"][0]["pending"], 1, "{overview}");
+    assert_eq!(overview["sinks"][0]["name"], "out");
+    assert_eq!(overview["redis"], json!({"up": true, "error": null}));
+    assert_eq!((&overview["instance"]["ready"], &overview["instance"]["version"]), (&json!(true), &json!("0.1.0")));
+    server.redis.kill();
+    let overview = server.call("GET", "/v1/overview", "").await.json;
+    assert_eq!((&overview["routes"], &overview["redis"]["up"]), (&Value::Null, &json!(false)), "{overview}");
+    assert!(overview["redis"]["error"].is_string() && overview["sinks"][0]["name"] == "out");
+}

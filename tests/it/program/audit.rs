@@ -1,0 +1,96 @@
+//! What the log says of those who call the API.
+
+use std::time::Duration;
+
+use super::eventually;
+use crate::support::{RedisServer, http, punctual::Punctual};
+
+fn configuration(redis: &RedisServer) -> String {
+    format!(
+        "redis: {{ url: '{}' }}
+server:
+  auth:
+    tokens:
+      - {{ token: night-shift-secret, name: night-shift, rights: [schedule, read, admin] }}
+      - {{ token: unnamed-secret-token, rights: [admin] }}
+sinks: {{ jobs: {{ type: redis_list, key: jobs }} }}
+routes: {{ later: {{ sink: jobs }} }}
+",
+        redis.url()
+    )
+}
+
+#[tokio::test]
+async fn each_change_of_an_operator_is_one_line_with_the_name_of_the_token() {
+    let redis = RedisServer::start().await;
+    let punctual = Punctual::start_with(&configuration(&redis), &[]).await;
+    let call = async |token: &str, method: &str, path: &str, body: &'static str| {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let request = http::client().request(method, punctual.url(&format!("/v1/routes/later/{path}")));
+        request.bearer_auth(token).body(body).send().await.expect("an answer").status().as_u16()
+    };
+    let named = "night-shift-secret";
+    for id in ["a", "b", "c"] {
+        let body = format!(r#"{{"id":"{id}","payload":1,"delay":"1h"}}"#).leak();
+        assert_eq!(call(named, "POST", "messages", body).await, 201);
+    }
+    assert_eq!(call(named, "POST", "pause", r#"{"note":"the receiver is being moved"}"#).await, 204);
+    assert_eq!(call(named, "POST", "messages/a/deliver", "").await, 200);
+    assert_eq!(call(named, "PATCH", "messages/b", r#"{"delay":"2h"}"#).await, 200);
+    assert_eq!(call(named, "DELETE", "messages/c", "").await, 204);
+    assert_eq!(call("unnamed-secret-token", "POST", "purge", r#"{"all":true,"dry_run":true}"#).await, 200);
+    assert_eq!(call("unnamed-secret-token", "POST", "purge", r#"{"all":true}"#).await, 200);
+    assert_eq!(call("unnamed-secret-token", "POST", "dead/purge", r#"{"all":true}"#).await, 200);
+    assert_eq!(call(named, "POST", "resume", "").await, 204);
+    let audited = || {
+        let log = punctual.log();
+        log.lines().filter(|line| line.contains("audit")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("all are logged", Duration::from_secs(5), async || (audited().len() >= 6).then_some(())).await;
+    let lines = audited();
+    let expected = [
+        ("night-shift", "pause", 1),
+        ("night-shift", "deliver", 1),
+        ("night-shift", "move", 1),
+        ("night-shift", "cancel", 1),
+        ("tokens.1", "purge_pending", 2),
+        ("night-shift", "resume", 1),
+    ];
+    assert_eq!(lines.len(), expected.len(), "neither dry runs nor what changed nothing: {lines:#?}");
+    for (line, (token, call, count)) in lines.iter().zip(expected) {
+        for part in [format!("token=\"{token}\""), format!("call=\"{call}\""), format!("count={count}")] {
+            assert!(line.contains(&part), "{part}: {line}");
+        }
+        assert!(line.contains("INFO") && line.contains("later"), "{line}");
+    }
+    assert!(!punctual.log().contains("secret"), "no token is logged");
+    let shown =
+        http::client().get(punctual.url("/v1/routes/later")).bearer_auth(named).send().await.expect("an answer");
+    assert!(shown.text().await.expect("a body").contains("\"paused\":false"));
+}
+
+#[tokio::test]
+async fn calls_without_a_known_token_are_counted_and_logged_once_a_second() {
+    let redis = RedisServer::start().await;
+    let punctual = Punctual::start_with(&configuration(&redis), &[]).await;
+    for _ in 0..20 {
+        let refused = http::client().get(punctual.url("/v1/routes")).bearer_auth("guessed").send().await;
+        assert_eq!(refused.expect("an answer").status().as_u16(), 401);
+    }
+    let lines = punctual.log().lines().filter(|line| line.contains("without a known token")).count();
+    assert!((1..=3).contains(&lines), "{lines} lines");
+    assert!(!punctual.log().contains("guessed"));
+    let page = http::client().get(punctual.url("/metrics")).bearer_auth("night-shift-secret").send().await;
+    let page = page.expect("an answer").text().await.expect("a page");
+    for line in [
+        "punctual_auth_failures_total 20",
+        r#"punctual_api_requests_total{call="GET /v1/routes",status="401"} 20"#,
+        "punctual_ready 1",
+        "punctual_redis_up 1",
+        r#"punctual_route_paused{route="later"} 0"#,
+        r#"punctual_due_within_messages{route="later",horizon="1h"} 0"#,
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+    assert!(page.contains("process_resident_memory_bytes "), "{page}");
+}
