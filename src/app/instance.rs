@@ -17,7 +17,7 @@ use crate::{
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
     store::{
-        Partition,
+        Partition, Store,
         redis::{RedisStore, RouteSettings, WakeListener},
     },
 };
@@ -104,8 +104,8 @@ impl Instance {
                 wakes.also_notify(prefix, &Partition { route: source.route().clone(), number }, &bells.woken);
             }
         }
-        let scheduler =
-            Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed, &incidents);
+        let delivering: Arc<dyn Store> = Arc::new(store(backend.connection()));
+        let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();

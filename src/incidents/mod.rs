@@ -120,7 +120,9 @@ impl Incidents {
     pub fn forget_domains(&self, sink: &str) {
         let mut state = self.lock();
         let gone: Vec<Subject> = state.domains(sink).cloned().collect();
-        gone.iter().for_each(|subject| drop(state.outages.remove(subject)));
+        for subject in gone {
+            state.outages.remove(&subject);
+        }
     }
 
     /// Messages became dead letters. `sample`: one of them; its error as in `failed`.

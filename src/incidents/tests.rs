@@ -8,8 +8,6 @@ use tracing::subscriber::DefaultGuard;
 
 use super::*;
 
-const SECOND: Duration = Duration::from_secs(1);
-
 /// Collects what this thread logs.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -65,7 +63,7 @@ impl Fixture {
             self.incidents.failed(subject, "HTTP 500");
             let at = self.begun.elapsed().as_secs();
             found.extend(self.lines().await.into_iter().map(|line| (at, line)));
-            advance(SECOND - Duration::from_millis(1)).await;
+            advance(Duration::from_millis(999)).await;
         }
         found
     }

@@ -52,9 +52,12 @@ use crate::{
     store::{Partition, Store, WakeSignal},
 };
 
+/// Each with its wake signal.
+type Partitions = Vec<(Partition, Arc<WakeSignal>)>;
+
 /// All routes of one instance.
 pub struct Scheduler {
-    routes: Vec<(Arc<ActiveRoute>, Vec<(Partition, Arc<WakeSignal>)>)>,
+    routes: Vec<(Arc<ActiveRoute>, Partitions)>,
     rng: StdRng,
 }
 
@@ -63,7 +66,7 @@ impl Scheduler {
     /// the name of the instance: another one for each.
     /// The counters of the routes begin here. Deaths and outages are reported to `incidents`.
     pub fn new(
-        store: Arc<dyn Store>,
+        store: &Arc<dyn Store>,
         routes: Vec<RouteSetup>,
         max_sleep: Duration,
         seed: u64,
@@ -83,7 +86,7 @@ impl Scheduler {
                 name,
                 policy,
                 target,
-                store: Arc::clone(&store),
+                store: Arc::clone(store),
                 instance,
                 suspects: Arc::clone(&suspects),
                 max_sleep,

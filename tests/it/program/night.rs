@@ -45,7 +45,7 @@ impl Night {
         })
         .await;
         let logged = begun.elapsed();
-        eventually(&format!("a metric of {what}"), SHOWN - logged, async || {
+        eventually(&format!("a metric of {what}"), SHOWN.saturating_sub(logged), async || {
             metric(&self.client.metrics().await).then_some(())
         })
         .await;
@@ -143,18 +143,18 @@ async fn whatever_an_endpoint_does_the_operator_sees_it_and_nothing_is_lost() {
         )
         .await;
 
-    let (before, down_for) = (receiver.count(), "the sink is up again");
-    let recoveries = night.punctual.log().matches(down_for).count();
+    let (before, up_again) = (receiver.count(), "the sink is up again");
+    let recoveries = night.punctual.log().matches(up_again).count();
     receiver.behave(Behaviour::Status(200));
     receiver.listen();
-    eventually("the recovery is logged", SHOWN, async || {
+    let line = eventually("the recovery is logged", SHOWN, async || {
         let log = night.punctual.log();
-        let line = log.lines().filter(|line| line.contains(down_for)).nth(recoveries)?;
-        Some(assert!(line.contains("seconds=") && line.contains("waiting="), "{line}"))
+        log.lines().filter(|line| line.contains(up_again)).nth(recoveries).map(str::to_owned)
     })
     .await;
+    assert!(line.contains("seconds=") && line.contains("waiting="), "{line}");
     let is_closed = |overview: &Value| overview["sinks"][0]["breaker"] == "closed";
-    night.shows("recovery", |line| line.contains(down_for), is_up, is_closed).await;
+    night.shows("recovery", |line| line.contains(up_again), is_up, is_closed).await;
     let delivered = night.client.drained("web", SHOWN).await;
     println!("night: {} of {} are dead letters", delivered["dead"], night.scheduled);
     let mut redriven = 0;

@@ -190,7 +190,7 @@ impl ApiServer {
 
     /// One attempt of a due message fails; the next one is in ten minutes.
     pub async fn fail(&self, route: &str, id: &str) {
-        let delay = Duration::from_secs(600);
+        let delay = Duration::from_mins(10);
         self.end(route, id, &ClaimEnd::Retry { delay, error: "HTTP 500".into() }).await;
     }
 
