@@ -101,6 +101,10 @@ impl Incidents {
         self.0.changed.notify_one();
     }
 
+    pub fn is_down(&self, subject: &Subject) -> bool {
+        self.lock().outages.contains_key(subject)
+    }
+
     /// The subject is up. Returns whether it was down.
     pub fn ended(&self, subject: &Subject) -> bool {
         let mut state = self.lock();

@@ -158,8 +158,8 @@ impl Intake {
     }
 
     async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
-        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
-        let _clear_limits = ClearOnDrop(&self.health, Side::Limits);
+        let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
+        let _clear_limits = ClearOnDrop(self, Side::Limits);
         let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
             // While the route is full, one message is enough for a try.
@@ -207,7 +207,7 @@ impl Intake {
     }
 
     async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
-        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
+        let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
         while !cancelled.is_empty() {
             let mut in_flight = Vec::new();
             for one in cancelled {
@@ -263,7 +263,7 @@ impl Intake {
         &self,
         call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
-        let _clear = ClearOnDrop(&self.health, Side::Redis);
+        let _clear = ClearOnDrop(self, Side::Redis);
         let reply = self.repeat(call).await?;
         self.report_healthy(Side::Redis);
         Ok(reply)
@@ -294,7 +294,7 @@ impl Intake {
 }
 
 /// Clears the error of a side when a repeated call ends: the side may recover long before the next call.
-struct ClearOnDrop<'a>(&'a SourceHealth, Side);
+struct ClearOnDrop<'a>(&'a Intake, Side);
 
 impl Drop for ClearOnDrop<'_> {
     fn drop(&mut self) {

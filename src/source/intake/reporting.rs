@@ -54,6 +54,14 @@ impl Intake {
         }
     }
 
+    /// The side has no call under way.
+    pub(super) fn clear(&self, side: Side) {
+        self.health.clear(side);
+        if self.health.is_running() {
+            self.incidents.ended(&Subject::Source(self.name.clone()));
+        }
+    }
+
     pub(super) fn report_failing(&self, side: Side, error: &str) {
         self.health.set_failing(side, error);
         self.incidents.failed(&Subject::Source(self.name.clone()), error);
