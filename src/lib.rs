@@ -32,6 +32,8 @@ pub mod cli;
 #[cfg(test)]
 mod fuzz;
 #[doc(hidden)]
+pub mod incidents;
+#[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
 pub mod queue;

@@ -4,13 +4,16 @@
 //! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
 //! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use metrics::{
     Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use crate::{message::DeadReason, sink::FAILURE_KINDS};
+use crate::{
+    message::DeadReason,
+    sink::{CONFIRMED, FAILURE_KINDS},
+};
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -224,14 +227,36 @@ pub struct SinkMetrics {
     /// 0 closed, 1 half-open, 2 open.
     pub breaker: metrics::Gauge,
     pub domains_down: metrics::Gauge,
+    /// 1 while the breaker is closed.
+    pub up: metrics::Gauge,
+    /// By outcome.
+    attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 1],
 }
 
 impl SinkMetrics {
+    /// Up, and every counter at 0.
     pub fn new(sink: &str) -> Self {
+        let [failed, throttled, rejected, unavailable] = FAILURE_KINDS;
+        let attempts = [CONFIRMED, failed, throttled, rejected, unavailable].map(|outcome| {
+            let counter = counter!(SINK_ATTEMPTS, "sink" => sink.to_owned(), "outcome" => outcome);
+            counter.increment(0);
+            (outcome, counter)
+        });
+        let up = gauge!(SINK_UP, "sink" => sink.to_owned());
+        up.set(1.0);
         Self {
+            up,
+            attempts,
             send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
             breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
             domains_down: gauge!(DOMAINS_DOWN, "sink" => sink.to_owned()),
+        }
+    }
+
+    /// `outcome` as `Outcome::kind` names it.
+    pub fn attempt(&self, outcome: &'static str) {
+        if let Some((_, counter)) = self.attempts.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
         }
     }
 }
@@ -377,33 +402,6 @@ pub fn auth_failure() {
 /// `code`: the status of the reply.
 pub fn http_response(sink: &str, code: u16) {
     counter!(HTTP_RESPONSES, "sink" => sink.to_owned(), "code" => code.to_string()).increment(1);
-}
-
-/// The page of the recorder in a stable order, without the samples that it holds as NaN ("absent").
-pub fn ordered(page: &str) -> String {
-    let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut family = "";
-    for line in page.lines().filter(|line| !line.is_empty() && !line.ends_with(" NaN")) {
-        if let Some(comment) = line.strip_prefix("# ") {
-            family = comment.split(' ').nth(1).unwrap_or_default();
-        }
-        families.entry(family).or_default().push(line);
-    }
-    // The buckets of a series stay together, in order.
-    let series = |line: &str| {
-        let labels =
-            line.split_once('{').map_or("", |(_, labels)| labels.split_once('}').map_or("", |(labels, _)| labels));
-        let own = labels.split(',').filter(|label| !label.starts_with("le="));
-        (!line.starts_with('#'), own.collect::<Vec<_>>().join(","))
-    };
-    let mut text = String::with_capacity(page.len());
-    for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
-        lines.sort_by_cached_key(|line| series(line));
-        for line in lines {
-            text.extend([line, "\n"]);
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -123,11 +123,27 @@ impl ServerClock {
         let elapsed = instant.saturating_duration_since(self.taken).as_micros();
         self.micros + u64::try_from(elapsed).unwrap_or(u64::MAX - self.micros)
     }
+
+    /// The same in milliseconds, also for what was before the reading.
+    pub fn millis_at(&self, instant: Instant) -> UnixMillis {
+        let before = u64::try_from(self.taken.saturating_duration_since(instant).as_micros()).unwrap_or(u64::MAX);
+        let micros = if before > 0 { self.micros.saturating_sub(before) } else { self.at(instant) };
+        UnixMillis((micros / 1000).min(MAX_MILLIS))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_dates_what_was_before_and_after_it() {
+        let clock = ServerClock { micros: 10_000_000, taken: Instant::now() };
+        let second = std::time::Duration::from_secs(1);
+        assert_eq!(clock.millis_at(clock.taken + second).get(), 11_000);
+        assert_eq!(clock.millis_at(clock.taken - second).get(), 9_000);
+        assert_eq!(clock.millis_at(clock.taken).get(), 10_000);
+    }
 
     #[test]
     fn delays_are_milliseconds_or_humantime() {

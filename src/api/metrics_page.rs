@@ -1,6 +1,6 @@
 //! `GET /metrics`: the recorder's page, with the queue gauges read at the moment of the scrape.
 
-use std::{array, sync::Arc, time::Duration};
+use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -57,7 +57,7 @@ impl MetricsPage {
             }
         }
         metrics_process::Collector::default().collect();
-        metrics::ordered(&self.recorder.render())
+        ordered(&self.recorder.render())
     }
 }
 
@@ -93,4 +93,31 @@ fn gauges(stats: &RouteStats) -> QueueGauges {
         paused: stats.paused,
         due_within: array::from_fn(|n| (HORIZONS[n].0, stats.due_within[n])),
     }
+}
+
+/// The page of the recorder in a stable order, without the samples that it holds as NaN ("absent").
+fn ordered(page: &str) -> String {
+    let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut family = "";
+    for line in page.lines().filter(|line| !line.is_empty() && !line.ends_with(" NaN")) {
+        if let Some(comment) = line.strip_prefix("# ") {
+            family = comment.split(' ').nth(1).unwrap_or_default();
+        }
+        families.entry(family).or_default().push(line);
+    }
+    // The buckets of a series stay together, in order.
+    let series = |line: &str| {
+        let labels =
+            line.split_once('{').map_or("", |(_, labels)| labels.split_once('}').map_or("", |(labels, _)| labels));
+        let own = labels.split(',').filter(|label| !label.starts_with("le="));
+        (!line.starts_with('#'), own.collect::<Vec<_>>().join(","))
+    };
+    let mut text = String::with_capacity(page.len());
+    for mut lines in families.into_values().filter(|lines| lines.iter().any(|line| !line.starts_with('#'))) {
+        lines.sort_by_cached_key(|line| series(line));
+        for line in lines {
+            text.extend([line, "\n"]);
+        }
+    }
+    text
 }

@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 
 use super::{Api, auth::Grant};
+use crate::time::UnixMillis;
 
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
@@ -20,7 +21,12 @@ pub struct SinkStatus {
     /// `ok` when it is reachable and usable, else the error; `None` before the first check.
     pub check: Option<String>,
     pub breaker: BreakerState,
+    /// When it became up or down, on Redis' clock; at first, when this instance started. This and the other times are `None`
+    /// until Redis' clock is known.
+    pub since: Option<UnixMillis>,
     pub last_error: Option<String>,
+    pub last_error_at: Option<UnixMillis>,
+    pub last_success_at: Option<UnixMillis>,
     /// Messages that this instance is sending.
     pub in_flight: usize,
     /// Failure domains that are down, by name.

@@ -5,17 +5,19 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::{FutureExt, future::join_all};
 
 use super::{
-    backend::Backend, janitor::Janitor, reachability::Reachability, sinks::RunningSink, sources::RunningSource,
+    backend::Backend, clock::RedisClock, janitor::Janitor, reachability::Reachability, sinks::RunningSink,
+    sources::RunningSource, waiting::Waiting,
 };
 use crate::{
     api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
+    incidents::Incidents,
     message::MAX_METADATA_BYTES,
     metrics,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
     store::{
-        Partition,
+        Partition, Store,
         redis::{RedisStore, RouteSettings, WakeListener},
     },
 };
@@ -37,6 +39,9 @@ pub struct Instance {
     pub running_sources: Vec<RunningSource>,
     /// Of the routes that do not keep all dead letters.
     pub janitors: Vec<Janitor>,
+    pub incidents: Incidents,
+    pub waiting: Waiting,
+    clock: Arc<RedisClock>,
     reachability: Vec<(String, Reachability)>,
 }
 
@@ -50,7 +55,7 @@ impl Instance {
         running_sources: Vec<RunningSource>,
         seed: u64,
     ) -> Self {
-        let prefix = &config.redis.key_prefix;
+        let (prefix, incidents) = (&config.redis.key_prefix, Incidents::default());
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
@@ -99,19 +104,35 @@ impl Instance {
                 wakes.also_notify(prefix, &Partition { route: source.route().clone(), number }, &bells.woken);
             }
         }
-        let scheduler = Scheduler::new(Arc::new(store(backend.connection())), routes, config.max_sleep, seed);
+        let delivering: Arc<dyn Store> = Arc::new(store(backend.connection()));
+        let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
 
-        let sinks = names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
+        let sinks: BTreeMap<Arc<str>, Arc<str>> =
+            names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
         let store = Arc::new(store(backend.connection()).listing_over(backend.connection()));
         for route in names.keys() {
             let sources = config.sources.iter().filter(|(_, source)| source.route() == route);
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
             metrics::begin_queue(route, &vias);
         }
-        let queue = Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0);
+        let queue = Arc::new(Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0));
+        let clock = Arc::new(RedisClock::new(queue.clone()));
+        let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
         let reachability =
             running_sinks.iter().map(|(name, one)| (name.clone(), Reachability::new(one.clone()))).collect();
-        Self { queue: Arc::new(queue), store, scheduler, wakes, running_sinks, running_sources, janitors, reachability }
+        Self {
+            queue,
+            store,
+            scheduler,
+            wakes,
+            running_sinks,
+            running_sources,
+            janitors,
+            incidents,
+            waiting,
+            clock,
+            reachability,
+        }
     }
 
     /// Connects every sink before its first message, and logs failures, in the background. Must be called within a tokio
@@ -132,25 +153,26 @@ impl Instance {
     }
 
     fn sources(&self, patience: Duration) -> SourceStatuses {
-        let running_sources = self.running_sources.clone();
+        let (running_sources, clock) = (self.running_sources.clone(), self.clock.clone());
         Arc::new(move || {
-            let running_sources = running_sources.clone();
-            async move { join_all(running_sources.iter().map(|source| source.status(patience))).await }.boxed()
+            let (running_sources, clock) = (running_sources.clone(), clock.clone());
+            async move { join_all(running_sources.iter().map(|source| source.status(patience, &clock))).await }.boxed()
         })
     }
 
     fn sinks(&self, patience: Duration) -> SinkStatuses {
-        let sinks: Arc<[_]> = self.reachability.clone().into();
+        let (sinks, clock): (Arc<[_]>, _) = (self.reachability.clone().into(), self.clock.clone());
         Arc::new(move || {
-            let sinks = sinks.clone();
-            async move { join_all(sinks.iter().map(|(name, reachability)| status(name, reachability, patience))).await }
-                .boxed()
+            let (sinks, clock) = (sinks.clone(), clock.clone());
+            async move { join_all(sinks.iter().map(|(name, sink)| status(name, sink, patience, &clock))).await }.boxed()
         })
     }
 }
 
-async fn status(name: &str, reachability: &Reachability, patience: Duration) -> SinkStatus {
-    let check = reachability.answer(patience).await.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+async fn status(name: &str, reachability: &Reachability, patience: Duration, clock: &RedisClock) -> SinkStatus {
+    let (check, clock) = tokio::join!(reachability.answer(patience), clock.read(patience));
+    let check = check.map(|answer| answer.err().unwrap_or_else(|| "ok".to_owned()));
+    let at = |instant| clock.map(|clock| clock.millis_at(instant));
     let status = reachability.sink().breaker().status();
     SinkStatus {
         name: name.to_owned(),
@@ -161,7 +183,10 @@ async fn status(name: &str, reachability: &Reachability, patience: Duration) -> 
             scheduler::BreakerState::HalfOpen => BreakerState::HalfOpen,
             scheduler::BreakerState::Open => BreakerState::Open,
         },
+        since: at(status.since),
         last_error: status.last_error,
+        last_error_at: status.last_error_at.and_then(at),
+        last_success_at: status.last_success_at.and_then(at),
         in_flight: status.in_flight,
         down_domains: status.down,
     }

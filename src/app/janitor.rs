@@ -13,6 +13,7 @@ use tokio::{
 
 use crate::{
     config::RouteConfig,
+    incidents::Incidents,
     message::DeadLimits,
     metrics,
     store::{Partition, StoreError, WakeSignal, redis::RedisStore},
@@ -27,8 +28,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(10);
 /// Longest time between two checks: deaths that an instance without this setting caused send no signal here.
 const FALLBACK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Interval of log lines about a route and reason.
-const LOG_INTERVAL: Duration = Duration::from_mins(1);
+/// Why a dead letter is evicted: labels of `punctual_dead_evicted_total`.
+const REASONS: [&str; 2] = ["age", "count"];
 
 /// Evicts the dead letters of one route.
 pub struct Janitor {
@@ -54,13 +55,12 @@ impl Janitor {
         &self.signal
     }
 
-    async fn work(&self, store: &RedisStore) {
-        let mut reports = [EvictionReport::new("age"), EvictionReport::new("count")];
-        for report in &reports {
-            metrics::dead_evicted(&self.route, report.reason, 0);
+    async fn work(&self, store: &RedisStore, incidents: &Incidents) {
+        for reason in REASONS {
+            metrics::dead_evicted(&self.route, reason, 0);
         }
         loop {
-            let (wait, pause) = match self.evict(store, &mut reports).await {
+            let (wait, pause) = match self.evict(store, incidents).await {
                 Ok(wait) => (wait, PAUSE),
                 Err(error) => {
                     tracing::debug!(route = &*self.route, %error, "cannot delete dead letters now");
@@ -68,37 +68,28 @@ impl Janitor {
                 }
             };
             sleep(pause).await;
-            self.until_needed(Instant::now() + wait.saturating_sub(pause), &mut reports).await;
+            self.until_needed(Instant::now() + wait.saturating_sub(pause)).await;
         }
     }
 
-    /// Waits for a death or the time `next`, and logs reports that are due meanwhile.
-    async fn until_needed(&self, next: Instant, reports: &mut [EvictionReport]) {
-        loop {
-            let log = reports.iter().filter_map(EvictionReport::due).min();
-            tokio::select! {
-                _ = self.signal.notified() => return,
-                () = sleep_until(log.map_or(next, |log| log.min(next))) => {}
-            }
-            for report in &mut *reports {
-                report.log(&self.route, Instant::now());
-            }
-            if next <= Instant::now() {
-                return;
-            }
+    /// Waits for a death or the time `next`.
+    async fn until_needed(&self, next: Instant) {
+        tokio::select! {
+            _ = self.signal.notified() => {}
+            () = sleep_until(next) => {}
         }
     }
 
     /// Evicts all that exceeds the limits. Returns the time until the next check.
-    async fn evict(&self, store: &RedisStore, reports: &mut [EvictionReport; 2]) -> Result<Duration, StoreError> {
+    async fn evict(&self, store: &RedisStore, incidents: &Incidents) -> Result<Duration, StoreError> {
         let mut wait = FALLBACK_INTERVAL;
         for number in 0..self.partitions {
             let partition = Partition { route: self.route.clone(), number };
             loop {
                 let evicted = store.evict(&partition, self.limits).await?;
-                for (report, count) in reports.iter_mut().zip([evicted.aged, evicted.beyond]) {
-                    metrics::dead_evicted(&self.route, report.reason, count);
-                    report.add(&self.route, count, Instant::now());
+                for (reason, count) in REASONS.into_iter().zip([evicted.aged, evicted.beyond]) {
+                    metrics::dead_evicted(&self.route, reason, count);
+                    incidents.evicted(&self.route, reason, count);
                 }
                 if !evicted.more {
                     wait = wait.min(evicted.next.unwrap_or(wait));
@@ -110,42 +101,14 @@ impl Janitor {
     }
 }
 
-/// The log lines of one reason: at once, then once a minute.
-struct EvictionReport {
-    reason: &'static str,
-    /// Not logged yet.
-    count: u64,
-    logged: Option<Instant>,
-}
-
-impl EvictionReport {
-    fn new(reason: &'static str) -> Self {
-        Self { reason, count: 0, logged: None }
-    }
-
-    fn add(&mut self, route: &str, count: u64, now: Instant) {
-        self.count += count;
-        self.log(route, now);
-    }
-
-    /// The time of the next log line.
-    fn due(&self) -> Option<Instant> {
-        self.logged.filter(|_| self.count > 0).map(|logged| logged + LOG_INTERVAL)
-    }
-
-    fn log(&mut self, route: &str, now: Instant) {
-        if self.count == 0 || self.logged.is_some_and(|logged| now < logged + LOG_INTERVAL) {
-            return;
-        }
-        let (reason, count) = (self.reason, self.count);
-        tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
-        (self.count, self.logged) = (0, Some(now));
-    }
-}
-
 /// Runs all of them until `stop`.
-pub async fn run(janitors: Vec<Janitor>, store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
-    let work = join_all(janitors.iter().map(|janitor| janitor.work(&store)));
+pub async fn run(
+    janitors: Vec<Janitor>,
+    store: Arc<RedisStore>,
+    incidents: Incidents,
+    mut stop: watch::Receiver<bool>,
+) {
+    let work = join_all(janitors.iter().map(|janitor| janitor.work(&store, &incidents)));
     tokio::select! {
         _ = work, if !janitors.is_empty() => {}
         _ = stop.wait_for(|stop| *stop) => {}
@@ -155,8 +118,6 @@ pub async fn run(janitors: Vec<Janitor>, store: Arc<RedisStore>, mut stop: watch
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-
-    use tokio::time::advance;
 
     use super::*;
     use crate::{
@@ -187,8 +148,7 @@ mod tests {
         Queue::new(store.clone(), &BTreeMap::new(), false).prepare().await.unwrap();
         let soon = Duration::from_secs(10);
         for (max_age, expected) in [(None, FALLBACK_INTERVAL), (Some(soon), soon)] {
-            let mut reports = [EvictionReport::new("age"), EvictionReport::new("count")];
-            assert_eq!(janitor(max_age).evict(&store, &mut reports).await, Ok(expected));
+            assert_eq!(janitor(max_age).evict(&store, &Incidents::default()).await, Ok(expected));
         }
         embedded.stop().await;
     }
@@ -196,27 +156,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_death_or_the_time_of_the_next_check_ends_the_wait() {
         let (janitor, begun) = (janitor(None), Instant::now());
-        janitor.until_needed(begun + FALLBACK_INTERVAL, &mut []).await;
+        janitor.until_needed(begun + FALLBACK_INTERVAL).await;
         assert_eq!(begun.elapsed(), FALLBACK_INTERVAL);
         janitor.signal.notify();
-        janitor.until_needed(Instant::now() + FALLBACK_INTERVAL, &mut []).await;
+        janitor.until_needed(Instant::now() + FALLBACK_INTERVAL).await;
         assert_eq!(begun.elapsed(), FALLBACK_INTERVAL);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_deleted_is_logged_at_once_then_once_a_minute() {
-        let mut report = EvictionReport::new("count");
-        report.add("r", 0, Instant::now());
-        assert_eq!((report.logged, report.due()), (None, None));
-        let begun = Instant::now();
-        report.add("r", 5, begun);
-        assert_eq!((report.count, report.logged, report.due()), (0, Some(begun), None));
-        advance(LOG_INTERVAL / 2).await;
-        report.add("r", 3, Instant::now());
-        report.add("r", 4, Instant::now());
-        assert_eq!((report.count, report.logged, report.due()), (7, Some(begun), Some(begun + LOG_INTERVAL)));
-        advance(LOG_INTERVAL / 2).await;
-        report.log("r", Instant::now());
-        assert_eq!((report.count, report.logged), (0, Some(begun + LOG_INTERVAL)));
     }
 }

@@ -1,14 +1,18 @@
 //! Keeps Redis prepared: scripts loaded, routes registered, settings safe. Prepares it after every reconnect, and checks it
-//! once a minute: a server that was emptied (FLUSHALL) or became a replica keeps its connections.
+//! when a call had no answer, and once a minute: a server that was emptied (FLUSHALL) or became a replica keeps its
+//! connections. So it is what finds that Redis is down.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{oneshot, watch},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
-use crate::queue::{Queue, RouteStats, StartError};
+use crate::{
+    incidents::{Incidents, Subject},
+    queue::{Queue, RouteStats, StartError},
+};
 
 /// Delay between two attempts while Redis is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -16,11 +20,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of the check that Redis still has the routes and accepts writes; one command each.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Interval of log lines about a lasting error.
-const REMINDER_INTERVAL: Duration = Duration::from_mins(1);
-
 /// `generations` of the connection, `subscriptions` of the wake-ups: a new one may lead to another server. Notifies
-/// `prepared` after the first preparation, then runs forever.
+/// `prepared` after the first preparation, then runs forever. Reports outages of Redis to `incidents`.
 ///
 /// # Errors
 /// Returns when Redis is definitely unusable, and was not used before.
@@ -29,16 +30,17 @@ pub async fn keep(
     mut generations: watch::Receiver<u64>,
     mut subscriptions: watch::Receiver<u64>,
     prepared: oneshot::Sender<()>,
+    incidents: Incidents,
 ) -> StartError {
-    let mut trouble = None;
     loop {
         match queue.prepare().await {
             Ok(()) => break,
             Err(error) if error.is_definite() => return error,
-            Err(error) => complain(&mut trouble, &error),
+            Err(error) => incidents.failed(&Subject::Redis, &error.to_string()),
         }
         sleep(RETRY_INTERVAL).await;
     }
+    incidents.ended(&Subject::Redis);
     tracing::info!(routes = queue.routes().len(), "redis is ready");
     warn_of_unconfigured(&queue).await;
     // The receiver is dropped while the process stops.
@@ -46,38 +48,18 @@ pub async fn keep(
     loop {
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
-        let mut trouble = None;
         while let Err(error) = queue.prepare().await {
-            complain(&mut trouble, &error);
+            incidents.failed(&Subject::Redis, &error.to_string());
             sleep(RETRY_INTERVAL).await;
         }
-        if let Some(Trouble { since, .. }) = trouble {
-            tracing::info!(after = ?since.elapsed(), "redis is usable again");
-        }
+        incidents.ended(&Subject::Redis);
         // A dropped sender means that the process stops; the check changes nothing.
         tokio::select! {
             Ok(()) = generations.changed() => {}
             Ok(()) = subscriptions.changed() => {}
+            () = incidents.redis_suspected() => {}
             () = sleep(CHECK_INTERVAL) => {}
         }
-    }
-}
-
-/// Redis cannot be used.
-struct Trouble {
-    since: Instant,
-    /// The last logged error and its time.
-    logged: (String, Instant),
-}
-
-/// Logs each different error, and a lasting one again every `REMINDER_INTERVAL`.
-fn complain(trouble: &mut Option<Trouble>, error: &StartError) {
-    let (text, now) = (error.to_string(), Instant::now());
-    let since = trouble.as_ref().map_or(now, |trouble| trouble.since);
-    let is_known = |Trouble { logged: (known, at), .. }: &Trouble| *known == text && now - *at < REMINDER_INTERVAL;
-    if !trouble.as_ref().is_some_and(is_known) {
-        tracing::error!(error = text, lasting = ?(now - since), "redis cannot be used");
-        *trouble = Some(Trouble { since, logged: (text, now) });
     }
 }
 
@@ -108,7 +90,7 @@ mod tests {
     use crate::{
         app::embedded::Embedded,
         message::RouteLimits,
-        store::redis::{RedisStore, RouteSettings, SafetyError, connection::Connection},
+        store::redis::{RedisStore, RouteSettings, connection::Connection},
     };
 
     /// For what takes a moment.
@@ -125,8 +107,9 @@ mod tests {
         let store = Arc::new(RedisStore::new(connection, "p", [settings]));
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (generations, subscriptions) = (watch::Sender::new(0), watch::Sender::new(0));
-        let (prepared, is_prepared) = oneshot::channel();
-        let keeping = tokio::spawn(keep(queue, generations.subscribe(), subscriptions.subscribe(), prepared));
+        let ((prepared, is_prepared), incidents) = (oneshot::channel(), Incidents::default());
+        let keeping =
+            tokio::spawn(keep(queue, generations.subscribe(), subscriptions.subscribe(), prepared, incidents));
         timeout(SOON, is_prepared).await.expect("it is prepared").unwrap();
         let mut raw = client.get_multiplexed_async_connection().await.unwrap();
         for what in ["reconnect", "resubscription", "minute"] {
@@ -157,24 +140,5 @@ mod tests {
         }
         keeping.abort();
         embedded.stop().await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_lasts_is_logged_again_after_a_minute_and_another_error_at_once() {
-        let (replica, other) = (SafetyError::Replica.into(), SafetyError::Cluster.into());
-        let (mut trouble, begun) = (None, Instant::now());
-        let mut complained = |error: &StartError| {
-            complain(&mut trouble, error);
-            let Trouble { since, logged } = trouble.as_ref().expect("trouble");
-            assert_eq!(*since, begun);
-            logged.1 - begun
-        };
-        assert_eq!(complained(&replica), Duration::ZERO);
-        advance(REMINDER_INTERVAL / 2).await;
-        assert_eq!(complained(&replica), Duration::ZERO);
-        advance(REMINDER_INTERVAL / 2).await;
-        assert_eq!(complained(&replica), REMINDER_INTERVAL);
-        advance(RETRY_INTERVAL).await;
-        assert_eq!(complained(&other), REMINDER_INTERVAL + RETRY_INTERVAL);
     }
 }

@@ -1,6 +1,7 @@
 //! Turns a configuration into live objects, and runs them.
 
 pub mod backend;
+mod clock;
 pub mod embedded;
 pub mod instance;
 mod janitor;
@@ -13,3 +14,4 @@ pub mod serve;
 pub mod settings;
 pub mod sinks;
 pub mod sources;
+mod waiting;

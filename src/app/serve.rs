@@ -107,8 +107,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let generations = instance.store.connection().generations();
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
-    let janitors = janitor::run(instance.janitors, instance.store.clone(), stopped.clone());
-    let sources = sources::run(instance.running_sources, queue.clone(), stopped.clone());
+    let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
+    let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
@@ -121,12 +121,15 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             () = wakes.run() => {}
         }
     });
+    let incidents = instance.incidents.clone();
+    let reports = incidents.report(async |subject| instance.waiting.count(subject).await);
     let ended = match started {
         Ok(false) => Ok(()),
         Err(error) => Err(error.to_string()),
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
-            refused = keeper::keep(queue, generations, subscriptions, prepared) => Err(refused.to_string()),
+            () = reports => Ok(()),
+            refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // Without it nothing is delivered or served, while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),

@@ -4,10 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-use super::{backend::Backend, settings::together};
+use super::{backend::Backend, clock::RedisClock, settings::together};
 use crate::{
     api,
     config::Config,
+    incidents::Incidents,
     metrics,
     queue::Queue,
     source::{Bells, Intake, QueueRedis, Source, SourceHealth, SourceSettings, SourceSetup, SourceState, SourceStatus},
@@ -64,6 +65,15 @@ impl RunningSource {
         Ok(Self { name: name.into(), kind, route, source, health: Arc::default() })
     }
 
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// As `Source::depth`.
+    pub async fn depth(&self) -> Option<u64> {
+        self.source.depth().await
+    }
+
     pub fn route(&self) -> &Arc<str> {
         &self.route
     }
@@ -85,8 +95,11 @@ impl RunningSource {
     }
 
     /// The data of GET /v1/sources. Also sets the metric of the depth, unless that takes longer than `patience`.
-    pub async fn status(&self, patience: Duration) -> SourceStatus {
-        let depth = timeout(patience, self.source.depth()).await.unwrap_or_default();
+    pub async fn status(&self, patience: Duration, clock: &RedisClock) -> SourceStatus {
+        let (depth, clock) = tokio::join!(timeout(patience, self.source.depth()), clock.read(patience));
+        let depth = depth.unwrap_or_default();
+        let times = self.health.times();
+        let at = |instant| clock.map(|clock| clock.millis_at(instant));
         let (state, last_error) = self.health.get();
         metrics::source(&self.name, state == SourceState::Running, depth);
         SourceStatus {
@@ -94,20 +107,29 @@ impl RunningSource {
             r#type: self.kind,
             route: self.route.to_string(),
             state,
+            since: at(times.since),
             last_error,
+            last_error_at: times.last_error.and_then(at),
+            last_success_at: times.last_success.and_then(at),
             depth,
         }
     }
 }
 
-/// Runs all of them until `stop` says so.
+/// Runs all of them until `stop`. Outages are reported to `incidents`.
 ///
 /// # Panics
 /// When one of them does.
-pub async fn run(running_sources: Vec<RunningSource>, queue: Arc<Queue>, stop: watch::Receiver<bool>) {
+pub async fn run(
+    running_sources: Vec<RunningSource>,
+    queue: Arc<Queue>,
+    incidents: Incidents,
+    stop: watch::Receiver<bool>,
+) {
     let mut tasks = JoinSet::new();
     for source in running_sources {
         let intake = Intake::new(queue.clone(), &source.name, source.route, source.health, stop.clone());
+        let intake = intake.reporting_to(incidents.clone());
         let stop = stop.clone();
         tasks.spawn(async move { source.source.run(intake, stop).await });
     }

@@ -1,7 +1,7 @@
 //! Why messages are dead.
 
 /// Why a message is dead; the `reason` label of `punctual_messages_dead_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeadReason {
     /// The sink refused it for good.
     Rejected,

@@ -17,7 +17,8 @@ use crate::{
         DeadReason, StoredMessage,
         codec::{self, DecodeError},
     },
-    sink::{Domain, Outcome},
+    metrics,
+    sink::{Domain, Outcome, Reply},
     store::ClaimEnd,
     time::ServerClock,
 };
@@ -66,8 +67,19 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
 
 impl Attempt {
     /// Reports to the breaker and the metrics, and settles.
-    pub fn conclude(self, batch: &mut Batch, sent: Instant, outcome: &Outcome, domain: Option<&Domain>) {
+    /// `reply`: what the destination said.
+    pub fn conclude(
+        self,
+        batch: &mut Batch,
+        sent: Instant,
+        outcome: &Outcome,
+        domain: Option<&Domain>,
+        reply: Option<Reply>,
+    ) {
         let Self { number, max_attempts, .. } = self;
+        if let Some(Reply { status, .. }) = reply {
+            metrics::http_response(batch.route.target.breaker().sink(), status);
+        }
         let share = batch.rng.random();
         let (held, verdict) = self.observe(batch, sent, outcome, domain, share);
         let policy = &batch.route.policy.retry;
@@ -75,7 +87,8 @@ impl Attempt {
         if let ClaimEnd::Bury { .. } = end {
             held.sink_permit.forget();
         }
-        batch.settler.settle(held, end);
+        let detail = reply.map(|reply| reply.text).filter(|text| !text.is_empty());
+        batch.settler.settle_with(held, end, detail);
     }
 
     /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`.
@@ -89,6 +102,15 @@ impl Attempt {
     ) -> (Held, Attribution) {
         let (now, route) = (Instant::now(), &batch.route);
         route.target.breaker().metrics().send.record((now - sent).as_secs_f64());
+        tracing::debug!(
+            route = &*route.name,
+            id = self.held.lease.id.as_str(),
+            attempt = self.number,
+            outcome = outcome.kind(),
+            error = outcome.error(),
+            "attempt"
+        );
+        route.target.breaker().metrics().attempt(outcome.kind());
         if let Some(kind) = outcome.failure_kind() {
             route.metrics.failure(kind);
         } else {

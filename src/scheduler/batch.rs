@@ -101,9 +101,9 @@ impl Batch {
         let (sent, limit) = (Instant::now(), sink.timeout());
         // By their place in the batch that the sink sees; empty once concluded, so a second outcome is ignored.
         let mut attempts: Vec<_> = attempts.into_iter().map(Some).collect();
-        let mut conclude = |Reported { index, domain, outcome }: Reported| {
+        let mut conclude = |Reported { index, domain, outcome, reply }: Reported| {
             if let Some(attempt) = attempts.get_mut(index).and_then(Option::take) {
-                attempt.conclude(&mut self, sent, &outcome, domain.as_ref());
+                attempt.conclude(&mut self, sent, &outcome, domain.as_ref(), reply);
             }
         };
         let (report, mut outcomes) = Report::channel();
@@ -132,7 +132,7 @@ impl Batch {
             }
         };
         for attempt in attempts.into_iter().flatten() {
-            attempt.conclude(&mut self, sent, &unreported, None);
+            attempt.conclude(&mut self, sent, &unreported, None, None);
         }
     }
 }

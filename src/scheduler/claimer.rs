@@ -229,7 +229,7 @@ impl Claimer {
                     return self.claimed(claim, capacity, lease_ends).await;
                 }
                 Err(error) => {
-                    let wait = self.backoff.wait(&self.partition, "claim", &error);
+                    let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
                     if is_outage(&error) {
                         // Messages may be claimed: until an answer comes, they are held, and asked for again.
                         request.again = true;
@@ -257,8 +257,7 @@ impl Claimer {
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
         if claim.orphans > 0 {
-            tracing::error!(partition = %self.partition, count = claim.orphans, "ids without a body are dead now");
-            self.route.metrics.dead(DeadReason::Orphan, claim.orphans.into());
+            self.route.died(DeadReason::Orphan, claim.orphans.into(), None);
         }
         self.send(claim, capacity, lease_ends);
         if expired {
@@ -329,7 +328,7 @@ impl Claimer {
                 self.store_answered();
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
-                self.route.metrics.dead(DeadReason::Crash, recovered.dead.into());
+                self.route.died(DeadReason::Crash, recovered.dead.into(), None);
                 self.view.polled = now;
                 self.view.again = true;
                 if recovered.more {
@@ -340,7 +339,7 @@ impl Claimer {
             }
             Err(error) => {
                 self.view.lease = Some(Instant::now());
-                let wait = self.backoff.wait(&self.partition, "recover", &error);
+                let wait = self.backoff.wait(&self.route.incidents, &self.partition, "recover", &error);
                 self.pause(wait).await;
             }
         }

@@ -47,28 +47,38 @@ pub use self::{
 };
 use self::{budget::Budget, claimer::Claimer, route::ActiveRoute, settler::Settler};
 use crate::{
+    incidents::Incidents,
     metrics::RouteMetrics,
     store::{Partition, Store, WakeSignal},
 };
 
+/// Each with its wake signal.
+type Partitions = Vec<(Partition, Arc<WakeSignal>)>;
+
 /// All routes of one instance.
 pub struct Scheduler {
-    routes: Vec<(Arc<ActiveRoute>, Vec<(Partition, Arc<WakeSignal>)>)>,
+    routes: Vec<(Arc<ActiveRoute>, Partitions)>,
     rng: StdRng,
 }
 
 impl Scheduler {
     /// `max_sleep`: longest sleep of a partition whose signal is listening. `seed` decides the jitter of retries, and
     /// the name of the instance: another one for each.
-    /// The counters of the routes begin here.
-    pub fn new(store: Arc<dyn Store>, routes: Vec<RouteSetup>, max_sleep: Duration, seed: u64) -> Self {
+    /// The counters of the routes begin here. Deaths and outages are reported to `incidents`.
+    pub fn new(
+        store: &Arc<dyn Store>,
+        routes: Vec<RouteSetup>,
+        max_sleep: Duration,
+        seed: u64,
+        incidents: &Incidents,
+    ) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let instance = rng.random();
         // One suspect at a time in a process: when that dies, the cause is known.
         let suspects = Arc::new(Semaphore::new(1));
         let active = |RouteSetup { route: name, partitions, policy, target }| {
             let breaker = target.breaker();
-            breaker.join(policy.max_in_flight);
+            breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
             let route = Arc::new(ActiveRoute {
                 metrics: RouteMetrics::new(&name, breaker.sink()),
@@ -76,10 +86,11 @@ impl Scheduler {
                 name,
                 policy,
                 target,
-                store: Arc::clone(&store),
+                store: Arc::clone(store),
                 instance,
                 suspects: Arc::clone(&suspects),
                 max_sleep,
+                incidents: incidents.clone(),
                 unreadable: Once::new(),
             });
             (route, partitions)

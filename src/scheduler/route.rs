@@ -9,6 +9,8 @@ use tokio::sync::Semaphore;
 
 use super::{breaker::Breaker, budget::Budget};
 use crate::{
+    incidents::{Incidents, Sample},
+    message::DeadReason,
     metrics::RouteMetrics,
     retry::RetryPolicy,
     sink::{Render, Sink},
@@ -81,11 +83,18 @@ pub struct ActiveRoute {
     pub suspects: Arc<Semaphore>,
     /// Longest sleep of a partition whose signal is listening.
     pub max_sleep: Duration,
+    pub incidents: Incidents,
     /// Whether it was logged that messages of a later release wait here.
     pub unreadable: Once,
 }
 
 impl ActiveRoute {
+    /// Messages became dead letters. The error of the sample shows neither payload nor secret.
+    pub fn died(&self, reason: DeadReason, count: u64, sample: Option<Sample>) {
+        self.metrics.dead(reason, count);
+        self.incidents.died(&self.name, reason, count, sample);
+    }
+
     pub fn show_in_flight(&self) {
         self.metrics.in_flight(self.budget.in_flight());
     }

@@ -17,7 +17,10 @@ use super::{
     store_backoff::{StoreBackoff, is_outage},
     unanswered::{Unanswered, UnansweredGuard},
 };
-use crate::store::{ClaimEnd, Partition, Settled, Settlement, StoreError};
+use crate::{
+    incidents::Sample,
+    store::{ClaimEnd, Partition, Settled, Settlement, StoreError},
+};
 
 /// Between the starts of two calls of a partition, unless `FLUSH_AT` messages wait: at most 100 calls a second.
 /// A lone message is settled at once.
@@ -39,8 +42,20 @@ pub struct Settler {
 struct Item {
     held: Held,
     end: ClaimEnd,
+    /// Stored with the error of `end`, and never logged.
+    detail: Option<String>,
     /// An earlier try got no answer, so it may have been done.
     repeated: bool,
+}
+
+impl Item {
+    fn stored_end(&self) -> ClaimEnd {
+        let mut end = self.end.clone();
+        if let (ClaimEnd::Retry { error, .. } | ClaimEnd::Bury { error, .. }, Some(detail)) = (&mut end, &self.detail) {
+            *error = format!("{error}: {detail}");
+        }
+        end
+    }
 }
 
 impl Settler {
@@ -68,8 +83,13 @@ impl Settler {
     }
 
     pub fn settle(&self, held: Held, end: ClaimEnd) {
+        self.settle_with(held, end, None);
+    }
+
+    /// The same; `detail` is stored with the error of `end`, and never logged.
+    pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
         // The task has ended only after an abort: then the lease brings the message back.
-        let _ = self.sender.send(Item { held, end, repeated: false });
+        let _ = self.sender.send(Item { held, end, detail, repeated: false });
     }
 }
 
@@ -98,7 +118,7 @@ impl SettleTask {
         while self.gather(next_flush).await {
             next_flush = Instant::now() + SETTLE_INTERVAL;
             if let Err(error) = self.flush().await {
-                let wait = self.backoff.wait(&self.partition, "settle", &error);
+                let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
                 sleep(wait).await;
             }
         }
@@ -148,10 +168,8 @@ impl SettleTask {
 
     /// One call; what it did not settle waits again.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
-        let settlements: Vec<Settlement> = items
-            .iter()
-            .map(|Item { held, end, .. }| Settlement { lease: held.lease.clone(), end: end.clone() })
-            .collect();
+        let settlements: Vec<Settlement> =
+            items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
         let error = match self.route.store.settle(&self.partition, &settlements).await {
             Ok(verdicts) => {
                 self.backoff.answered();
@@ -177,7 +195,7 @@ impl SettleTask {
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
-        for (Item { held, end, repeated }, verdict) in settled.iter().zip(verdicts) {
+        for (Item { held, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
             if !took_effect(*verdict, held, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
@@ -185,7 +203,10 @@ impl SettleTask {
             match end {
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
-                ClaimEnd::Bury { reason, .. } => metrics.dead(*reason, 1),
+                ClaimEnd::Bury { reason, error } => {
+                    let sample = Sample { id: held.lease.id.to_string(), error: error.clone() };
+                    self.route.died(*reason, 1, Some(sample));
+                }
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),
             }
         }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::store::StoreError;
+use crate::{
+    incidents::{Incidents, Subject},
+    store::StoreError,
+};
 
 /// First wait after the store could not be reached.
 const FIRST: Duration = Duration::from_millis(50);
@@ -16,18 +19,34 @@ const OPERATOR_WAIT: Duration = Duration::from_secs(5);
 /// Between two log lines of the same error.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
+/// After so long without an answer an outage of Redis has been found, if it is one.
+const FOUND: Duration = Duration::from_secs(10);
+
 /// Counts failures in a row.
 #[derive(Debug, Default)]
 pub struct StoreBackoff {
     failures: u32,
+    /// The first of them.
+    since: Option<tokio::time::Instant>,
     logged: Option<tokio::time::Instant>,
 }
 
 impl StoreBackoff {
-    /// Logs the error, once a minute at most, and returns how long to wait.
-    pub fn wait(&mut self, place: &dyn std::fmt::Display, doing: &'static str, error: &StoreError) -> Duration {
+    /// Returns how long to wait. Logs, once a minute at most, an error that an operator must resolve. An outage usually concerns
+    /// every partition, and is logged as one of Redis; here only where Redis is up otherwise.
+    pub fn wait(
+        &mut self,
+        incidents: &Incidents,
+        place: &dyn std::fmt::Display,
+        doing: &'static str,
+        error: &StoreError,
+    ) -> Duration {
         let now = tokio::time::Instant::now();
-        if self.logged.is_none_or(|logged| now.duration_since(logged) >= LOG_INTERVAL) {
+        let since = *self.since.get_or_insert(now);
+        if is_outage(error) {
+            incidents.suspect_redis();
+        }
+        if self.is_news(now, incidents, since, error) {
             self.logged = Some(now);
             if is_outage(error) {
                 tracing::warn!(partition = %place, doing, %error, "the store does not answer; trying again");
@@ -39,8 +58,20 @@ impl StoreBackoff {
         if is_outage(error) { LONGEST.min(FIRST * (1 << (self.failures - 1).min(8))) } else { OPERATOR_WAIT }
     }
 
+    fn is_news(
+        &self,
+        now: tokio::time::Instant,
+        incidents: &Incidents,
+        since: tokio::time::Instant,
+        error: &StoreError,
+    ) -> bool {
+        let is_found = || now >= since + FOUND && !incidents.is_down(&Subject::Redis);
+        (!is_outage(error) || is_found()) && self.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL)
+    }
+
     /// Returns whether it had failed before.
     pub fn answered(&mut self) -> bool {
+        self.since = None;
         std::mem::take(&mut self.failures) > 0
     }
 }
@@ -57,11 +88,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waits_grow_to_half_a_second_and_start_anew_after_an_answer() {
         let outage = StoreError::Unavailable { kind: "timeout", text: String::new() };
-        let mut backoff = StoreBackoff::default();
-        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&"r:0", "claim", &outage).as_millis()).collect();
+        let (mut backoff, incidents) = (StoreBackoff::default(), Incidents::default());
+        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&incidents, &"r:0", "claim", &outage).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
         assert!(backoff.answered() && !backoff.answered());
-        assert_eq!(backoff.wait(&"r:0", "claim", &outage), FIRST);
-        assert_eq!(backoff.wait(&"r:0", "claim", &StoreError::WrongType { text: String::new() }), OPERATOR_WAIT);
+        assert_eq!(backoff.wait(&incidents, &"r:0", "claim", &outage), FIRST);
+        assert_eq!(
+            backoff.wait(&incidents, &"r:0", "claim", &StoreError::WrongType { text: String::new() }),
+            OPERATOR_WAIT
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_logged_here_only_while_redis_is_up_otherwise() {
+        let outage = StoreError::Unavailable { kind: "readonly", text: String::new() };
+        for is_down in [true, false] {
+            let (mut backoff, incidents) = (StoreBackoff::default(), Incidents::default());
+            if is_down {
+                incidents.failed(&Subject::Redis, "refused");
+            }
+            backoff.wait(&incidents, &"r:0", "settle", &outage);
+            assert_eq!(backoff.logged, None, "not at once");
+            tokio::time::advance(FOUND).await;
+            backoff.wait(&incidents, &"r:0", "settle", &outage);
+            assert_eq!(backoff.logged.is_none(), is_down);
+        }
     }
 }

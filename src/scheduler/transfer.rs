@@ -33,7 +33,7 @@ impl Batch {
         for (attempt, element) in attempts.into_iter().zip(elements) {
             match element {
                 Ok(element) => pairs.push((attempt, element)),
-                Err(error) => attempt.conclude(&mut self, started, &Outcome::Unsendable { error }, None),
+                Err(error) => attempt.conclude(&mut self, started, &Outcome::Unsendable { error }, None, None),
             }
         }
         let sizes: Vec<usize> = pairs.iter().map(|(_, element)| element.value.len() + element.list.len()).collect();
@@ -60,7 +60,7 @@ impl Batch {
             match self.route.store.transfer(&self.partition, &transfers).await {
                 Ok(verdicts) => break verdicts,
                 Err(error) => {
-                    let wait = backoff.wait(&self.partition, "transfer", &error);
+                    let wait = backoff.wait(&self.route.incidents, &self.partition, "transfer", &error);
                     if is_outage(&error) {
                         unanswered.get_or_insert_with(|| self.settler.unanswered().mark());
                     } else if attempts.iter().all(|attempt| attempt.held.lease_ends <= Instant::now()) {
@@ -83,7 +83,7 @@ impl Batch {
                     } else {
                         Outcome::Failed { error, retry_after: None }
                     };
-                    attempt.conclude(self, sent, &outcome, None);
+                    attempt.conclude(self, sent, &outcome, None, None);
                     continue;
                 }
             };

@@ -10,7 +10,7 @@ mod settings;
 pub mod template;
 
 pub use self::{
-    outcome::{FAILURE_KINDS, Outcome},
+    outcome::{CONFIRMED, FAILURE_KINDS, Outcome},
     settings::{Element, OpenSink, Render, SinkSettings},
 };
 
@@ -57,6 +57,16 @@ pub struct Reported {
     /// The failure domain, if the sink has more than one and the message reached one.
     pub domain: Option<Domain>,
     pub outcome: Outcome,
+    pub reply: Option<Reply>,
+}
+
+/// What an HTTP endpoint replied, beside the outcome.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    /// The beginning of an error's text, or empty. It may repeat the payload: it is stored as `last_error` of the message, and
+    /// never logged.
+    pub text: String,
 }
 
 /// Receives the outcomes of one batch, in any order, one for each index of the batch.
@@ -79,8 +89,17 @@ impl Report {
 
     /// The same, with the failure domain where the sink has more than one.
     pub fn outcome_in(&self, index: usize, domain: Option<Domain>, outcome: Outcome) {
+        self.send(Reported { index, domain, outcome, reply: None });
+    }
+
+    /// The same, with the reply.
+    pub fn replied(&self, index: usize, domain: Option<Domain>, outcome: Outcome, reply: Reply) {
+        self.send(Reported { index, domain, outcome, reply: Some(reply) });
+    }
+
+    fn send(&self, reported: Reported) {
         // The receiver is closed after the batch's timeout.
-        let _ = self.outcomes.send(Reported { index, domain, outcome });
+        let _ = self.outcomes.send(reported);
     }
 }
 

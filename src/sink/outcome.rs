@@ -20,6 +20,9 @@ pub enum Outcome {
     Unavailable { error: String },
 }
 
+/// `Outcome::kind` of a confirmation.
+pub const CONFIRMED: &str = "confirmed";
+
 /// Every value of `Outcome::failure_kind`.
 pub const FAILURE_KINDS: [&str; 4] = ["failed", "throttled", "rejected", "unavailable"];
 
@@ -33,6 +36,11 @@ impl Outcome {
             Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Some("rejected"),
             Outcome::Unavailable { .. } => Some("unavailable"),
         }
+    }
+
+    /// The `outcome` label of `punctual_sink_attempts_total`.
+    pub fn kind(&self) -> &'static str {
+        self.failure_kind().unwrap_or(CONFIRMED)
     }
 
     /// What went wrong; `None` when confirmed.

@@ -3,6 +3,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::time::UnixMillis;
 
 /// One source in the reply of GET /v1/sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -14,6 +17,11 @@ pub struct SourceStatus {
     pub state: SourceState,
     /// Kept after the source has recovered.
     pub last_error: Option<String>,
+    /// When the state began, on Redis' clock. This and the other times are `None` until that is known.
+    pub since: Option<UnixMillis>,
+    pub last_error_at: Option<UnixMillis>,
+    /// When messages were last taken.
+    pub last_success_at: Option<UnixMillis>,
     /// Messages that wait in its system; left out if the number is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
@@ -45,6 +53,22 @@ pub enum Side {
 #[derive(Debug, Default)]
 pub struct SourceHealth(Mutex<SideErrors>);
 
+/// When a source was in which state.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceTimes {
+    /// When the state began; at first, when the source was made.
+    pub since: Instant,
+    pub last_error: Option<Instant>,
+    /// When messages were last taken.
+    pub last_success: Option<Instant>,
+}
+
+impl Default for SourceTimes {
+    fn default() -> Self {
+        Self { since: Instant::now(), last_error: None, last_success: None }
+    }
+}
+
 #[derive(Debug, Default)]
 struct SideErrors {
     /// Any side was reachable at least once.
@@ -52,6 +76,7 @@ struct SideErrors {
     /// By `Side`.
     errors: [Option<String>; 4],
     last_error: Option<String>,
+    times: SourceTimes,
 }
 
 impl SideErrors {
@@ -60,6 +85,14 @@ impl SideErrors {
             (true, _) => SourceState::Failing,
             (false, true) => SourceState::Running,
             (false, false) => SourceState::Starting,
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        let before = self.state();
+        change(self);
+        if self.state() != before {
+            self.times.since = Instant::now();
         }
     }
 }
@@ -71,26 +104,42 @@ impl SourceHealth {
         (sides.state(), sides.last_error.clone())
     }
 
+    pub fn is_running(&self) -> bool {
+        self.lock().state() == SourceState::Running
+    }
+
+    pub fn times(&self) -> SourceTimes {
+        self.lock().times
+    }
+
+    /// Messages were taken.
+    pub fn took(&self) {
+        self.lock().times.last_success = Some(Instant::now());
+    }
+
     /// Clears the error of a side. Returns whether the source became `Running` by it.
     pub fn set_healthy(&self, side: Side) -> bool {
         let mut sides = self.lock();
         let before = sides.state();
-        sides.has_started = true;
-        sides.errors[side as usize] = None;
+        sides.change(|sides| {
+            sides.has_started = true;
+            sides.errors[side as usize] = None;
+        });
         sides.state() != before && sides.state() == SourceState::Running
     }
 
     /// Clears the error of a side that has no call under way. Its health is unknown.
     pub fn clear(&self, side: Side) {
-        self.lock().errors[side as usize] = None;
+        self.lock().change(|sides| sides.errors[side as usize] = None);
     }
 
     /// Returns whether the side had another error or none before.
     pub fn set_failing(&self, side: Side, error: &str) -> bool {
         let mut sides = self.lock();
         let is_new = sides.errors[side as usize].as_deref() != Some(error);
-        sides.errors[side as usize] = Some(error.to_owned());
+        sides.change(|sides| sides.errors[side as usize] = Some(error.to_owned()));
         sides.last_error = Some(error.to_owned());
+        sides.times.last_error = Some(Instant::now());
         is_new
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "fuzz",
     "time",
     "secret",
@@ -16,6 +16,7 @@ const LAYERS: [&str; 18] = [
     "message",
     "sink",
     "metrics",
+    "incidents",
     "store",
     "queue",
     "source",

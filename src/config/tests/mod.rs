@@ -161,7 +161,7 @@ routes:
     assert_eq!((a.remember, b.remember), (None, memory(600, 90_000)));
     assert_eq!(config.routes["r.k"].remember, memory(600, 7), "as it has a Kafka source");
     assert_eq!((config.routes["off"].remember, config.routes["few"].remember), (memory(0, 90_000), memory(1, 5)));
-    assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 10));
+    assert_eq!((a.max_in_flight_bytes, a.retry.max_attempts), (64 << 20, 36));
     assert_eq!(a.retry.backoff, crate::retry::Backoff::new(SECOND, 2.0, 60 * SECOND, 0.2).unwrap());
     assert_eq!((b.partitions, b.lease, b.max_in_flight_bytes), (4, Duration::from_secs(10), 2 << 20));
     assert_eq!(b.retry.backoff, crate::retry::Backoff::new(SECOND, 1.5, 60 * SECOND, 0.2).unwrap());

@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 
 use self::request::RequestFactory;
 pub use self::settings::{HttpSettings, SigningSecret};
-use crate::sink::{Delivery, Domain, Report, Sink};
+use crate::sink::{Delivery, Domain, Reply, Report, Sink};
 use crate::{sink::Outcome, tls};
 
 /// Most idle connections: enough for a burst, few enough for any server.
@@ -82,7 +82,7 @@ impl HttpSink {
         })
     }
 
-    /// Sends a message and reports its outcome. Returns the reply, whose body is unread.
+    /// Sends a message and reports its outcome. Returns the reply, whose body may be unread.
     async fn attempt(&self, index: usize, delivery: &Delivery, until: (Instant, &Report)) -> Option<Response> {
         let (deadline, report) = until;
         let request = match self.requests.request(delivery, (self.clock)()) {
@@ -93,22 +93,30 @@ impl HttpSink {
             }
         };
         let domain = self.requests.domain(request.url());
-        let (outcome, response) = match timeout_at(deadline, self.client.execute(request)).await {
-            Ok(Ok(response)) => (self.outcome(&response), Some(response)),
+        match timeout_at(deadline, self.client.execute(request)).await {
+            Ok(Ok(mut response)) => {
+                let (status, outcome) = (response.status().as_u16(), self.outcome(&response));
+                let text = if outcome == Outcome::Confirmed {
+                    String::new()
+                } else {
+                    reply::text(&mut response, deadline, self.requests.secrets()).await
+                };
+                report.replied(index, domain, outcome, Reply { status, text });
+                Some(response)
+            }
             Ok(Err(error)) => {
                 let outcome = outcome::of_error(&error, &self.address());
                 // A failed connect concerns every path.
                 report.outcome_in(index, domain.filter(|_| !error.is_connect()), outcome);
-                return None;
+                None
             }
             // The connect timeout is shorter, so the request was sent.
             Err(_) => {
                 let error = format!("{}: no reply within {:?}", self.address(), self.timeout);
-                (Outcome::Throttled { error, retry_after: None }, None)
+                report.outcome_in(index, domain, Outcome::Throttled { error, retry_after: None });
+                None
             }
-        };
-        report.outcome_in(index, domain, outcome);
-        response
+        }
     }
 
     fn outcome(&self, response: &Response) -> Outcome {

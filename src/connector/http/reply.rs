@@ -1,7 +1,7 @@
 //! What is read of a reply: `Retry-After` and, within bounds, the body.
 //!
-//! The body is read so that its connection can be used again. Nothing of it is kept: an endpoint may echo the payload, a
-//! header or a credential in any encoding, which would then be in logs and dead letters.
+//! The body is read so that its connection can be used again. The beginning of an error's text is stored with the message. An
+//! endpoint may echo the payload in it, so it is in no log; values of the sink's own headers are removed.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +16,42 @@ use tokio::time::{Instant, timeout_at};
 const DRAIN_BYTES: usize = 64 * 1024;
 /// Longest time to read a body. A body that does not follow its head at once is dropped.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Most bytes of an error's text that are stored.
+pub const MAX_TEXT_BYTES: usize = 500;
+/// Bytes that are read for it: a secret at its end is read to its end, however it is cut.
+const TEXT_READ_BYTES: usize = 8 * 1024;
+/// In place of a secret.
+const REDACTED: &str = "[redacted]";
+
+/// The beginning of the body, if that is text, in one line and without `secrets`.
+pub async fn text(response: &mut Response, deadline: Instant, secrets: &[String]) -> String {
+    let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
+    let mut body = Vec::new();
+    while body.len() < TEXT_READ_BYTES
+        && let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await
+    {
+        body.extend_from_slice(&chunk[..chunk.len().min(TEXT_READ_BYTES - body.len())]);
+    }
+    excerpt(&body, secrets)
+}
+
+fn excerpt(body: &[u8], secrets: &[String]) -> String {
+    let text = match std::str::from_utf8(body) {
+        Ok(text) => text,
+        // Only its last character was cut.
+        Err(error) if error.error_len().is_none() => {
+            std::str::from_utf8(&body[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return String::new(),
+    };
+    let mut text = text.to_owned();
+    for secret in secrets {
+        text = text.replace(secret, REDACTED);
+    }
+    let text: String = text.trim().chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned()
+}
 
 /// Reads the rest of a body, within bounds. Dropping an unread response closes its connection.
 pub async fn drain(mut response: Response, deadline: Instant) {
@@ -55,6 +91,19 @@ mod tests {
         }
         // Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
         retry_after(&headers, SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777))
+    }
+
+    #[test]
+    fn an_excerpt_is_one_line_of_text_without_secrets() {
+        let secrets = ["s3cret-value".to_owned()];
+        let of = |body: &[u8]| excerpt(body, &secrets);
+        assert_eq!(of(b" no such\r\n\tcustomer\0: 7\n"), "no such   customer : 7");
+        assert_eq!(of(b"{\"authorization\":\"s3cret-value\"}"), "{\"authorization\":\"[redacted]\"}");
+        assert_eq!(of(&[0x1f, 0x8b, 8, 0, 0xff]), "", "compressed");
+        assert_eq!(of(b"cut \xe2\x82"), "cut");
+        assert_eq!(of("€".repeat(400).as_bytes()), "€".repeat(166), "within 500 bytes");
+        let at_the_end = format!("{}s3cret-value", "x".repeat(495));
+        assert_eq!(of(at_the_end.as_bytes()), format!("{}[reda", "x".repeat(495)));
     }
 
     #[test]

@@ -43,6 +43,18 @@ pub struct RequestFactory {
     /// Names of `headers` as receivers compare them. A message cannot set one in another spelling.
     names: HashSet<String>,
     signer: Signer,
+    /// Values of `headers` that must not be stored or shown.
+    secrets: Vec<String>,
+}
+
+/// Shorter values of headers are no secrets, and common in texts.
+const MIN_SECRET_BYTES: usize = 6;
+
+/// The values, and what follows the name of their scheme (`Bearer`).
+fn secrets(headers: &HeaderMap) -> Vec<String> {
+    let values = headers.values().filter_map(|value| value.to_str().ok());
+    let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, rest)| rest)]).flatten();
+    parts.filter(|part| part.len() >= MIN_SECRET_BYTES).map(str::to_owned).collect()
 }
 
 impl RequestFactory {
@@ -64,7 +76,13 @@ impl RequestFactory {
         }
         let names = headers.keys().map(|name| folded_header(name.as_str())).collect();
         let signer = Signer::new(config.signing_secrets.iter());
-        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer })
+        let secrets = secrets(&headers);
+        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer, secrets })
+    }
+
+    /// What an endpoint may echo, and must not be stored.
+    pub fn secrets(&self) -> &[String] {
+        &self.secrets
     }
 
     /// Scheme, host and port of every request.

@@ -135,12 +135,8 @@ impl RedisSets {
         let verdicts = intake.until_done(take).await?;
         let count = |wanted| verdicts.iter().filter(|verdict| **verdict == wanted).count() as u64;
         let (taken, invalid) = (count(MoveOutcome::Taken), count(MoveOutcome::Invalid));
-        intake.metrics().taken.increment(taken);
-        intake.metrics().invalid.increment(invalid);
-        if invalid > 0 {
-            let (source, route) = (intake.name(), &**intake.route());
-            tracing::warn!(source, route, count = invalid, "invalid messages became dead letters");
-        }
+        intake.took(taken);
+        intake.took_invalid(invalid, None);
         Ok(verdicts)
     }
 }

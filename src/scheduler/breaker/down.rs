@@ -26,7 +26,6 @@ pub type MessageKey = (Arc<str>, MessageId);
 
 #[derive(Debug)]
 pub struct DomainOutage {
-    since: Instant,
     next_probe: Instant,
     /// The message of the latest probe.
     probe: Option<MessageKey>,
@@ -38,11 +37,7 @@ pub struct DomainOutage {
 
 impl DomainOutage {
     pub fn new(now: Instant) -> Self {
-        Self { since: now, next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
-    }
-
-    pub fn lasted(&self, now: Instant) -> Duration {
-        now - self.since
+        Self { next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
     }
 
     /// Whether the message may be sent as a probe; it is then.

@@ -85,8 +85,8 @@ impl Evidence {
     }
 
     /// A message was confirmed, or the destination refused it for good, which ends a streak of failures but shows no
-    /// more. Returns for how long the domain had been down, if it was.
-    pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> Option<Duration> {
+    /// more. Returns whether the domain had been down.
+    pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> bool {
         let confirmed = *attempted.outcome == Outcome::Confirmed;
         self.forget(attempted.message);
         self.sink.streak.end();
@@ -95,14 +95,15 @@ impl Evidence {
             self.down_since_passed = 0;
             self.lost_alone = None;
         }
-        let record = self.record(attempted.domain?, now);
+        let Some(domain) = attempted.domain else { return false };
+        let record = self.record(domain, now);
         record.streak.end();
         if confirmed {
             record.passed = Some(now);
         }
-        let down = record.down.take()?;
-        self.down -= 1;
-        Some(down.lasted(now))
+        let was_down = record.down.take().is_some();
+        self.down -= usize::from(was_down);
+        was_down
     }
 
     /// What a failure is put down to. A domain that it is put down to is down from then on.

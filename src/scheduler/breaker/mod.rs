@@ -29,6 +29,7 @@ use self::{
 };
 use super::lock;
 use crate::{
+    incidents::{Incidents, Subject},
     metrics::SinkMetrics,
     scheduler::decide::Attribution,
     sink::{Domain, Outcome},
@@ -46,9 +47,6 @@ pub struct Breaker {
 /// Messages that a probe of the sink passes over because they were lost before: one that was not tried shows more.
 const MAX_PASSED_OVER: u32 = 10;
 
-/// Domains whose state is logged.
-const MAX_LOGGED: usize = 10;
-
 struct Inner {
     machine: Machine,
     /// Messages in flight; what is granted for a claim under way does not count yet.
@@ -57,6 +55,11 @@ struct Inner {
     passed_over: u32,
     evidence: Evidence,
     last_error: Option<String>,
+    /// When the sink became up or down; at first, when it was made.
+    since: Instant,
+    last_error_at: Option<Instant>,
+    last_success_at: Option<Instant>,
+    incidents: Incidents,
 }
 
 /// What people see of it.
@@ -65,6 +68,10 @@ pub struct BreakerStatus {
     pub state: BreakerState,
     /// The latest one since the start, also after the sink came back.
     pub last_error: Option<String>,
+    /// Since when it is up, or down.
+    pub since: Instant,
+    pub last_error_at: Option<Instant>,
+    pub last_success_at: Option<Instant>,
     /// Messages claimed for the sink by this instance.
     pub in_flight: usize,
     /// Failure domains that are down, by name.
@@ -77,8 +84,17 @@ impl Breaker {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
         metrics.domains_down.set(0.0);
-        let inner =
-            Inner { machine: Machine::new(), claimed: 0, passed_over: 0, evidence: Evidence::new(), last_error: None };
+        let inner = Inner {
+            machine: Machine::new(),
+            claimed: 0,
+            passed_over: 0,
+            evidence: Evidence::new(),
+            last_error: None,
+            since: Instant::now(),
+            last_error_at: None,
+            last_success_at: None,
+            incidents: Incidents::default(),
+        };
         Arc::new(Self {
             sink: sink.into(),
             metrics,
@@ -101,14 +117,19 @@ impl Breaker {
         BreakerStatus {
             state: inner.machine.state(),
             last_error: inner.last_error.clone(),
+            since: inner.since,
+            last_error_at: inner.last_error_at,
+            last_success_at: inner.last_success_at,
             in_flight: inner.claimed,
             down: inner.evidence.down(),
         }
     }
 
-    /// A route joins that may have so many messages in flight.
-    pub(super) fn join(&self, max_in_flight: usize) {
-        lock(&self.inner).machine.join(max_in_flight);
+    /// A route joins that may have so many messages in flight. Outages are reported to `incidents`.
+    pub(super) fn join(&self, max_in_flight: usize, incidents: &Incidents) {
+        let mut inner = lock(&self.inner);
+        inner.machine.join(max_in_flight);
+        inner.incidents = incidents.clone();
     }
 
     /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
@@ -157,11 +178,8 @@ impl Breaker {
         let Attempted { outcome, domain, .. } = *attempted;
         match outcome {
             Outcome::Confirmed | Outcome::Rejected { .. } => {
-                if let (Some(lasted), Some(domain)) = (inner.evidence.answered(now, attempted), domain)
-                    && inner.evidence.count_down() < MAX_LOGGED
-                {
-                    let seconds = lasted.as_secs();
-                    tracing::info!(sink = %self.sink, %domain, seconds, "the domain is up again");
+                if let (true, Some(domain)) = (inner.evidence.answered(now, attempted), domain) {
+                    inner.incidents.ended(&self.domain(domain));
                 }
                 inner.machine.answered(grant);
                 Attribution::Counts
@@ -175,7 +193,6 @@ impl Breaker {
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();
-                let known = inner.evidence.count_down();
                 let cause = inner.evidence.failed(now, attempted);
                 let answered = !matches!(outcome, Outcome::Unavailable { .. });
                 if cause == Cause::Domain && answered {
@@ -184,9 +201,8 @@ impl Breaker {
                 } else {
                     inner.machine.failed(now, grant, cause == Cause::Sink);
                 }
-                let down = inner.evidence.count_down();
-                if let (Some(domain), true) = (domain, down > known && down <= MAX_LOGGED) {
-                    tracing::warn!(sink = %self.sink, %domain, error, "the domain is down: one probe a second");
+                if let (Some(domain), Cause::Domain) = (domain, cause) {
+                    inner.incidents.failed(&self.domain(domain), error);
                 }
                 if inner.machine.state() != BreakerState::Closed {
                     // Behind the others that are due: each probe is another message.
@@ -201,6 +217,10 @@ impl Breaker {
         }
     }
 
+    fn domain(&self, domain: &Domain) -> Subject {
+        Subject::Domain { sink: self.sink.clone(), domain: domain.clone() }
+    }
+
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut inner = lock(&self.inner);
         let (before, down_before) = (inner.machine.state(), inner.evidence.count_down());
@@ -209,6 +229,9 @@ impl Breaker {
         if down != down_before {
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.metrics.domains_down.set(down as f64);
+            if down == 0 {
+                inner.incidents.forget_domains(&self.sink);
+            }
         }
         let after = inner.machine.state();
         if before != after {
@@ -217,11 +240,13 @@ impl Breaker {
                 BreakerState::HalfOpen => 1.0,
                 BreakerState::Open => 2.0,
             });
-            if after == BreakerState::Closed {
-                tracing::info!(sink = %self.sink, "the sink is up again: slow start");
-            } else if before == BreakerState::Closed {
-                let error = inner.last_error.as_deref().unwrap_or_default();
-                tracing::warn!(sink = %self.sink, error, "the sink is down: one probe a second");
+            let is_up = after == BreakerState::Closed;
+            if is_up != (before == BreakerState::Closed) {
+                inner.since = Instant::now();
+                self.metrics.up.set(f64::from(u8::from(is_up)));
+            }
+            if is_up {
+                inner.incidents.ended(&Subject::Sink(self.sink.clone()));
             }
         }
         drop(inner);
@@ -304,10 +329,17 @@ impl SinkPermit {
         let Admission { breaker, grant, .. } = &mut self.admission;
         let attempted = Attempted { message: &self.message, sent, domain, outcome };
         let verdict = breaker.with(|inner, now| {
+            let verdict = breaker.cause(inner, now, *grant, &attempted, share);
             if let Some(error) = outcome.error() {
                 inner.last_error = Some(error.to_owned());
+                inner.last_error_at = Some(now);
+                if inner.machine.state() != BreakerState::Closed {
+                    inner.incidents.failed(&Subject::Sink(breaker.sink.clone()), error);
+                }
+            } else {
+                inner.last_success_at = Some(now);
             }
-            breaker.cause(inner, now, *grant, &attempted, share)
+            verdict
         });
         // As a probe it was used.
         grant.probe = false;

@@ -23,10 +23,11 @@ use self::{
 };
 use super::{Breaker, Policy, RouteSetup, Scheduler, Target};
 use crate::{
+    incidents::Incidents,
     message::Metadata,
     retry::{Backoff, RetryPolicy},
     sink::{Delivery, Element, Outcome},
-    store::Partition,
+    store::{Partition, Store},
 };
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -76,7 +77,8 @@ struct Instance {
 impl Instance {
     fn start(store: &Arc<TestStore>, routes: Vec<RouteSetup>) -> Self {
         let (shutdown, receiver) = watch::channel(false);
-        let scheduler = Scheduler::new(store.clone(), routes, MAX_SLEEP, store.next_seed());
+        let dynamic: Arc<dyn Store> = store.clone();
+        let scheduler = Scheduler::new(&dynamic, routes, MAX_SLEEP, store.next_seed(), &Incidents::default());
         Self { shutdown, task: tokio::spawn(scheduler.run(receiver)) }
     }
 

@@ -25,8 +25,8 @@ const BODIES_AT_ONCE: u32 = 8;
 /// The payload of a wake-up that every instance must follow at once; others are empty.
 pub(super) const CALL: &str = "call";
 
-/// Longest error text that is kept with a message, in bytes: enough for a cause, too little for a page.
-pub const MAX_ERROR_BYTES: usize = 500;
+/// Longest error text that is kept with a message, in bytes: a cause and the 500 bytes that are kept of an HTTP reply.
+pub const MAX_ERROR_BYTES: usize = 640;
 
 #[async_trait]
 impl Store for RedisStore {

@@ -24,6 +24,7 @@ mod idle;
 mod lifecycle;
 mod limits;
 mod listening;
+mod night;
 mod outage;
 mod own_sink;
 mod poison;

@@ -93,6 +93,14 @@ async fn a_killed_redis_comes_back_within_2_s_and_no_accepted_message_is_lost() 
     assert!(accepted_after <= BACK_WITHIN && first_after <= 2000);
     assert!(requests.iter().all(|request| request.attempt() == 1), "no attempt was burnt");
     assert_eq!(requests.len(), delivered.len(), "nothing but Redis failed, and it lost nothing");
+    let log = punctual.log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    // Another error of it is logged, too: a lost connection, then refused ones.
+    assert!((1..=3).contains(&lines("redis cannot be used")), "{log}");
+    assert!(lines("redis is usable again") == 1 && lines("waiting=") == 1, "{log}");
+    let loud = log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).count();
+    println!("redis: {loud} warnings and errors");
+    assert!(loud <= 6, "{log}");
 }
 
 /// Arrays of 20, one after another; whatever is not accepted is not repeated.

@@ -14,6 +14,7 @@ use punctual::{
         ClaimEnd, ClaimRequest, Claimed, Lease, Partition, Store,
         redis::{RedisStore, RouteSettings, connection::Connection},
     },
+    time::UnixMillis,
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;
@@ -116,7 +117,10 @@ impl ApiServer {
             r#type: "http",
             check: Some("ok".into()),
             breaker: BreakerState::HalfOpen,
+            since: UnixMillis::new(1_700_000_000_000),
             last_error: Some("HTTP 500".into()),
+            last_error_at: UnixMillis::new(1_700_000_001_500),
+            last_success_at: None,
             in_flight: 3,
             down_domains: vec!["orders/3".into()],
         };
@@ -125,7 +129,10 @@ impl ApiServer {
             r#type: "sorted_set",
             route: "a".into(),
             state: SourceState::Running,
+            since: None,
             last_error: Some("header `X-Tenant: other`".into()),
+            last_error_at: None,
+            last_success_at: None,
             depth: None,
         };
         let sources: SourceStatuses = Arc::new(move || Box::pin(std::future::ready(vec![source.clone()])));
@@ -183,7 +190,7 @@ impl ApiServer {
 
     /// One attempt of a due message fails; the next one is in ten minutes.
     pub async fn fail(&self, route: &str, id: &str) {
-        let delay = Duration::from_secs(600);
+        let delay = Duration::from_mins(10);
         self.end(route, id, &ClaimEnd::Retry { delay, error: "HTTP 500".into() }).await;
     }
 

@@ -44,7 +44,7 @@ pub async fn reports(sink: &dyn Sink, batch: Vec<Delivery>) -> Vec<(Option<Domai
         .await
         .unwrap_or_else(|_| panic!("send did not return within {:?}", started.elapsed()));
     let mut outcomes = vec![None; expected.len()];
-    while let Some(Reported { index, domain, outcome }) = receiver.recv().await {
+    while let Some(Reported { index, domain, outcome, .. }) = receiver.recv().await {
         if let (Some(domain), Some(expected)) = (&domain, &expected[index]) {
             assert_eq!(domain, expected, "{index}: {outcome:?}");
         }

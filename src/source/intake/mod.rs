@@ -4,6 +4,8 @@
 //! waits, and so does the source. A message whose id is live with other content gets another id: the digest of id and
 //! content. A message that a source takes again after a crash has the same id or log record, and changes nothing.
 
+mod reporting;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
@@ -17,6 +19,7 @@ use super::{
     unless_stopped,
 };
 use crate::{
+    incidents::{Incidents, Sample},
     message::{Cancellation, Limit, MessageId, NewMessage, OnConflict, StoredMessage, digest},
     metrics::SourceMetrics,
     queue::{self, Queue, QueueError},
@@ -45,6 +48,7 @@ pub struct Intake {
     route: Arc<str>,
     health: Arc<SourceHealth>,
     metrics: SourceMetrics,
+    incidents: Incidents,
     stop: watch::Receiver<bool>,
 }
 
@@ -56,7 +60,14 @@ impl Intake {
         health: Arc<SourceHealth>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { queue, name: name.into(), metrics: SourceMetrics::new(name), route, health, stop }
+        let (metrics, incidents) = (SourceMetrics::new(name), Incidents::default());
+        Self { queue, name: name.into(), route, health, metrics, incidents, stop }
+    }
+
+    /// The same; outages and dead letters are reported to `incidents`.
+    #[must_use]
+    pub fn reporting_to(self, incidents: Incidents) -> Self {
+        Self { incidents, ..self }
     }
 
     pub fn queue(&self) -> &Arc<Queue> {
@@ -82,40 +93,6 @@ impl Intake {
     /// When punctual stops first.
     pub async fn until_growing(&self) -> Result<(), Stopped> {
         self.repeat(|| self.queue.check_growing(&self.route)).await
-    }
-
-    /// Reports Redis and the source's system as healthy.
-    pub fn resumed(&self) {
-        self.report_healthy(Side::Redis);
-        self.report_healthy(Side::System);
-    }
-
-    /// Reports the source's system as healthy.
-    pub fn running(&self) {
-        self.report_healthy(Side::System);
-    }
-
-    /// Reports that the source's system cannot be used at present.
-    pub fn failing(&self, error: &str) {
-        self.report_failing(Side::System, error);
-    }
-
-    fn report_healthy(&self, side: Side) {
-        if self.health.set_healthy(side) {
-            tracing::info!(source = &*self.name, "the source takes messages");
-        }
-    }
-
-    fn report_failing(&self, side: Side, error: &str) {
-        if self.health.set_failing(side, error) {
-            tracing::warn!(source = &*self.name, error, "the source cannot take messages; trying again");
-        }
-    }
-
-    /// Records an error of the source's system that does not keep messages from being taken. Returns whether the error
-    /// is new; the caller then logs it.
-    pub fn impaired(&self, error: &str) -> bool {
-        self.health.set_failing(Side::System, error)
     }
 
     /// Returns after Redis has all entries. Of entries that replace or cancel one id, only the last takes effect. A call
@@ -163,9 +140,9 @@ impl Intake {
     }
 
     async fn bury(&self, mut invalid: Vec<(NewMessage, String)>) -> Result<(), Stopped> {
-        if !invalid.is_empty() {
-            self.metrics.invalid.increment(invalid.len() as u64);
-        }
+        let sample =
+            invalid.first().map(|(message, error)| Sample { id: message.id.to_string(), error: error.clone() });
+        self.took_invalid(invalid.len() as u64, sample);
         // The due time of a dead letter is its arrival.
         for (message, _) in &mut invalid {
             message.due = Due::NOW;
@@ -181,8 +158,8 @@ impl Intake {
     }
 
     async fn schedule(&self, mut messages: Vec<NewMessage>) -> Result<(), Stopped> {
-        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
-        let _clear_limits = ClearOnDrop(&self.health, Side::Limits);
+        let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
+        let _clear_limits = ClearOnDrop(self, Side::Limits);
         let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
             // While the route is full, one message is enough for a try.
@@ -208,7 +185,7 @@ impl Intake {
                     }
                 }
             }
-            self.metrics.taken.increment(taken);
+            self.took(taken);
             self.metrics.known.increment(known);
             if let Some(id) = in_flight {
                 self.wait_in_flight(&id, "its replacement", started).await?;
@@ -230,7 +207,7 @@ impl Intake {
     }
 
     async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
-        let (started, _clear) = (Instant::now(), ClearOnDrop(&self.health, Side::InFlight));
+        let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
         while !cancelled.is_empty() {
             let mut in_flight = Vec::new();
             for one in cancelled {
@@ -286,7 +263,7 @@ impl Intake {
         &self,
         call: impl FnMut() -> F,
     ) -> Result<T, Stopped> {
-        let _clear = ClearOnDrop(&self.health, Side::Redis);
+        let _clear = ClearOnDrop(self, Side::Redis);
         let reply = self.repeat(call).await?;
         self.report_healthy(Side::Redis);
         Ok(reply)
@@ -317,7 +294,7 @@ impl Intake {
 }
 
 /// Clears the error of a side when a repeated call ends: the side may recover long before the next call.
-struct ClearOnDrop<'a>(&'a SourceHealth, Side);
+struct ClearOnDrop<'a>(&'a Intake, Side);
 
 impl Drop for ClearOnDrop<'_> {
     fn drop(&mut self) {

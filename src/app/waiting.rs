@@ -1,0 +1,43 @@
+//! How many messages wait for what is down.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use tokio::time::timeout;
+
+use super::sources::RunningSource;
+use crate::{incidents::Subject, queue::Queue};
+
+/// Longest time of a count: a log line does not wait longer.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Counts messages for log lines.
+pub struct Waiting {
+    pub queue: Arc<Queue>,
+    /// The sink of each route.
+    pub sinks: BTreeMap<Arc<str>, Arc<str>>,
+    pub sources: Vec<RunningSource>,
+}
+
+impl Waiting {
+    /// Of Redis, a sink and its domains: messages of their routes that are due within a minute; those whose domain is down
+    /// are deferred by less. Of a source: messages in its system. `None` where it cannot be found out now.
+    pub async fn count(&self, subject: &Subject) -> Option<u64> {
+        timeout(COUNT_TIMEOUT, async {
+            match subject {
+                Subject::Redis => self.due(|_| true).await,
+                Subject::Sink(sink) | Subject::Domain { sink, .. } => self.due(|other| *other == **sink).await,
+                Subject::Source(name) => self.sources.iter().find(|source| source.name() == name)?.depth().await,
+            }
+        })
+        .await
+        .ok()
+        .flatten()
+    }
+
+    async fn due(&self, counts: impl Fn(&str) -> bool) -> Option<u64> {
+        let routes = self.sinks.iter().filter(|(_, sink)| counts(sink));
+        let stats = join_all(routes.map(|(route, _)| self.queue.stats(route))).await;
+        stats.into_iter().map(|stats| stats.ok().map(|stats| stats.due_within[0])).sum()
+    }
+}

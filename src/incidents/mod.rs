@@ -1,0 +1,293 @@
+//! The log lines about what is wrong: of each outage one at once, one a minute while it lasts, and one when it ends, with
+//! its duration and the number of messages that wait; of deaths and evictions one for each route and reason at once, then
+//! counts.
+//!
+//! Whatever finds a failure reports it here, as often as it likes. One instance has one `Incidents`; its clones share it.
+
+mod outage;
+mod tally;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use self::{outage::Outage, tally::Tally};
+use crate::message::DeadReason;
+
+pub use self::tally::Sample;
+
+/// Interval of log lines about what lasts.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Domains of a sink whose state is logged: where more are down, the sink or its network is.
+const MAX_DOMAINS: usize = 10;
+
+/// What can be down.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    Redis,
+    Sink(Arc<str>),
+    /// A failure domain of a sink.
+    Domain {
+        sink: Arc<str>,
+        domain: Arc<str>,
+    },
+    Source(Arc<str>),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Incidents(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// For `report`.
+    changed: Notify,
+    /// Redis did not answer somewhere.
+    redis_suspected: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outages: BTreeMap<Subject, Outage>,
+    /// Not logged yet; empty unless `reported`.
+    ended: Vec<(Subject, Duration)>,
+    /// By route and reason.
+    deaths: BTreeMap<(Arc<str>, DeadReason), Tally>,
+    /// Of dead letters, by route and reason.
+    evictions: BTreeMap<(Arc<str>, &'static str), Tally>,
+    /// Whether `report` runs.
+    reported: bool,
+}
+
+/// A line about an outage, except the first one.
+struct Line {
+    subject: Subject,
+    lasted: Duration,
+    /// `None`: it has ended.
+    error: Option<String>,
+}
+
+impl Incidents {
+    /// The subject is down. Logs the first failure and another error at once. The error is shown to operators: neither payload
+    /// nor secret.
+    pub fn failed(&self, subject: &Subject, error: &str) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if let Some(outage) = state.outages.get_mut(subject) {
+            if outage.failed(now, error) {
+                log_start(subject, error);
+            }
+            return;
+        }
+        if let Subject::Domain { sink, .. } = subject
+            && state.domains(sink).count() >= MAX_DOMAINS
+        {
+            return;
+        }
+        state.outages.insert(subject.clone(), Outage::new(now, error));
+        log_start(subject, error);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    pub fn is_down(&self, subject: &Subject) -> bool {
+        self.lock().outages.contains_key(subject)
+    }
+
+    /// The subject is up. Returns whether it was down.
+    pub fn ended(&self, subject: &Subject) -> bool {
+        let mut state = self.lock();
+        let Some(outage) = state.outages.remove(subject) else { return false };
+        let lasted = outage.lasted(Instant::now());
+        if state.reported {
+            state.ended.push((subject.clone(), lasted));
+            drop(state);
+            self.0.changed.notify_one();
+        } else {
+            Line { subject: subject.clone(), lasted, error: None }.log(None);
+        }
+        true
+    }
+
+    /// No domain of the sink is down, as far as is known: those without any message left end without a line.
+    pub fn forget_domains(&self, sink: &str) {
+        let mut state = self.lock();
+        let gone: Vec<Subject> = state.domains(sink).cloned().collect();
+        for subject in gone {
+            state.outages.remove(&subject);
+        }
+    }
+
+    /// Messages became dead letters. `sample`: one of them; its error as in `failed`.
+    pub fn died(&self, route: &Arc<str>, reason: DeadReason, count: u64, sample: Option<Sample>) {
+        if count == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let tally = state.deaths.entry((route.clone(), reason)).or_default();
+        tally.add(count, sample);
+        log_deaths(route, reason, tally);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// Dead letters were deleted by the `dead` setting of the route.
+    pub fn evicted(&self, route: &Arc<str>, reason: &'static str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let tally = state.evictions.entry((route.clone(), reason)).or_default();
+        tally.add(count, None);
+        log_evictions(route, reason, tally);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// A call of Redis had no answer, or it refused to do what it usually does.
+    pub fn suspect_redis(&self) {
+        self.0.redis_suspected.notify_one();
+    }
+
+    /// Returns after `suspect_redis`. Cancel-safe; for one caller.
+    pub async fn redis_suspected(&self) {
+        self.0.redis_suspected.notified().await;
+    }
+
+    /// Logs what lasts and what ended, forever. `waiting`: the number of messages that wait for a subject, if it can be found
+    /// out in a bounded time.
+    pub async fn report(&self, waiting: impl AsyncFn(&Subject) -> Option<u64>) {
+        self.lock().reported = true;
+        loop {
+            let (lines, next) = self.lock().due(Instant::now());
+            for line in &lines {
+                line.log(waiting(&line.subject).await);
+            }
+            let next = async {
+                match next {
+                    Some(next) => sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.0.changed.notified() => {}
+                () = next => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn domains(&self, of: &str) -> impl Iterator<Item = &Subject> {
+        self.outages.keys().filter(move |subject| matches!(subject, Subject::Domain { sink, .. } if **sink == *of))
+    }
+
+    /// The lines that are due, and when the next ones are. Logs the counts itself.
+    fn due(&mut self, now: Instant) -> (Vec<Line>, Option<Instant>) {
+        let ended = self.ended.drain(..).map(|(subject, lasted)| Line { subject, lasted, error: None });
+        let mut lines: Vec<Line> = ended.collect();
+        for (subject, outage) in self.outages.iter_mut().filter(|(_, outage)| outage.due() <= now) {
+            let failed = outage.remind(now);
+            // A domain may have no message left that would show whether it is up.
+            if failed || !matches!(subject, Subject::Domain { .. }) {
+                let error = Some(outage.error().to_owned());
+                lines.push(Line { subject: subject.clone(), lasted: outage.lasted(now), error });
+            }
+        }
+        for ((route, reason), tally) in &mut self.deaths {
+            log_deaths(route, *reason, tally);
+        }
+        for ((route, reason), tally) in &mut self.evictions {
+            log_evictions(route, reason, tally);
+        }
+        let outages = self.outages.values().map(Outage::due);
+        let tallies = self.deaths.values().chain(self.evictions.values()).filter_map(Tally::due);
+        let next = outages.chain(tallies).min();
+        (lines, next)
+    }
+}
+
+impl Subject {
+    fn sink(&self) -> Option<&str> {
+        match self {
+            Subject::Sink(sink) | Subject::Domain { sink, .. } => Some(sink),
+            Subject::Redis | Subject::Source(_) => None,
+        }
+    }
+
+    fn domain(&self) -> Option<&str> {
+        if let Subject::Domain { domain, .. } = self { Some(domain) } else { None }
+    }
+
+    fn source(&self) -> Option<&str> {
+        if let Subject::Source(source) = self { Some(source) } else { None }
+    }
+}
+
+/// Redis concerns everything, so that one is an error; the others are warnings.
+fn log_start(subject: &Subject, error: &str) {
+    let (sink, domain, source) = (subject.sink(), subject.domain(), subject.source());
+    match subject {
+        Subject::Redis => tracing::error!(error, "redis cannot be used"),
+        Subject::Sink(_) => tracing::warn!(sink, error, "the sink is down: one probe a second"),
+        Subject::Domain { .. } => tracing::warn!(sink, domain, error, "the domain is down: one probe a second"),
+        Subject::Source(_) => tracing::warn!(source, error, "the source cannot take messages; trying again"),
+    }
+}
+
+impl Line {
+    fn log(&self, waiting: Option<u64>) {
+        let (sink, domain, source) = (self.subject.sink(), self.subject.domain(), self.subject.source());
+        let seconds = self.lasted.as_secs();
+        match (&self.subject, &self.error) {
+            (Subject::Redis, Some(error)) => {
+                tracing::error!(error, seconds, waiting, "redis still cannot be used");
+            }
+            (Subject::Redis, None) => tracing::info!(seconds, waiting, "redis is usable again"),
+            (Subject::Sink(_), Some(error)) => {
+                tracing::warn!(sink, error, seconds, waiting, "the sink is still down");
+            }
+            (Subject::Sink(_), None) => tracing::info!(sink, seconds, waiting, "the sink is up again: slow start"),
+            (Subject::Domain { .. }, Some(error)) => {
+                tracing::warn!(sink, domain, error, seconds, waiting, "the domain is still down");
+            }
+            (Subject::Domain { .. }, None) => {
+                tracing::info!(sink, domain, seconds, waiting, "the domain is up again");
+            }
+            (Subject::Source(_), Some(error)) => {
+                tracing::warn!(source, error, seconds, waiting, "the source still cannot take messages");
+            }
+            (Subject::Source(_), None) => tracing::info!(source, seconds, waiting, "the source takes messages again"),
+        }
+    }
+}
+
+/// Unless the latest line was within the interval.
+fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally) {
+    if let Some((count, sample)) = tally.take(Instant::now()) {
+        let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
+        tracing::warn!(route, reason = reason.as_str(), count, id, error, "messages are dead letters now");
+    }
+}
+
+/// The same.
+fn log_evictions(route: &str, reason: &str, tally: &mut Tally) {
+    if let Some((count, _)) = tally.take(Instant::now()) {
+        tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
+    }
+}

@@ -1,0 +1,159 @@
+use std::io;
+
+use tokio::{
+    task::JoinHandle,
+    time::{advance, sleep},
+};
+use tracing::subscriber::DefaultGuard;
+
+use super::*;
+
+/// Collects what this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Fixture {
+    incidents: Incidents,
+    log: Log,
+    begun: Instant,
+    reporting: JoinHandle<()>,
+    _guard: DefaultGuard,
+}
+
+impl Fixture {
+    /// 7 messages wait for everything.
+    fn new() -> Self {
+        let (log, incidents) = (Log::default(), Incidents::default());
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let guard = tracing::subscriber::set_default(subscriber);
+        let reported = incidents.clone();
+        let reporting = tokio::spawn(async move { reported.report(async |_| Some(7)).await });
+        Self { incidents, log, begun: Instant::now(), reporting, _guard: guard }
+    }
+
+    /// The lines since the last call.
+    async fn lines(&self) -> Vec<String> {
+        // The reporter runs.
+        sleep(Duration::from_millis(1)).await;
+        let bytes = std::mem::take(&mut *self.log.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// Fails each second, and returns the lines with the second of each.
+    async fn fail(&self, subject: &Subject, seconds: u64) -> Vec<(u64, String)> {
+        let mut found = Vec::new();
+        for _ in 0..seconds {
+            self.incidents.failed(subject, "HTTP 500");
+            let at = self.begun.elapsed().as_secs();
+            found.extend(self.lines().await.into_iter().map(|line| (at, line)));
+            advance(Duration::from_millis(999)).await;
+        }
+        found
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.reporting.abort();
+    }
+}
+
+fn sink() -> Subject {
+    Subject::Sink("hook".into())
+}
+
+fn domain(name: &str) -> Subject {
+    Subject::Domain { sink: "hook".into(), domain: name.into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_a_line_at_once_one_a_minute_and_one_at_the_end() {
+    let fixture = Fixture::new();
+    let lines = fixture.fail(&sink(), 150).await;
+    let still = |seconds: u64| {
+        let text = format!("WARN the sink is still down sink=\"hook\" error=\"HTTP 500\" seconds={seconds} waiting=7");
+        (seconds, text)
+    };
+    let first = "WARN the sink is down: one probe a second sink=\"hook\" error=\"HTTP 500\"";
+    assert_eq!(lines, [(0, first.to_owned()), still(60), still(120)]);
+    assert!(fixture.incidents.ended(&sink()) && !fixture.incidents.ended(&sink()));
+    let end = "INFO the sink is up again: slow start sink=\"hook\" seconds=150 waiting=7";
+    assert_eq!(fixture.lines().await, [end]);
+    advance(10 * LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await, [""; 0], "nothing more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cause_is_logged_at_once_and_only_the_first_time() {
+    let fixture = Fixture::new();
+    for round in 0..3 {
+        for n in 0..10 {
+            fixture.incidents.failed(&Subject::Redis, &format!("error {n}"));
+        }
+        let lines = fixture.lines().await;
+        assert_eq!(lines.len(), if round == 0 { 5 } else { 0 }, "{lines:?}");
+    }
+    advance(LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await, ["ERROR redis still cannot be used error=\"error 9\" seconds=60 waiting=7"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_domain_is_logged_again_only_if_it_failed_again_and_ten_of_a_sink_are() {
+    let fixture = Fixture::new();
+    fixture.incidents.failed(&domain("a"), "HTTP 404");
+    assert_eq!(fixture.lines().await.len(), 1);
+    advance(5 * LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await, [""; 0], "no message of it is left, perhaps");
+    fixture.incidents.failed(&domain("a"), "HTTP 404");
+    advance(LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await.len(), 1);
+    for n in 0..100 {
+        fixture.incidents.failed(&domain(&format!("d{n}")), "HTTP 404");
+    }
+    assert_eq!(fixture.lines().await.len(), MAX_DOMAINS - 1);
+    fixture.incidents.forget_domains("hook");
+    assert!(!fixture.incidents.ended(&domain("d1")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn deaths_are_a_line_with_a_sample_at_once_then_counts_by_the_minute() {
+    let fixture = Fixture::new();
+    let route: Arc<str> = "web".into();
+    let die = |reason, id: &str| {
+        let sample = Sample { id: id.to_owned(), error: "HTTP 422".to_owned() };
+        fixture.incidents.died(&route, reason, 1, Some(sample));
+    };
+    for n in 0..100 {
+        die(DeadReason::Rejected, &format!("m{n}"));
+    }
+    die(DeadReason::Expired, "late");
+    let line = |reason: &str, count: u32, id: &str| {
+        format!(
+            "WARN messages are dead letters now route=\"web\" reason=\"{reason}\" count={count} id=\"{id}\" error=\"HTTP 422\""
+        )
+    };
+    assert_eq!(fixture.lines().await, [line("rejected", 1, "m0"), line("expired", 1, "late")]);
+    advance(LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await, [line("rejected", 99, "m99")]);
+    advance(LOG_INTERVAL).await;
+    assert_eq!(fixture.lines().await, [""; 0]);
+    die(DeadReason::Rejected, "later");
+    assert_eq!(fixture.lines().await, [line("rejected", 1, "later")]);
+}

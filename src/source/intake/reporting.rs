@@ -1,0 +1,69 @@
+//! What a source reports: whether it can take messages, and what it took.
+
+use super::Intake;
+use crate::{
+    incidents::{Sample, Subject},
+    message::DeadReason,
+    source::status::Side,
+};
+
+impl Intake {
+    /// Reports Redis and the source's system as healthy.
+    pub fn resumed(&self) {
+        self.report_healthy(Side::Redis);
+        self.report_healthy(Side::System);
+    }
+
+    /// Reports the source's system as healthy.
+    pub fn running(&self) {
+        self.report_healthy(Side::System);
+    }
+
+    /// Reports that the source's system cannot be used at present.
+    pub fn failing(&self, error: &str) {
+        self.report_failing(Side::System, error);
+    }
+
+    /// Records an error of the source's system that does not keep messages from being taken. Returns whether the error
+    /// is new; the caller then logs it.
+    pub fn impaired(&self, error: &str) -> bool {
+        self.health.set_failing(Side::System, error)
+    }
+
+    /// Messages were taken and are in Redis.
+    pub fn took(&self, count: u64) {
+        if count > 0 {
+            self.metrics.taken.increment(count);
+            self.health.took();
+        }
+    }
+
+    /// Messages were invalid, and are dead letters. `sample`: one of them.
+    pub fn took_invalid(&self, count: u64, sample: Option<Sample>) {
+        if count > 0 {
+            self.metrics.invalid.increment(count);
+            self.incidents.died(&self.route, DeadReason::Invalid, count, sample);
+        }
+    }
+
+    pub(super) fn report_healthy(&self, side: Side) {
+        let became = self.health.set_healthy(side);
+        let was_down = self.health.is_running() && self.incidents.ended(&Subject::Source(self.name.clone()));
+        if became && !was_down {
+            tracing::info!(source = &*self.name, "the source takes messages");
+        }
+    }
+
+    /// The side has no call under way.
+    pub(super) fn clear(&self, side: Side) {
+        self.health.clear(side);
+        if self.health.is_running() {
+            self.incidents.ended(&Subject::Source(self.name.clone()));
+        }
+    }
+
+    pub(super) fn report_failing(&self, side: Side, error: &str) {
+        self.health.set_failing(side, error);
+        self.incidents.failed(&Subject::Source(self.name.clone()), error);
+    }
+}
