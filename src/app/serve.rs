@@ -122,7 +122,8 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         }
     });
     let incidents = instance.incidents.clone();
-    let reports = incidents.report(async |subject| instance.waiting.count(subject).await);
+    let waiting = &instance.waiting;
+    let reports = incidents.report(|subject| async move { waiting.count(&subject).await });
     let ended = match started {
         Ok(false) => Ok(()),
         Err(error) => Err(error.to_string()),

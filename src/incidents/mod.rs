@@ -167,12 +167,12 @@ impl Incidents {
 
     /// Logs what lasts and what ended, forever. `waiting`: the number of messages that wait for a subject, if it can be found
     /// out in a bounded time.
-    pub async fn report(&self, waiting: impl AsyncFn(&Subject) -> Option<u64>) {
+    pub async fn report<F: Future<Output = Option<u64>>>(&self, waiting: impl Fn(Subject) -> F) {
         self.lock().reported = true;
         loop {
             let (lines, next) = self.lock().due(Instant::now());
             for line in &lines {
-                line.log(waiting(&line.subject).await);
+                line.log(waiting(line.subject.clone()).await);
             }
             let next = async {
                 match next {

@@ -1,4 +1,4 @@
-use std::io;
+use std::{future::ready, io};
 
 use tokio::{
     task::JoinHandle,
@@ -44,7 +44,7 @@ impl Fixture {
             .finish();
         let guard = tracing::subscriber::set_default(subscriber);
         let reported = incidents.clone();
-        let reporting = tokio::spawn(async move { reported.report(async |_| Some(7)).await });
+        let reporting = tokio::spawn(async move { reported.report(|_| ready(Some(7))).await });
         Self { incidents, log, begun: Instant::now(), reporting, _guard: guard }
     }
 
