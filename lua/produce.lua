@@ -143,6 +143,12 @@ local function quota(settings, pending, unack, bytes)
   return left, limits
 end
 -- end
+-- begin include/seconds.lua
+-- Whether a number that should be milliseconds since the epoch can only be seconds: it lies in 1970 to 1973, and is not 0.
+local function is_seconds(millis)
+  return millis > 0 and millis < 100000000000
+end
+-- end
 -- begin include/utf8.lua
 -- Well-formed sequences beyond ASCII, by RFC 3629.
 local SEQUENCES = {

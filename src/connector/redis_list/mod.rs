@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use redis::cmd;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::sink::{Delivery, Report, Sink, envelope};
 use crate::{
@@ -104,17 +104,13 @@ impl RedisListSink {
         for value in &values {
             command.arg(value.bytes.as_ref());
         }
-        // The connection bounds each command, but not the wait of this one for its turn.
-        let outcome = match timeout_at(deadline, self.connection.run::<u64>(&command)).await {
-            Ok(Ok(_length)) => Outcome::Confirmed,
-            Ok(Err(error @ StoreError::WrongType { .. })) if self.key.as_constant().is_none() => {
+        // The deadline includes the wait of this command for its turn.
+        let outcome = match self.connection.run_by::<u64>(&command, deadline).await {
+            Ok(_length) => Outcome::Confirmed,
+            Err(error @ StoreError::WrongType { .. }) if self.key.as_constant().is_none() => {
                 Outcome::Failed { error: format!("list `{key}`: {error}"), retry_after: None }
             }
-            Ok(Err(error)) => failure(error),
-            Err(_) => {
-                let error = format!("no answer within {:?}", self.timeout);
-                Outcome::Throttled { error, retry_after: None }
-            }
+            Err(error) => failure(error),
         };
         for value in values {
             report.outcome(value.index, outcome.clone());

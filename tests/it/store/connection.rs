@@ -108,16 +108,16 @@ async fn the_kernel_asks_a_silent_peer_every_two_seconds_whether_it_is_there() {
     let info: String = connection.run(redis::cmd("CLIENT").arg("INFO")).await.expect("the server runs");
     let port: u16 =
         info.split_once(" addr=127.0.0.1:").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()).unwrap();
-    // proc(5), tcp: the local address in hexadecimal is the second column, the timer the sixth: 02 is keepalive, then
-    // hundredths of a second.
-    let local = format!("0100007F:{port:04X}");
+    // proc(5), tcp: the addresses in hexadecimal are the second and third column, the timer the sixth: 02 is keepalive, then
+    // hundredths of a second. A connection of another test to another server may have the same local port.
+    let ends = [format!("0100007F:{port:04X}"), format!("0100007F:{:04X}", server.port())];
     let timer = timeout(Duration::from_secs(5), async {
         loop {
             let table = std::fs::read_to_string("/proc/net/tcp").expect("linux");
             let row: Vec<&str> = table
                 .lines()
                 .map(|line| line.split_whitespace().collect())
-                .find(|row: &Vec<_>| row[1] == local)
+                .find(|row: &Vec<_>| row[1..3] == ends)
                 .unwrap();
             if let Some(due) = row[5].strip_prefix("02:") {
                 return u32::from_str_radix(due, 16).unwrap();

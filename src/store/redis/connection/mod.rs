@@ -27,7 +27,7 @@ use redis::{
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{
     sync::{Mutex, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use crate::{
@@ -160,7 +160,15 @@ impl Connection {
     /// `Unavailable` when the server cannot be reached, cannot do it now, or does not answer in time (then it is
     /// unknown whether it did); `WrongType`; `Refused` by a script. NOSCRIPT is `Refused` with slug `noscript`.
     pub async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
-        self.attempt(command).await.inspect_err(count)
+        self.run_by(command, Instant::now() + self.timeout).await
+    }
+
+    /// The same, until `deadline` where that is earlier.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub async fn run_by<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
+        self.attempt(command, deadline).await.inspect_err(count)
     }
 
     /// `None` where this user may not call it, or the server does not know it; no error is counted then.
@@ -168,7 +176,7 @@ impl Connection {
     /// # Errors
     /// The other ones of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.attempt(command).await {
+        match self.attempt(command, Instant::now() + self.timeout).await {
             Err(error) if classify::is_denied(&error) => Ok(None),
             result => result.map(Some).inspect_err(count),
         }
@@ -187,14 +195,14 @@ impl Connection {
         }
     }
 
-    async fn attempt<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+    async fn attempt<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
         let mut used = None;
         let attempt = async {
             let (generation, mut link) = self.link().await.map_err(CommandFailure::while_connecting)?;
             used = Some((generation, Instant::now()));
             command.query_async(&mut link).await.map_err(|error| CommandFailure::of(&error))
         };
-        let failure = match timeout(self.timeout, attempt).await {
+        let failure = match timeout_at(deadline.min(Instant::now() + self.timeout), attempt).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(failure)) => failure,
             Err(_) => {

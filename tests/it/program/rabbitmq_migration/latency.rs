@@ -10,14 +10,15 @@ use lapin::{
 use tokio::time::interval;
 
 use super::{Migrated, table};
-use crate::support::receiver::wall_clock;
+use crate::support::{receiver::wall_clock, scale::rounds};
 
 /// Published at 1,000 a second.
 const COUNT: usize = 2000;
 /// A release build on a quiet machine takes 7 and 15 ms, most of them between two claims. Tests run in debug builds on
-/// machines that are busy with other tests; what polls once a second fails all the same.
-const MEDIAN: u64 = 150;
-const P99: u64 = 750;
+/// machines that are busy with other tests. The median of what polls once a second is 500.
+const MEDIAN: u64 = 200;
+/// In the plain run: no message waits for a second poll.
+const P99: [u64; 2] = [1900, 750];
 
 /// Each half of them without a header, and with a delay of 0.
 #[tokio::test(flavor = "multi_thread")]
@@ -41,5 +42,5 @@ async fn messages_without_a_delay_pass_at_once() {
     let mut took: Vec<u64> = got.iter().map(|(arrived, it)| arrived.saturating_sub(sent(&it.data))).collect();
     took.sort_unstable();
     let (median, p99) = (took[COUNT / 2], took[COUNT * 99 / 100]);
-    assert!(median < MEDIAN && p99 < P99, "median {median} ms, p99 {p99} ms\n{}", punctual.log());
+    assert!(median < MEDIAN && p99 < rounds(P99[0], P99[1]), "median {median} ms, p99 {p99} ms\n{}", punctual.log());
 }
