@@ -1,11 +1,11 @@
 -- include bytes clock commit fields scores selection wake
 -- Makes dead messages pending again: attempts 0, due now. The limits of the route do not apply.
 --
--- KEYS   pending messages errors dead bytes
+-- KEYS   pending messages attempts errors dead bytes
 -- ARGV   wake channel, most bytes of bodies, limit (0 to 1000), 1 to only count else 0, then the selection (selection.lua)
 -- reply  redriven, or how many would be; considered; 1 when more follow else 0; `before` of the filter; score and id of the
 --        last one considered, "" without
-local pending, messages, errors, dead, held_bytes = unpack(KEYS)
+local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 
 local now = math.floor(clock() / 1000)
@@ -35,6 +35,8 @@ if #moved > 0 then
   local steps = {}
   add(steps, 'HSET', messages, bodies, restore(messages, moved, old))
   add(steps, 'ZREM', dead, moved, { back })
+  -- Only an earlier release leaves attempts of dead messages.
+  drop(steps, attempts, moved)
   drop(steps, errors, moved)
   grow(steps, held_bytes, bytes)
   add(steps, 'ZADD', pending, dues, {})

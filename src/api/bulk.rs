@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     message::State as Of,
-    queue::Bulk,
-    store::{DeadAction, DeadGroup},
+    queue::{Bulk, QueueError},
+    store::{DeadAction, DeadGroup, DeadWork},
 };
 
 /// Largest body in bytes: 1000 of the longest ids, with room for spaces.
@@ -57,17 +57,29 @@ async fn act_on_dead(
     request: Request,
 ) -> Result<Json<Bulk>, Problem> {
     let body = body::read(api, request, MAX_BYTES).await?;
-    let DeadRequest { selection, limit, dry_run } = message_body::parse_dead(&body.bytes)?;
-    let end = api.end_of_work(deadline);
-    let bulk = api.queue.act_on_dead(route, action, &selection, limit, dry_run, end).await?;
+    let DeadRequest { selection, limit, dry_run, cursor } = message_body::parse_dead(&body.bytes)?;
+    let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
+    let mut bulk = Bulk::default();
+    let result = api.queue.act_on_dead(route, &work, cursor.as_deref(), &mut bulk).await;
     let call = match action {
         DeadAction::Redrive => "redrive",
         DeadAction::Purge => "purge_dead",
     };
-    if !dry_run {
-        audit::record(grant, call, route, bulk.count);
-    }
-    Ok(Json(bulk))
+    ended(grant, call, route, dry_run, bulk, result)
+}
+
+/// Also a call that failed has changed something.
+fn ended(
+    grant: &Grant,
+    call: &'static str,
+    route: &str,
+    dry_run: bool,
+    bulk: Bulk,
+    result: Result<(), QueueError>,
+) -> Result<Json<Bulk>, Problem> {
+    let changed = if dry_run { 0 } else { bulk.count };
+    audit::record(grant, call, route, changed);
+    result.map(|()| Json(bulk)).map_err(|error| Problem::from(error).after(changed))
 }
 
 pub async fn summary(
@@ -93,16 +105,15 @@ pub async fn summary(
 pub async fn purge_pending(
     State(api): State<Arc<Api>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(deadline): Extension<Deadline>,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<Json<Bulk>, Problem> {
     let body = body::read(&api, request, MAX_BYTES).await?;
     let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
-    let bulk = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run).await?;
-    if !dry_run {
-        audit::record(&grant, "purge_pending", &route, bulk.count);
-    }
-    Ok(Json(bulk))
+    let (end, mut bulk) = (api.end_of_work(deadline), Bulk::default());
+    let result = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run, end, &mut bulk).await;
+    ended(&grant, "purge_pending", &route, dry_run, bulk, result)
 }
 
 impl Api {

@@ -300,22 +300,21 @@ impl Api {
             "due"
         } else if paused {
             "paused"
-        } else if self.is_sink_down(route).await {
-            "sink"
-        } else if !waits {
-            "capacity"
-        } else if snapshot.attempts > 0 {
-            "retry"
         } else {
-            // Deferred for its failure domain.
-            "sink"
+            let sink = self.queue.sink(route);
+            let sinks = (self.sinks)().await;
+            let of = sinks.iter().find(|status| Some(&*status.name) == sink.as_deref());
+            let is_deferred = waits && snapshot.attempts == 0;
+            let is_down = of.is_some_and(|status| {
+                status.breaker != BreakerState::Closed || (is_deferred && !status.down_domains.is_empty())
+            });
+            match (is_down, waits && snapshot.attempts > 0) {
+                (true, _) => "sink",
+                (false, true) => "retry",
+                // Due, or deferred because a suspect is claimed alone.
+                (false, false) => "capacity",
+            }
         })
-    }
-
-    async fn is_sink_down(&self, route: &str) -> bool {
-        let sink = self.queue.sink(route);
-        let sinks = (self.sinks)().await;
-        sinks.iter().any(|status| Some(&*status.name) == sink.as_deref() && status.breaker != BreakerState::Closed)
     }
 
     /// Waits for a reader's memory for half of the request's time: the other half is for Redis.

@@ -108,7 +108,7 @@ fn ordered(page: &str) -> String {
     // The buckets of a series stay together, in order.
     let series = |line: &str| {
         let labels =
-            line.split_once('{').map_or("", |(_, labels)| labels.split_once('}').map_or("", |(labels, _)| labels));
+            line.split_once('{').map_or("", |(_, labels)| labels.rsplit_once('}').map_or("", |(labels, _)| labels));
         let own = labels.split(',').filter(|label| !label.starts_with("le="));
         (!line.starts_with('#'), own.collect::<Vec<_>>().join(","))
     };

@@ -61,6 +61,15 @@ impl Problem {
         &self.detail
     }
 
+    /// The problem of a call that had changed so many messages before.
+    #[must_use]
+    pub fn after(self, changed: u64) -> Self {
+        if changed == 0 {
+            return self;
+        }
+        Self { detail: format!("{changed} or more messages were changed, then: {}", self.detail), ..self }
+    }
+
     /// A part of the request that is not in its JSON body: 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)

@@ -47,19 +47,30 @@ pub fn bodies_of(ids: &[String]) -> Vec<Map<String, Value>> {
     ids.chunks(MAX_IDS).map(|ids| Map::from_iter([("ids".to_owned(), json!(ids))])).collect()
 }
 
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Answer {
     count: u64,
     more: bool,
+    /// Of dead messages: those that died before were selected.
+    until: Option<Value>,
+    /// Where the next call goes on.
+    cursor: Option<Value>,
 }
 
 impl Bulk<'_> {
     /// The number of messages that were changed, or would be.
-    pub async fn run(self, session: &Session<'_>, arguments: &BulkArguments) -> Result<u64, Failure> {
+    pub async fn run(mut self, session: &Session<'_>, arguments: &BulkArguments) -> Result<u64, Failure> {
         let counted = self.count(session, arguments.limit).await?;
         // With a limit, more than that is no news.
         let is_whole = !counted.more || arguments.limit == Some(counted.count);
         let about = if is_whole { "" } else { "at least " };
+        // What dies meanwhile was not asked about.
+        if let Some(until) = counted.until {
+            for body in self.bodies.iter_mut().filter(|body| !body.contains_key("until")) {
+                body.remove("all");
+                body.insert("until".into(), until.clone());
+            }
+        }
         let (Self { verb, what, done, .. }, count) = (&self, counted.count);
         if arguments.dry_run {
             let json = json!({ "count": count, "more": counted.more, "dry_run": true });
@@ -69,7 +80,7 @@ impl Bulk<'_> {
         if !arguments.yes && count > 0 {
             confirm::ask(&format!("{verb} {about}{count} {what}"))?;
         }
-        // No more than was counted: what dies or arrives meanwhile was not asked about.
+        // No more than was counted: what arrives meanwhile was not asked about.
         let limit = if is_whole { Some(count) } else { arguments.limit };
         let answer = self.act(session, limit).await?;
         let json = json!({ "count": answer.count, "more": answer.more, "dry_run": false });
@@ -79,17 +90,27 @@ impl Bulk<'_> {
     }
 
     async fn count(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
-        let mut counted = Answer { count: 0, more: false };
+        let mut counted = Answer::default();
         for body in &self.bodies {
-            let left = limit.map(|limit| limit - counted.count);
-            if left == Some(0) {
-                counted.more = true;
-                break;
+            let mut body = body.clone();
+            loop {
+                let left = limit.map(|limit| limit - counted.count);
+                if left == Some(0) {
+                    counted.more = true;
+                    return Ok(counted);
+                }
+                let left = if self.is_bounded() { Some(left.unwrap_or(MAX_COUNTED).min(MAX_COUNTED)) } else { left };
+                let answer = self.call(session, &body, left, true).await?;
+                counted.count += answer.count;
+                counted.until = counted.until.or(answer.until);
+                match answer.cursor {
+                    Some(cursor) if limit != Some(counted.count) => drop(body.insert("cursor".into(), cursor)),
+                    _ => {
+                        counted.more |= answer.more;
+                        break;
+                    }
+                }
             }
-            let left = if self.is_bounded() { Some(left.unwrap_or(MAX_COUNTED).min(MAX_COUNTED)) } else { left };
-            let answer = self.call(session, body, left, true).await?;
-            counted.count += answer.count;
-            counted.more |= answer.more;
         }
         Ok(counted)
     }
@@ -101,14 +122,15 @@ impl Bulk<'_> {
 
     async fn act(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
         let bar = progress::bar(limit);
-        let mut all = Answer { count: 0, more: false };
+        let mut all = Answer::default();
         for body in &self.bodies {
+            let mut body = body.clone();
             loop {
                 let left = limit.map_or(u64::MAX, |limit| limit - all.count);
                 if left == 0 {
                     break;
                 }
-                let answer = self.call(session, body, Some(left.min(MESSAGES_PER_CALL)), false).await;
+                let answer = self.call(session, &body, Some(left.min(MESSAGES_PER_CALL)), false).await;
                 let so_far = all.count;
                 let after = |text| format!("{} {so_far} {}, then: {text}", self.done, self.what);
                 let answer = answer.map_err(|failure| if so_far == 0 { failure } else { failure.map(after) })?;
@@ -118,9 +140,11 @@ impl Bulk<'_> {
                 if !answer.more {
                     break;
                 }
-                if answer.count == 0 {
+                if let Some(cursor) = answer.cursor {
+                    body.insert("cursor".into(), cursor);
+                } else if answer.count == 0 {
                     bar.finish_and_clear();
-                    let text = "none was found in the time of a call: narrow it with --since and --until";
+                    let text = "none was found in the time of a call: repeat it";
                     return Err(Failure::Failed(after(text.to_owned())));
                 }
             }
@@ -143,7 +167,10 @@ impl Bulk<'_> {
         body.insert("dry_run".into(), dry_run.into());
         let answer = session.client.post(&self.path, &body.into()).await?;
         match (answer["count"].as_u64(), answer["more"].as_bool()) {
-            (Some(count), Some(more)) => Ok(Answer { count, more }),
+            (Some(count), Some(more)) => {
+                let given = |name: &str| answer.get(name).cloned();
+                Ok(Answer { count, more, until: given("until"), cursor: given("cursor") })
+            }
             _ => Err(Failure::Failed(format!("{} answered without a count: {answer}", self.path))),
         }
     }

@@ -7,7 +7,9 @@ use super::{
     merge::Merge,
     registry::{RouteRegistry, StartError},
 };
-use crate::store::{Cancelled, DeadAction, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection};
+use crate::store::{
+    Cancelled, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
+};
 use crate::{
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
@@ -173,33 +175,40 @@ impl Queue {
         Ok(summed(route, found.sink.clone(), &parts))
     }
 
-    /// Redrives or purges dead messages, `limit` at most, until `deadline`. `dry_run`: only counts them.
+    /// Redrives or purges dead messages, or counts them, from `cursor` on. Adds to `bulk`, which is right after an error too,
+    /// but for what the failed call did.
+    ///
+    /// # Errors
+    /// `Invalid` for a cursor that this did not give out.
     pub async fn act_on_dead(
         &self,
         route: &str,
-        action: DeadAction,
-        selection: &Selection,
-        limit: u64,
-        dry_run: bool,
-        deadline: Instant,
-    ) -> Result<Bulk, QueueError> {
+        work: &DeadWork<'_>,
+        cursor: Option<&str>,
+        bulk: &mut Bulk,
+    ) -> Result<(), QueueError> {
         let found = self.route(route)?;
-        let mut bulk = Bulk::default();
+        let (first, mut done) = match cursor {
+            None => (0, DeadProgress::default()),
+            Some(cursor) => cursor::decode_bulk(cursor)?,
+        };
         // One after the other: each script is bounded, and all together are.
-        for (partition, _) in &found.partitions {
-            let own = match selection {
+        for (partition, _) in found.partitions.iter().skip(first.into()) {
+            let own = match work.selection {
                 Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
                 filter @ Selection::Where(_) => filter,
             };
-            let left = limit - bulk.count;
-            let (count, more) = self.store.act_on_dead(partition, action, own, left, dry_run, deadline).await?;
-            bulk.count += count;
-            bulk.more |= more;
-            if more {
+            let result = self.store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;
+            (bulk.count, bulk.more, bulk.until) = (done.count, done.more, done.until);
+            result?;
+            if done.more {
+                let goes_on = matches!(work.selection, Selection::Where(_));
+                bulk.cursor = goes_on.then(|| cursor::encode_bulk(partition.number, &done));
                 break;
             }
+            done.place = None;
         }
-        Ok(bulk)
+        Ok(())
     }
 
     /// Dead messages by reason, the most frequent first, as many as can be counted until `deadline`.

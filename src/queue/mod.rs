@@ -27,11 +27,17 @@ use crate::{
 };
 
 /// The result of a bulk call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bulk {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
+    /// Of dead messages: those that died before were selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<UnixMillis>,
+    /// Of dead messages: where the next call goes on. Opaque.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
 }
 
 /// The dead messages of a route.

@@ -1,5 +1,7 @@
 //! Pending messages, cancelled in bulk.
 
+use tokio::time::Instant;
+
 use super::{Bulk, Queue, QueueError};
 use crate::{
     message::MessageId,
@@ -9,16 +11,18 @@ use crate::{
 
 impl Queue {
     /// Cancels pending messages: the named ones, or of each partition those that are due first; `limit` at most. What is
-    /// in flight stays. `dry_run`: only counts.
+    /// in flight stays. `dry_run`: only counts. Begins no partition after `deadline`. Adds to `purged`, which is right after an
+    /// error too, but for what the failed call did.
     pub async fn purge_pending(
         &self,
         route: &str,
         ids: Option<&[MessageId]>,
         limit: u64,
         dry_run: bool,
-    ) -> Result<Bulk, QueueError> {
+        deadline: Instant,
+        purged: &mut Bulk,
+    ) -> Result<(), QueueError> {
         let found = self.route(route)?;
-        let mut purged = Bulk { count: 0, more: false };
         // One after the other: each script is bounded, and all together are.
         for (partition, _) in &found.partitions {
             let named = ids.map(|ids| found.own(partition, ids));
@@ -27,10 +31,14 @@ impl Queue {
                 Some(ids) => ids.chunks(MAX_BATCH).map(Some).collect(),
             };
             for part in parts {
-                self.purge_part(partition, part, limit, dry_run, &mut purged).await?;
+                if Instant::now() >= deadline {
+                    purged.more = true;
+                    return Ok(());
+                }
+                self.purge_part(partition, part, limit, dry_run, purged).await?;
             }
         }
-        Ok(purged)
+        Ok(())
     }
 
     async fn purge_part(

@@ -1,5 +1,7 @@
 //! What listings and bulk calls select.
 
+use tokio::time::Instant;
+
 use crate::{
     message::{DeadReason, MessageId},
     time::UnixMillis,
@@ -35,6 +37,30 @@ pub enum DeadAction {
     Redrive,
     /// Deletes them.
     Purge,
+}
+
+/// A bulk call.
+#[derive(Clone, Copy, Debug)]
+pub struct DeadWork<'a> {
+    pub action: DeadAction,
+    pub selection: &'a Selection,
+    /// Most messages.
+    pub limit: u64,
+    /// Only counts them.
+    pub dry_run: bool,
+    pub deadline: Instant,
+}
+
+/// How far a bulk call came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadProgress {
+    pub count: u64,
+    /// Whether selected messages remain.
+    pub more: bool,
+    /// The end of the filter: those that died later, redriven ones among them, are not selected.
+    pub until: Option<UnixMillis>,
+    /// Score and id of the last message that was considered, of the partition where it goes on.
+    pub place: Option<(u64, MessageId)>,
 }
 
 /// The dead messages of one reason.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 // `null` does not select all: an unset variable may have produced it.
-raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run);
+raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
 
@@ -25,6 +25,8 @@ pub struct DeadRequest {
     /// At least 1.
     pub limit: u64,
     pub dry_run: bool,
+    /// Of the call before.
+    pub cursor: Option<String>,
 }
 
 /// # Errors
@@ -57,8 +59,12 @@ pub fn parse_dead(body: &[u8]) -> Result<DeadRequest, Problem> {
     } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
         faults.add("", NOTHING_SELECTED);
     }
+    let cursor = faults.field("cursor", given.cursor, read);
+    if cursor.is_some() && ids.is_some() {
+        faults.add("/cursor", "is not for `ids`");
+    }
     let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
-    faults.end(Some(DeadRequest { selection, limit, dry_run }))
+    faults.end(Some(DeadRequest { selection, limit, dry_run, cursor }))
 }
 
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \

@@ -223,7 +223,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
             Selection::Where(filter),
         ),
     ] {
-        let expected = DeadRequest { selection, limit: u64::MAX, dry_run: false };
+        let expected = DeadRequest { selection, limit: u64::MAX, dry_run: false, cursor: None };
         assert_eq!(parse_dead(body.as_bytes()).unwrap(), expected, "{body}");
     }
     let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#).unwrap();

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
     metrics,
-    store::{DeadAction, DeadGroup, Filter, Partition, Selection, StoreError},
+    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Filter, Partition, Selection, StoreError},
     time::UnixMillis,
 };
 
@@ -45,37 +45,35 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// Redrives or purges selected dead messages of `partition`, `limit` at most, until `deadline`; `dry_run` only counts
-    /// them. How many, and whether selected ones remain.
+    /// Redrives or purges selected dead messages of `partition`, or counts them, from the place of `done` on. Adds to
+    /// `done`, which is right after an error too, but for the call that failed.
     pub async fn act_on_dead(
         &self,
         partition: &Partition,
-        action: DeadAction,
-        selection: &Selection,
-        limit: u64,
-        dry_run: bool,
-        deadline: Instant,
-    ) -> Result<(u64, bool), StoreError> {
+        work: &DeadWork<'_>,
+        done: &mut DeadProgress,
+    ) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
-        let mut total = 0;
-        let (mut filter, mut ids) = match selection {
-            Selection::Where(filter) => (filter.clone(), None),
+        let (mut filter, mut ids) = match work.selection {
+            Selection::Where(filter) => (Filter { until: done.until.or(filter.until), ..filter.clone() }, None),
             Selection::Ids(ids) => (Filter::default(), Some(&ids[..])),
         };
-        let mut place = None;
+        let mut place = done.place.clone();
         loop {
             if ids.is_some_and(<[_]>::is_empty) {
-                return Ok((total, false));
+                return Ok(());
             }
-            if Instant::now() >= deadline {
-                return Ok((total, true));
+            if Instant::now() >= work.deadline {
+                done.more = true;
+                return Ok(());
             }
-            // With the limit reached, what remains is looked for.
-            let dry_run = dry_run || total == limit;
-            let most = if total == limit { 1 } else { (limit - total).min(MAX_BATCH as u64) };
-            let mut call = match action {
+            // At the limit, what remains is looked for.
+            let is_full = done.count >= work.limit;
+            let dry_run = work.dry_run || is_full;
+            let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
+            let mut call = match work.action {
                 DeadAction::Redrive => script::REDRIVE
-                    .keys(&[&keys.pending, &keys.messages, &keys.errors, &keys.dead, &keys.bytes])
+                    .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
                     .arg(&keys.wake)
                     .arg(MAX_CALL_BYTES),
                 DeadAction::Purge => {
@@ -90,22 +88,31 @@ impl RedisStore {
             let reply: Vec<Value> = call.run(&self.connection).await?;
             let mut reply = Reply::from(reply);
             let (count, reached, more) = (reply.integer()?, reply.integer()?, reply.flag()?);
-            if total == limit && count > 0 {
-                return Ok((total, true));
+            let until = UnixMillis::new(reply.integer()?);
+            if is_full && count > 0 {
+                done.more = true;
+                return Ok(());
             }
+            done.count += count;
             if !dry_run {
                 // Now: the rest may fail, or its caller give up.
-                match action {
+                match work.action {
                     DeadAction::Redrive => metrics::redriven(&partition.route, count),
                     DeadAction::Purge => metrics::purged(&partition.route, count),
                 }
             }
-            total += count;
-            filter.until = UnixMillis::new(reply.integer()?);
             match &mut ids {
                 Some(ids) => *ids = &ids[usize::try_from(reached).unwrap_or(usize::MAX).min(ids.len())..],
-                None if !more => return Ok((total, false)),
-                None => place = reply.place()?.or(place),
+                None => {
+                    (filter.until, done.until) = (until, until);
+                    place = reply.place()?.or(place);
+                    if !more {
+                        return Ok(());
+                    }
+                    if !is_full {
+                        done.place.clone_from(&place);
+                    }
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Dead messages: what is selected, and what is done with it.
 
+use std::time::Duration;
+
 use punctual::message::DeadReason;
 use serde_json::{Value, json};
 
@@ -43,9 +45,10 @@ async fn dead_messages_are_redriven_and_purged_by_id_filter_or_all() {
         server.bury_as("a", id, DeadReason::Expired, "too late by 5 s").await;
     }
     let call = async |name: &str, body: Value| {
-        server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json
+        let answer = server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json;
+        (answer["count"].clone(), answer["more"].clone())
     };
-    let done = |count: u64, more: bool| json!({"count": count, "more": more});
+    let done = |count: u64, more: bool| (json!(count), json!(more));
     assert_eq!(call("redrive", json!({"ids": ["d1", "d1", "unknown"]})).await, done(1, false));
     assert_eq!(server.call("GET", "/v1/routes/a/messages/d1", "").await.json["state"], "pending");
 
@@ -69,14 +72,51 @@ async fn thousands_in_many_partitions_are_selected_completely() {
     }
     server.bury_all("a", 5, DeadReason::Attempts, "HTTP 503").await;
     let call = async |name: &str, body: Value| {
-        server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json
+        let answer = server.call("POST", &format!("/v1/routes/a/dead/{name}"), &body.to_string()).await.json;
+        (answer["count"].as_u64().expect("a count"), answer["more"] == true)
     };
-    assert_eq!(call("purge", json!({"all": true, "dry_run": true})).await, json!({"count": 3000, "more": false}));
-    assert_eq!(call("redrive", json!({"reason": "attempts", "limit": 1})).await, json!({"count": 1, "more": true}));
-    assert_eq!(call("redrive", json!({"all": true, "limit": 1999})).await, json!({"count": 1999, "more": true}));
+    assert_eq!(call("purge", json!({"all": true, "dry_run": true})).await, (3000, false));
+    assert_eq!(call("redrive", json!({"reason": "attempts", "limit": 1})).await, (1, true));
+    assert_eq!(call("redrive", json!({"all": true, "limit": 1999})).await, (1999, true));
     let summary = server.call("GET", "/v1/routes/a/dead/summary", "").await.json;
     assert_eq!((&summary["total"], &summary["complete"]), (&json!(1000), &json!(true)));
-    assert_eq!(call("purge", json!({"contains": "503"})).await, json!({"count": 1000, "more": false}));
+    assert_eq!(call("purge", json!({"contains": "503"})).await, (1000, false));
+}
+
+#[tokio::test]
+async fn a_redrive_in_parts_selects_no_message_twice_although_it_dies_again() {
+    let server = ApiServer::start_with(Setup { routes: vec![("a", 5)], ..Setup::default() }).await;
+    let messages: Vec<_> = (0..300).map(|n| json!({"id": format!("m{n}"), "payload": ""})).collect();
+    server.call("POST", "/v1/routes/a/messages", &json!(messages).to_string()).await;
+    server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
+    let (mut total, mut body, mut calls) = (0, json!({"all": true, "limit": 70}), 0);
+    loop {
+        // Those that die from now on die later than the first call.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let redriven = server.call("POST", "/v1/routes/a/dead/redrive", &body.to_string()).await;
+        total += redriven.json["count"].as_u64().unwrap_or_else(|| panic!("{}", redriven.text));
+        calls += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
+        if redriven.json["more"] == false {
+            break;
+        }
+        body["cursor"] = redriven.json["cursor"].clone();
+        assert!(calls < 20, "{}", redriven.text);
+    }
+    assert_eq!((total, calls), (300, 5));
+    let counted = server.call("POST", "/v1/routes/a/dead/purge", r#"{"all":true,"dry_run":true}"#).await.json;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    server.schedule("a", r#"{"id":"late","payload":1}"#).await;
+    server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
+    let asked = json!({"until": counted["until"]}).to_string();
+    let purged = server.call("POST", "/v1/routes/a/dead/purge", &asked).await.json;
+    assert_eq!((&purged["count"], &purged["more"]), (&json!(300), &json!(false)), "{purged}");
+    assert_eq!(server.call("GET", "/v1/routes/a", "").await.json["dead"], 1);
+    for wrong in [r#"{"all":true,"cursor":"x"}"#, r#"{"ids":["a"],"cursor":"MCAx"}"#] {
+        let refused = server.call("POST", "/v1/routes/a/dead/redrive", wrong).await;
+        assert!((400..500).contains(&refused.status), "{}", refused.text);
+    }
 }
 
 #[tokio::test]

@@ -35,8 +35,9 @@ async fn a_redrive_of_many_ends_in_time_and_the_next_goes_on() {
     assert_eq!(redriven.json["count"], MESSAGES - left, "it reports what it did");
     assert_ne!(left, 0, "it takes longer than the request");
     proxy.set(Mode::Pass).await;
-    let rest = client.call("POST", "/v1/routes/web/dead/redrive", r#"{"all":true}"#).await;
-    assert_eq!(rest.json, serde_json::json!({"count": left, "more": false}));
+    let body = serde_json::json!({ "all": true, "cursor": redriven.json["cursor"] });
+    let rest = client.call("POST", "/v1/routes/web/dead/redrive", &body.to_string()).await;
+    assert_eq!((&rest.json["count"], &rest.json["more"]), (&left.into(), &false.into()), "{}", rest.text);
     assert_eq!(client.stats("web").await["pending"], MESSAGES);
 }
 

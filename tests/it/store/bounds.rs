@@ -9,8 +9,8 @@ use punctual::{
     },
     queue::Queue,
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, Filter, Found, Lease, Partition, Rescheduled, ScheduleStatus,
-        Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Found, Lease, Partition,
+        Rescheduled, ScheduleStatus, Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
     time::{Due, UnixMillis},
@@ -30,10 +30,11 @@ const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
 /// How many.
 async fn acted_on(store: &RedisStore, action: DeadAction, selection: Selection) -> u64 {
-    let acted = store.act_on_dead(&partition(), action, &selection, 2000, false, later()).await;
-    let (count, more) = acted.expect("the server answers");
-    assert!(!more);
-    count
+    let work = DeadWork { action, selection: &selection, limit: 2000, dry_run: false, deadline: later() };
+    let mut done = DeadProgress::default();
+    store.act_on_dead(&partition(), &work, &mut done).await.expect("the server answers");
+    assert!(!done.more);
+    done.count
 }
 
 #[tokio::test]

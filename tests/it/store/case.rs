@@ -12,7 +12,8 @@ use bytes::Bytes;
 use punctual::{
     message::{DeadLimits, MessageId, NewMessage, OnConflict},
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, Lease, Partition, Settlement, Store, StoreError, Token, Transfer,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Lease, Partition, Settlement, Store,
+        StoreError, Token, Transfer,
         memory::{MemoryLists, MemoryPartition, PartitionSettings},
         redis::connection::classify,
     },
@@ -280,7 +281,11 @@ impl Case<'_> {
                 Operation::Cancel(cancellation) => shown(store.cancel(partition, cancellation).await),
                 Operation::Reschedule(id, due) => shown(store.reschedule(partition, id, *due).await),
                 Operation::Dead(action, selection, limit, dry) => {
-                    shown(store.act_on_dead(partition, *action, selection, *limit, *dry, later()).await)
+                    let (action, limit, dry_run, deadline) = (*action, *limit, *dry, later());
+                    let work = DeadWork { action, selection, limit, dry_run, deadline };
+                    let mut done = DeadProgress::default();
+                    let result = store.act_on_dead(partition, &work, &mut done).await;
+                    shown(result.map(|()| (done.count, done.more)))
                 }
                 Operation::PurgePending(ids, limit, dry) => {
                     shown(store.purge_pending(partition, ids.as_deref(), *limit, *dry).await)

@@ -7,7 +7,7 @@ use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
     queue::Bulk,
     store::{
-        DeadAction, Partition, Selection, Store, StoreError,
+        DeadAction, DeadWork, Partition, Selection, Store, StoreError,
         redis::{RedisStore, RegistrationError},
     },
     time::Due,
@@ -53,7 +53,7 @@ const READING: [&str; 12] = [
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 59] = [
+const UNTOUCHED: [(&str, &str); 60] = [
     ("ack", "dead"),
     ("bury", "messages"),
     ("bury", "records"),
@@ -90,6 +90,7 @@ const UNTOUCHED: [(&str, &str); 59] = [
     ("purge nothing", "messages"),
     ("purge nothing", "records"),
     ("purge nothing", "remembered"),
+    ("redrive none", "attempts"),
     ("redrive none", "bytes"),
     ("redrive none", "messages"),
     ("redrive none", "pending"),
@@ -246,8 +247,11 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
     let orphan = Selection::Ids(vec![id("orphan")]);
-    let redriven = bench.queue.act_on_dead(ROUTE, DeadAction::Redrive, &orphan, 1, false, later()).await;
-    assert_eq!(redriven, Ok(Bulk { count: 1, more: false }));
+    let action = DeadAction::Redrive;
+    let work = DeadWork { action, selection: &orphan, limit: 1, dry_run: false, deadline: later() };
+    let mut bulk = Bulk::default();
+    bench.queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("redriven");
+    assert_eq!((bulk.count, bulk.more), (1, false));
     bench.store.claim(&partition(), claim(NEW, 2)).await.expect("claimed");
     assert_eq!(bench.rows(&partition()).await.state("orphan"), Some(State::Unack));
 }

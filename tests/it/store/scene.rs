@@ -9,8 +9,8 @@ use punctual::{
         StoredMessage, codec,
     },
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, Filter, Lease, Partition, Selection, Settlement, Store, StoreError,
-        Suspects, Token, Transfer, memory::MemoryPartition, redis::RegistrationError,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Lease, Partition, Selection, Settlement,
+        Store, StoreError, Suspects, Token, Transfer, memory::MemoryPartition, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
 };
@@ -307,7 +307,8 @@ impl Bench {
     }
 
     async fn act_on_dead(&self, action: DeadAction, of: &Selection, dry_run: bool) -> Result<(), StoreError> {
-        self.store.act_on_dead(&partition(), action, of, 1000, dry_run, later()).await.map(drop)
+        let work = DeadWork { action, selection: of, limit: 1000, dry_run, deadline: later() };
+        self.store.act_on_dead(&partition(), &work, &mut DeadProgress::default()).await
     }
 
     async fn produced(&mut self, message: NewMessage) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use punctual::{
     config::{GrowingDelay, Period, Real, Whole},
     connector::rabbitmq::{DelayFrom, IdFrom, RabbitMqSourceSettings, source::RabbitMqSource},
     message::{Limit, RouteLimits},
-    queue::Queue,
+    queue::{Bulk, Queue},
     source::{Intake, Source, SourceHealth, SourceState},
     store::redis::{
         RedisStore, RouteSettings,
@@ -141,7 +141,9 @@ async fn what_a_full_route_refuses_waits_and_comes_in_as_the_route_empties() {
         assert!(pending <= MOST, "{pending}");
         waited |= status.get() == (SourceState::Failing, Some(Limit::Messages.explain().to_owned()));
         if pending == MOST {
-            purged += queue.purge_pending("r", None, MOST, false).await.expect("purged").count;
+            let (mut part, deadline) = (Bulk::default(), Instant::now() + Duration::from_mins(1));
+            queue.purge_pending("r", None, MOST, false, deadline, &mut part).await.expect("purged");
+            purged += part.count;
         }
         sleep(Duration::from_millis(20)).await;
     }
