@@ -101,18 +101,17 @@ impl RedisStore {
                     DeadAction::Purge => metrics::purged(&partition.route, count),
                 }
             }
-            match &mut ids {
-                Some(ids) => *ids = &ids[usize::try_from(reached).unwrap_or(usize::MAX).min(ids.len())..],
-                None => {
-                    (filter.until, done.until) = (until, until);
-                    place = reply.place()?.or(place);
-                    if !more {
-                        return Ok(());
-                    }
-                    if !is_full {
-                        done.place.clone_from(&place);
-                    }
-                }
+            if let Some(ids) = &mut ids {
+                *ids = &ids[usize::try_from(reached).unwrap_or(usize::MAX).min(ids.len())..];
+                continue;
+            }
+            (filter.until, done.until) = (until, until);
+            place = reply.place()?.or(place);
+            if !more {
+                return Ok(());
+            }
+            if !is_full {
+                done.place.clone_from(&place);
             }
         }
     }
