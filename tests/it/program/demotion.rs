@@ -103,10 +103,18 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
     println!("demotion: {complaints} lines of level warn or error");
     assert!(complaints <= MOST_COMPLAINTS, "{log}");
 
-    // Once all of it has moved, no connection is made any more.
+    // Once all of it has moved, no connection is made any more. An answer of the old master that was on its way may cost each
+    // connection one more.
     let before = proxy.accepted();
-    tokio::time::sleep(STILL_OLD).await;
-    assert_eq!(proxy.accepted(), before);
+    let mut accepted = before;
+    loop {
+        tokio::time::sleep(STILL_OLD).await;
+        if proxy.accepted() == accepted {
+            break;
+        }
+        accepted = proxy.accepted();
+        assert!(accepted <= before + CONNECTIONS, "{} connections after all had moved", accepted - before);
+    }
 }
 
 /// Makes `one` a replica of `other`, and waits until it is in step.
