@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, Query, Request, State},
+    routing::{MethodRouter, post},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -28,44 +29,26 @@ use crate::{
 /// Largest body in bytes: 1000 of the longest ids, with room for spaces.
 const MAX_BYTES: usize = 256 * 1024;
 
-pub async fn redrive(
-    State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(deadline): Extension<Deadline>,
-    Path(route): Path<String>,
-    request: Request,
-) -> Result<Json<Bulk>, Problem> {
-    act_on_dead(&api, DeadAction::Redrive, &grant, deadline, &route, request).await
-}
-
-pub async fn purge_dead(
-    State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(deadline): Extension<Deadline>,
-    Path(route): Path<String>,
-    request: Request,
-) -> Result<Json<Bulk>, Problem> {
-    act_on_dead(&api, DeadAction::Purge, &grant, deadline, &route, request).await
-}
-
-async fn act_on_dead(
-    api: &Api,
-    action: DeadAction,
-    grant: &Grant,
-    deadline: Deadline,
-    route: &str,
-    request: Request,
-) -> Result<Json<Bulk>, Problem> {
-    let body = body::read(api, request, MAX_BYTES).await?;
-    let DeadRequest { selection, limit, dry_run, cursor } = message_body::parse_dead(&body.bytes)?;
-    let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
-    let mut bulk = Bulk::default();
-    let result = api.queue.act_on_dead(route, &work, cursor.as_deref(), &mut bulk).await;
+/// Redrives or purges dead messages.
+pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
     let call = match action {
         DeadAction::Redrive => "redrive",
         DeadAction::Purge => "purge_dead",
     };
-    ended(grant, call, route, dry_run, bulk, result)
+    post(
+        async move |State(api): State<Arc<Api>>,
+                    Extension(grant): Extension<Arc<Grant>>,
+                    Extension(deadline): Extension<Deadline>,
+                    Path(route): Path<String>,
+                    request: Request| {
+            let body = body::read(&api, request, MAX_BYTES).await?;
+            let DeadRequest { selection, limit, dry_run, cursor } = message_body::parse_dead(&body.bytes)?;
+            let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
+            let mut bulk = Bulk::default();
+            let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;
+            ended(&grant, call, &route, dry_run, bulk, result)
+        },
+    )
 }
 
 /// Also a call that failed has changed something.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_nobody_waits_for_ends_all_the_same() {
+    async fn a_call_without_a_waiting_caller_ends_all_the_same() {
         let calls = Calls(Arc::new(Semaphore::new(1)));
         let (held, dropped) = oneshot::channel::<()>();
         let end = Instant::now() + LONGEST_REST;

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    Api, BreakerState, audit,
+    Api, Failing, audit,
     auth::Grant,
     body,
     deadline::Deadline,
@@ -51,7 +51,7 @@ pub async fn look_at(
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
-            let waits_for = api.waits_for(&route, &snapshot, now, paused).await;
+            let waits_for = api.waits_for(&route, &snapshot, now, paused);
             Ok(one(route, *snapshot, waits_for, permit))
         }
         Some(Found::Ended(Ended { ending, at })) => {
@@ -223,7 +223,7 @@ pub async fn list(
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
     // Errors of the request or of Redis occur with the first part.
-    let end = api.end_of_work(deadline);
+    let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
     let listing = MessageListing { api, grant, route, state, filter, part, end };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
@@ -241,14 +241,18 @@ struct MessageListing {
     filter: Filter,
     /// Bytes of bodies in a part of it.
     part: u64,
-    /// When it goes on with another page: few of many messages may match.
-    end: Instant,
+    /// When a page with a filter ends: few of many messages may match. Others end by their size.
+    end: Option<Instant>,
 }
 
 impl MessageListing {
     async fn fetch(&self, limit: usize, cursor: Option<&str>) -> Result<Page, Problem> {
         let Self { api, grant, route, state, filter, part, .. } = self;
         Ok(api.readers.fetch(&grant.share, api.queue.list(route, *state, filter, limit, *part, cursor)).await?)
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
     }
 
     async fn write(&self, mut page: Page, limit: usize, mut writer: Writer) -> Result<Writer, Broken> {
@@ -262,7 +266,7 @@ impl MessageListing {
                 separator = ",";
             }
             match page.cursor {
-                Some(cursor) if left > 0 && writer.written() < MAX_PAGE_BYTES && Instant::now() < self.end => {
+                Some(cursor) if left > 0 && writer.written() < MAX_PAGE_BYTES && !self.is_over() => {
                     let part = self.fetch(left, Some(&cursor)).await;
                     page =
                         part.inspect_err(|error| tracing::debug!(?error, "a listing broke off")).map_err(|_| Broken)?;
@@ -290,7 +294,7 @@ async fn write(
 impl Api {
     /// Why a pending message is not delivered yet: `due`, `retry`, `sink`, `paused` or `capacity`; as this instance sees its
     /// sink.
-    async fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Option<&'static str> {
+    fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Option<&'static str> {
         if snapshot.state != State::Pending {
             return None;
         }
@@ -301,13 +305,12 @@ impl Api {
         } else if paused {
             "paused"
         } else {
-            let sink = self.queue.sink(route);
-            let sinks = (self.sinks)().await;
-            let of = sinks.iter().find(|status| Some(&*status.name) == sink.as_deref());
             let is_deferred = waits && snapshot.attempts == 0;
-            let is_down = of.is_some_and(|status| {
-                status.breaker != BreakerState::Closed || (is_deferred && !status.down_domains.is_empty())
-            });
+            let is_down = match self.queue.sink(route).and_then(|sink| (self.failing)(&sink)) {
+                None => false,
+                Some(Failing::Sink) => true,
+                Some(Failing::Domains) => is_deferred,
+            };
             match (is_down, waits && snapshot.attempts > 0) {
                 (true, _) => "sink",
                 (false, true) => "retry",

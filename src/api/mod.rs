@@ -62,12 +62,13 @@ pub use self::{
     post::VIA,
     scheduled::status as schedule_status,
     server::serve,
-    sinks::{BreakerState, SinkStatus, SinkStatuses},
+    sinks::{BreakerState, Failing, FailingSinks, SinkStatus, SinkStatuses},
     sources::SourceStatuses,
 };
 use crate::{
     config::{Listen, Right, ServerConfig},
     queue::Queue,
+    store::DeadAction,
 };
 
 /// What the handlers share.
@@ -82,6 +83,7 @@ pub struct Api {
     readers: Readers,
     readiness: ReadinessCache,
     sinks: SinkStatuses,
+    failing: FailingSinks,
     sources: SourceStatuses,
     metrics: MetricsPage,
     new_id: NewId,
@@ -91,6 +93,7 @@ pub struct Api {
 /// Return the state of sinks and sources.
 pub struct Statuses {
     pub sinks: SinkStatuses,
+    pub failing: FailingSinks,
     pub sources: SourceStatuses,
 }
 
@@ -114,6 +117,7 @@ impl Api {
             readers: Readers::default(),
             readiness: ReadinessCache::default(),
             sinks: statuses.sinks,
+            failing: statuses.failing,
             sources: statuses.sources,
             metrics,
             new_id,
@@ -178,8 +182,8 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
         call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
         with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
-        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, post(bulk::redrive)),
-        call(Method::POST, "/v1/routes/{route}/dead/purge", admin, post(bulk::purge_dead)),
+        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, bulk::act_on_dead(DeadAction::Redrive)),
+        call(Method::POST, "/v1/routes/{route}/dead/purge", admin, bulk::act_on_dead(DeadAction::Purge)),
         with(Method::GET, "/v1/routes/{route}/dead/summary", read, messages::FILTER_QUERY, get(bulk::summary)),
         with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),

@@ -12,6 +12,16 @@ use crate::time::UnixMillis;
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
+/// What of a sink is down, by its name; `None`: nothing, or there is no such sink.
+pub type FailingSinks = Arc<dyn Fn(&str) -> Option<Failing> + Send + Sync>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    Sink,
+    /// Some of its failure domains.
+    Domains,
+}
+
 /// One sink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SinkStatus {

@@ -9,7 +9,7 @@ use super::{
     sources::RunningSource, waiting::Waiting,
 };
 use crate::{
-    api::{BreakerState, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
+    api::{BreakerState, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
     incidents::Incidents,
     message::MAX_METADATA_BYTES,
@@ -149,7 +149,18 @@ impl Instance {
 
     /// The data of GET /v1/sinks and GET /v1/sources; each waits for `patience` at most.
     pub fn statuses(&self, patience: Duration) -> Statuses {
-        Statuses { sinks: self.sinks(patience), sources: self.sources(patience) }
+        Statuses { sinks: self.sinks(patience), failing: self.failing(), sources: self.sources(patience) }
+    }
+
+    fn failing(&self) -> FailingSinks {
+        let sinks = self.running_sinks.clone();
+        Arc::new(move |name| {
+            let status = sinks.get(name)?.breaker().status();
+            match status.state {
+                scheduler::BreakerState::HalfOpen | scheduler::BreakerState::Open => Some(Failing::Sink),
+                scheduler::BreakerState::Closed => (!status.down.is_empty()).then_some(Failing::Domains),
+            }
+        })
     }
 
     fn sources(&self, patience: Duration) -> SourceStatuses {

@@ -175,7 +175,7 @@ impl Queue {
         Ok(summed(route, found.sink.clone(), &parts))
     }
 
-    /// Redrives or purges dead messages, or counts them, from `cursor` on. Adds to `bulk`, which is right after an error too,
+    /// Redrives or purges dead messages, or counts them, from `cursor` on. Sets `bulk`, which is right after an error too,
     /// but for what the failed call did.
     ///
     /// # Errors

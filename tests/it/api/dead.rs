@@ -1,7 +1,5 @@
 //! Dead messages: what is selected, and what is done with it.
 
-use std::time::Duration;
-
 use punctual::message::DeadReason;
 use serde_json::{Value, json};
 
@@ -91,12 +89,11 @@ async fn a_redrive_in_parts_selects_no_message_twice_although_it_dies_again() {
     server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
     let (mut total, mut body, mut calls) = (0, json!({"all": true, "limit": 70}), 0);
     loop {
-        // Those that die from now on die later than the first call.
-        tokio::time::sleep(Duration::from_millis(5)).await;
         let redriven = server.call("POST", "/v1/routes/a/dead/redrive", &body.to_string()).await;
         total += redriven.json["count"].as_u64().unwrap_or_else(|| panic!("{}", redriven.text));
         calls += 1;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // Later than the end of the first call's filter.
+        server.pass_millisecond().await;
         server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
         if redriven.json["more"] == false {
             break;
@@ -106,7 +103,7 @@ async fn a_redrive_in_parts_selects_no_message_twice_although_it_dies_again() {
     }
     assert_eq!((total, calls), (300, 5));
     let counted = server.call("POST", "/v1/routes/a/dead/purge", r#"{"all":true,"dry_run":true}"#).await.json;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    server.pass_millisecond().await;
     server.schedule("a", r#"{"id":"late","payload":1}"#).await;
     server.bury_all("a", 5, DeadReason::Rejected, "HTTP 422").await;
     let asked = json!({"until": counted["until"]}).to_string();

@@ -5,7 +5,10 @@ use std::{
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
-    api::{self, Api, BreakerState, ConnectionLimits, MetricsPage, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
+    api::{
+        self, Api, BreakerState, ConnectionLimits, Failing, FailingSinks, MetricsPage, SinkStatus, SinkStatuses,
+        SourceStatuses, Statuses,
+    },
     config::{AuthConfig, Listen, ServerConfig},
     message::{DeadReason, Remember, RouteLimits},
     queue::Queue,
@@ -138,7 +141,9 @@ impl ApiServer {
         let sources: SourceStatuses = Arc::new(move || Box::pin(std::future::ready(vec![source.clone()])));
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
         let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
-        let api = Api::new(queue, &config, Statuses { sinks, sources }, page, api::ulids());
+        // As the breaker of the sink above.
+        let failing: FailingSinks = Arc::new(|name| (name == "out").then_some(Failing::Sink));
+        let api = Api::new(queue, &config, Statuses { sinks, failing, sources }, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             let _ = stopped.await;
@@ -197,6 +202,17 @@ impl ApiServer {
     async fn end(&self, route: &str, id: &str, end: &ClaimEnd) {
         let (lease, _) = self.claim(route).await.into_iter().find(|(lease, _)| lease.id.as_str() == id).unwrap();
         self.store.settle(&partition(route), &all([lease], end)).await.unwrap();
+    }
+
+    /// Waits until the clock of Redis shows two milliseconds more.
+    pub async fn pass_millisecond(&self) {
+        let mut connection = self.redis.connection().await;
+        let mut millis = async || {
+            let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await.expect("a time");
+            seconds * 1000 + micros / 1000
+        };
+        let from = millis().await;
+        while millis().await < from + 2 {}
     }
 
     /// Makes all due messages of `partitions` dead.
