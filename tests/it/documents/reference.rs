@@ -20,9 +20,9 @@ fn metrics(text: &str) -> BTreeSet<String> {
     names.map(|name| SERIES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name).to_owned()).collect()
 }
 
-/// Names that `src/metrics.rs` defines.
+/// Names that `src/metrics/mod.rs` defines.
 fn defined() -> BTreeSet<String> {
-    let source = file("src/metrics.rs");
+    let source = file("src/metrics/mod.rs");
     let literals = source.lines().filter(|line| line.contains("const ")).filter_map(|line| line.split('"').nth(1));
     literals.filter(|text| text.starts_with("punctual_")).map(str::to_owned).collect()
 }
@@ -32,7 +32,7 @@ fn the_page_of_metrics_has_each_of_them() {
     let page = Page::read("docs/metrics.md");
     let rows = page.text.lines().filter(|line| line.starts_with("| `punctual_"));
     let listed: BTreeSet<String> = rows.filter_map(|row| row.split(['`', '{']).nth(1)).map(str::to_owned).collect();
-    assert_eq!(listed, defined(), "left: rows of docs/metrics.md, right: src/metrics.rs");
+    assert_eq!(listed, defined(), "left: rows of docs/metrics.md, right: src/metrics/mod.rs");
 }
 
 #[test]

@@ -4,16 +4,14 @@
 //! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
 //! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
 
+mod handles;
+
 use std::{sync::Arc, time::Duration};
 
-use metrics::{
-    Counter, Histogram, Label, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
-};
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-use crate::{
-    message::DeadReason,
-    sink::{CONFIRMED, FAILURE_KINDS},
-};
+pub use self::handles::{RouteMetrics, SinkMetrics, SourceMetrics};
+use crate::message::DeadReason;
 
 pub const LATENESS: &str = "punctual_delivery_lateness_seconds";
 pub const SINK_SEND: &str = "punctual_sink_send_seconds";
@@ -140,152 +138,6 @@ pub fn describe() {
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
-/// The handles that the scheduler touches for each message of a route.
-#[derive(Clone)]
-pub struct RouteMetrics {
-    route: String,
-    sink: String,
-    pub delivered: Counter,
-    pub retried: Counter,
-    pub released: Counter,
-    pub leases_expired: Counter,
-    /// Seconds.
-    pub lateness: Histogram,
-}
-
-/// The `op` label of `punctual_stale_settlements_total`.
-const SETTLEMENTS: [&str; 5] = ["ack", "retry", "bury", "release", "transfer"];
-
-/// The `reason` label of `punctual_wakeups_total`.
-const WAKE_REASONS: [&str; 4] = ["timer", "notify", "fallback", "resubscribe"];
-
-impl RouteMetrics {
-    /// Every counter of the route begins.
-    pub fn new(route: &str, sink: &str) -> Self {
-        let labels = || vec![Label::new("route", route.to_owned())];
-        let mut with_sink = labels();
-        with_sink.push(Label::new("sink", sink.to_owned()));
-        let metrics = Self {
-            route: route.to_owned(),
-            sink: sink.to_owned(),
-            delivered: counter!(DELIVERED, with_sink),
-            retried: counter!(RETRIED, labels()),
-            released: counter!(RELEASED, labels()),
-            leases_expired: counter!(LEASES_EXPIRED, labels()),
-            lateness: histogram!(LATENESS, labels()),
-        };
-        for reason in DeadReason::ALL {
-            metrics.dead(reason, 0);
-        }
-        for kind in FAILURE_KINDS {
-            metrics.failures(kind, 0);
-        }
-        for op in SETTLEMENTS {
-            metrics.stale(op, 0);
-        }
-        for reason in WAKE_REASONS {
-            counter!(WAKEUPS, "reason" => reason).increment(0);
-        }
-        metrics.in_flight(0);
-        metrics
-    }
-
-    pub fn dead(&self, reason: DeadReason, count: u64) {
-        counter!(DEAD, "route" => self.route.clone(), "reason" => reason.as_str()).increment(count);
-    }
-
-    /// `kind` as `Outcome::failure_kind` names it.
-    pub fn failure(&self, kind: &'static str) {
-        self.failures(kind, 1);
-    }
-
-    fn failures(&self, kind: &'static str, count: u64) {
-        counter!(FAILURES, "route" => self.route.clone(), "sink" => self.sink.clone(), "kind" => kind).increment(count);
-    }
-
-    /// `op`: ack, retry, bury, release or transfer.
-    pub fn stale(&self, op: &'static str, count: u64) {
-        counter!(STALE, "route" => self.route.clone(), "op" => op).increment(count);
-    }
-
-    pub fn in_flight(&self, messages: usize) {
-        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        gauge!(IN_FLIGHT, "route" => self.route.clone()).set(messages as f64);
-    }
-
-    /// `reason`: timer, notify, fallback or resubscribe.
-    pub fn woke(&self, reason: &'static str) {
-        counter!(WAKEUPS, "reason" => reason).increment(1);
-    }
-}
-
-/// The handles of one sink.
-#[derive(Clone)]
-pub struct SinkMetrics {
-    /// Seconds.
-    pub send: Histogram,
-    /// 0 closed, 1 half-open, 2 open.
-    pub breaker: metrics::Gauge,
-    pub domains_down: metrics::Gauge,
-    /// 1 while the breaker is closed.
-    pub up: metrics::Gauge,
-    /// By outcome.
-    attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 1],
-}
-
-impl SinkMetrics {
-    /// Up, and every counter at 0.
-    pub fn new(sink: &str) -> Self {
-        let [failed, throttled, rejected, unavailable] = FAILURE_KINDS;
-        let attempts = [CONFIRMED, failed, throttled, rejected, unavailable].map(|outcome| {
-            let counter = counter!(SINK_ATTEMPTS, "sink" => sink.to_owned(), "outcome" => outcome);
-            counter.increment(0);
-            (outcome, counter)
-        });
-        let up = gauge!(SINK_UP, "sink" => sink.to_owned());
-        up.set(1.0);
-        Self {
-            up,
-            attempts,
-            send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
-            breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
-            domains_down: gauge!(DOMAINS_DOWN, "sink" => sink.to_owned()),
-        }
-    }
-
-    /// `outcome` as `Outcome::kind` names it.
-    pub fn attempt(&self, outcome: &'static str) {
-        if let Some((_, counter)) = self.attempts.iter().find(|(name, _)| *name == outcome) {
-            counter.increment(1);
-        }
-    }
-}
-
-/// The handles of one source.
-#[derive(Clone)]
-pub struct SourceMetrics {
-    pub taken: Counter,
-    pub invalid: Counter,
-    pub conflicts: Counter,
-    pub known: Counter,
-    pub skipped: Counter,
-    pub near_limit: Counter,
-}
-
-impl SourceMetrics {
-    pub fn new(source: &str) -> Self {
-        let of = |name: &'static str| counter!(name, "source" => source.to_owned());
-        Self {
-            taken: of(SOURCE_TAKEN),
-            invalid: of(SOURCE_INVALID),
-            conflicts: of(SOURCE_CONFLICTS),
-            known: of(SOURCE_KNOWN),
-            skipped: of(SOURCE_SKIPPED),
-            near_limit: of(SOURCE_NEAR_LIMIT),
-        }
-    }
-}
-
 /// `depth` is `None` when it is unknown.
 pub fn source(source: &str, is_running: bool, depth: Option<u64>) {
     gauge!(SOURCE_UP, "source" => source.to_owned()).set(u8::from(is_running));
@@ -402,25 +254,4 @@ pub fn auth_failure() {
 /// `code`: the status of the reply.
 pub fn http_response(sink: &str, code: u16) {
     counter!(HTTP_RESPONSES, "sink" => sink.to_owned(), "code" => code.to_string()).increment(1);
-}
-
-#[cfg(test)]
-mod tests {
-    use metrics_exporter_prometheus::PrometheusBuilder;
-
-    use super::*;
-
-    #[test]
-    fn what_has_not_happened_yet_is_a_series_at_zero() {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || RouteMetrics::new("r", "s"));
-        let page = recorder.handle().render();
-        for reason in DeadReason::ALL {
-            let series = format!("{DEAD}{{route=\"r\",reason=\"{}\"}} 0\n", reason.as_str());
-            assert!(page.contains(&series), "{series}{page}");
-        }
-        for name in [DELIVERED, RETRIED, RELEASED, LEASES_EXPIRED, IN_FLIGHT] {
-            assert!(page.contains(&format!("{name}{{route=\"r\"")), "{name}: {page}");
-        }
-    }
 }
