@@ -252,9 +252,9 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
                     .await
                     .expect("a list");
             } else {
-                // Of nobody: everything stays pending.
-                let nobody = Partition { number: 0, route: "three".into() };
-                bench.store.claim(&nobody, everything()).await.expect("a claim");
+                // Of another route: everything stays pending.
+                let other = Partition { number: 0, route: "three".into() };
+                bench.store.claim(&other, everything()).await.expect("a claim");
             }
             let mut recorded = bench.last_call(&mut lines, script).await;
             for key in &mut recorded.keys {

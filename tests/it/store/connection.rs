@@ -147,7 +147,7 @@ async fn a_server_that_refuses_everyone_sees_at_most_ten_attempts_a_second() {
     let mut failures = 0;
     while began.elapsed() < Duration::from_secs(1) {
         for result in join_all((0..10).map(|_| ping(&connection))).await {
-            result.expect_err("nobody is there");
+            result.expect_err("no server is there");
             failures += 1;
         }
         sleep(Duration::from_millis(1)).await;

@@ -6,6 +6,7 @@ mod call;
 mod case;
 mod claims;
 mod connection;
+mod content;
 mod external;
 mod external_limits;
 mod external_moves;

@@ -62,7 +62,7 @@ impl Bench {
                 found = Some(Recorded { keys, arguments: words[3 + count..].to_vec() });
             }
         }
-        found.unwrap_or_else(|| panic!("nobody calls {script}.lua"))
+        found.unwrap_or_else(|| panic!("no scene calls {script}.lua"))
     }
 }
 

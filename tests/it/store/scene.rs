@@ -4,19 +4,17 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    message::{
-        Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State,
-        StoredMessage, codec,
-    },
+    message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
         ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Lease, Partition, Selection, Settlement,
-        Store, StoreError, Suspects, Token, Transfer, memory::MemoryPartition, redis::RegistrationError,
+        Store, StoreError, Suspects, Token, Transfer, redis::RegistrationError,
     },
     time::{Due, UnixMillis},
 };
 
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
+    content::{FAR_AHEAD, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows},
     external,
     operation::{FAR, remember},
     rows::{PREFIX, key, write},
@@ -28,20 +26,8 @@ pub const ROUTE: &str = "one";
 pub const LISTS: [&str; 2] = ["list", "list-2"];
 /// Somebody's sorted set.
 pub const SOURCE: &str = "source";
-/// No lease of the scenes ends before it, in microseconds: the year 2242.
-const HELD_UNTIL: u64 = 1 << 53;
-/// Later than any clock of the tests, in milliseconds: the year 2096.
-const FAR_AHEAD: u64 = 4_000_000_000_000;
-/// A lease that has ended, in microseconds: long ago.
-const EXPIRED: u64 = 2_000_000;
-/// Instances that claimed: one holds what it took, one was slow, one claims no more.
-const HOLDER: u64 = 1;
-const LATE: u64 = 2;
-const FORGOTTEN: u64 = 3;
-/// One that claims for the first time.
+/// An instance that claims for the first time.
 pub const NEW: u64 = u64::MAX;
-/// Dead and pending since then, in milliseconds: long ago.
-const LONG_AGO: u64 = 1000;
 
 /// Scene, and the script that it is about.
 pub const SCENES: [(&str, &str); 52] = [
@@ -101,67 +87,6 @@ pub const SCENES: [(&str, &str); 52] = [
 
 pub fn partition() -> Partition {
     Partition { route: ROUTE.into(), number: 0 }
-}
-
-/// The rows that every scene begins with; ids without a body are orphans.
-pub fn rows() -> MemoryPartition {
-    let mut rows = MemoryPartition::default();
-    let mut put = |id: &str, counts: Option<(u32, u32)>| {
-        let metadata = Metadata { key: Some(id.to_owned()), ..Metadata::default() };
-        let at = UnixMillis::new(LONG_AGO).expect("small");
-        let body = StoredMessage { due: at, accepted: at, metadata, payload: Bytes::copy_from_slice(id.as_bytes()) };
-        rows.bodies.insert(id.to_owned(), codec::encode(&body));
-        if let Some((failures, crashes)) = counts {
-            if !id.starts_with("dead") {
-                rows.attempts.insert(id.to_owned(), (failures, crashes));
-            }
-            rows.errors.insert(id.to_owned(), (LONG_AGO, failures, format!("rejected: what happened to {id}")));
-        }
-    };
-    for (id, counts) in [
-        ("due", None),
-        ("failed", Some((2, 0))),
-        ("suspect", Some((0, 2))),
-        ("later", None),
-        ("held", None),
-        ("held-failed", Some((3, 1))),
-        ("held-crashed", Some((0, 1))),
-        ("held-both", Some((1, 2))),
-        ("held-anew", None),
-        ("expired", None),
-        ("expired-often", Some((1, 4))),
-        ("dead", Some((1, 0))),
-        ("dead-crashed", Some((2, 5))),
-    ] {
-        put(id, counts);
-    }
-    let set = |members: &[(&str, u64)]| members.iter().map(|(id, score)| ((*id).to_owned(), *score)).collect();
-    rows.pending = set(&[
-        ("due", LONG_AGO),
-        ("failed", LONG_AGO + 1),
-        ("suspect", LONG_AGO + 2),
-        ("orphan", LONG_AGO + 3),
-        ("later", HELD_UNTIL / 2),
-    ]);
-    let held = HELD_UNTIL - 1;
-    rows.unack = set(&[
-        ("held", held),
-        ("held-failed", held),
-        ("held-crashed", held),
-        ("held-both", held),
-        ("held-anew", held),
-        ("expired", EXPIRED),
-        ("expired-often", EXPIRED + 1_000_000),
-    ]);
-    rows.claims = [(HOLDER, (5, held)), (LATE, (7, EXPIRED)), (FORGOTTEN, (1, 1_000_000))].into();
-    rows.latest = Some((HOLDER, EXPIRED));
-    rows.remembered = [("long-gone", 1000, false), ("long-gone-too", 1000, true), ("ended", FAR_AHEAD, true)]
-        .map(|(id, at, cancelled)| (id.to_owned(), (at, cancelled)))
-        .into();
-    let records = ["failed", "held", "dead", "long-gone", "ended"].map(|id| (id.to_owned(), record(7)));
-    rows.records = records.into();
-    rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
-    rows
 }
 
 impl Bench {
@@ -225,7 +150,7 @@ impl Bench {
             }
             "settle stale" => {
                 let stale =
-                    ["held-failed", "held-crashed", "held", "nobody", "suspect", "expired-often", "dead-crashed"];
+                    ["held-failed", "held-crashed", "held", "unknown", "suspect", "expired-often", "dead-crashed"];
                 let leases = stale.map(|text| Lease { id: id(text), token: Token(1), bytes: 0 });
                 store.settle(&partition, &all(leases, &ends()[1])).await?;
             }
@@ -276,7 +201,7 @@ impl Bench {
             "purge no dead" => self.act_on_dead(DeadAction::Purge, &all_dead(), true).await?,
             "purge all pending" => drop(store.purge_pending(&partition, None, 3, false).await?),
             "purge some pending" => {
-                let named = ["failed", "nobody", "held", "dead", "failed", "later", "due", "orphan"].map(id);
+                let named = ["failed", "unknown", "held", "dead", "failed", "later", "due", "orphan"].map(id);
                 store.purge_pending(&partition, Some(&named), 3, false).await?;
             }
             "purge nothing" => drop(store.purge_pending(&partition, None, 3, true).await?),
@@ -361,7 +286,7 @@ fn leases() -> Vec<Lease> {
         lease("due", 1),
         lease("held-failed", held),
         lease("expired", 1_999_999),
-        lease("nobody", held),
+        lease("unknown", held),
         lease("held-crashed", held),
         lease("held-both", held),
         lease("held-anew", held),
@@ -380,7 +305,7 @@ fn ends() -> [ClaimEnd; 5] {
 }
 
 fn some_dead() -> Selection {
-    Selection::Ids(["dead", "due", "nobody", "dead-lost", "dead"].map(id).to_vec())
+    Selection::Ids(["dead", "due", "unknown", "dead-lost", "dead"].map(id).to_vec())
 }
 
 pub fn all_dead() -> Selection {
@@ -410,7 +335,7 @@ fn message(text: &str, due: Due, replace: bool) -> NewMessage {
     }
 }
 
-fn record(offset: u64) -> LogRecord {
+pub fn record(offset: u64) -> LogRecord {
     LogRecord { place: "t:0".into(), offset, timestamp: LONG_AGO }
 }
 

@@ -1,0 +1,84 @@
+//! What the partition holds when a scene begins.
+
+use bytes::Bytes;
+use punctual::{
+    message::{Metadata, StoredMessage, codec},
+    store::memory::MemoryPartition,
+    time::UnixMillis,
+};
+
+use super::scene::record;
+
+/// No lease of the scenes ends before it, in microseconds: the year 2242.
+pub const HELD_UNTIL: u64 = 1 << 53;
+/// Later than any clock of the tests, in milliseconds: the year 2096.
+pub const FAR_AHEAD: u64 = 4_000_000_000_000;
+/// A lease that has ended, in microseconds: long ago.
+pub const EXPIRED: u64 = 2_000_000;
+/// Instances that claimed: one holds what it took, one was slow, one claims no more.
+pub const HOLDER: u64 = 1;
+pub const LATE: u64 = 2;
+pub const FORGOTTEN: u64 = 3;
+/// Dead and pending since then, in milliseconds: long ago.
+pub const LONG_AGO: u64 = 1000;
+
+/// The rows that every scene begins with; ids without a body are orphans.
+pub fn rows() -> MemoryPartition {
+    let mut rows = MemoryPartition::default();
+    let mut put = |id: &str, counts: Option<(u32, u32)>| {
+        let metadata = Metadata { key: Some(id.to_owned()), ..Metadata::default() };
+        let at = UnixMillis::new(LONG_AGO).expect("small");
+        let body = StoredMessage { due: at, accepted: at, metadata, payload: Bytes::copy_from_slice(id.as_bytes()) };
+        rows.bodies.insert(id.to_owned(), codec::encode(&body));
+        if let Some((failures, crashes)) = counts {
+            if !id.starts_with("dead") {
+                rows.attempts.insert(id.to_owned(), (failures, crashes));
+            }
+            rows.errors.insert(id.to_owned(), (LONG_AGO, failures, format!("rejected: what happened to {id}")));
+        }
+    };
+    for (id, counts) in [
+        ("due", None),
+        ("failed", Some((2, 0))),
+        ("suspect", Some((0, 2))),
+        ("later", None),
+        ("held", None),
+        ("held-failed", Some((3, 1))),
+        ("held-crashed", Some((0, 1))),
+        ("held-both", Some((1, 2))),
+        ("held-anew", None),
+        ("expired", None),
+        ("expired-often", Some((1, 4))),
+        ("dead", Some((1, 0))),
+        ("dead-crashed", Some((2, 5))),
+    ] {
+        put(id, counts);
+    }
+    let set = |members: &[(&str, u64)]| members.iter().map(|(id, score)| ((*id).to_owned(), *score)).collect();
+    rows.pending = set(&[
+        ("due", LONG_AGO),
+        ("failed", LONG_AGO + 1),
+        ("suspect", LONG_AGO + 2),
+        ("orphan", LONG_AGO + 3),
+        ("later", HELD_UNTIL / 2),
+    ]);
+    let held = HELD_UNTIL - 1;
+    rows.unack = set(&[
+        ("held", held),
+        ("held-failed", held),
+        ("held-crashed", held),
+        ("held-both", held),
+        ("held-anew", held),
+        ("expired", EXPIRED),
+        ("expired-often", EXPIRED + 1_000_000),
+    ]);
+    rows.claims = [(HOLDER, (5, held)), (LATE, (7, EXPIRED)), (FORGOTTEN, (1, 1_000_000))].into();
+    rows.latest = Some((HOLDER, EXPIRED));
+    rows.remembered = [("long-gone", 1000, false), ("long-gone-too", 1000, true), ("ended", FAR_AHEAD, true)]
+        .map(|(id, at, cancelled)| (id.to_owned(), (at, cancelled)))
+        .into();
+    let records = ["failed", "held", "dead", "long-gone", "ended"].map(|id| (id.to_owned(), record(7)));
+    rows.records = records.into();
+    rows.dead = set(&[("dead", LONG_AGO), ("dead-crashed", LONG_AGO + 1), ("dead-lost", LONG_AGO + 2)]);
+    rows
+}
