@@ -41,7 +41,7 @@ await() { # SECONDS PID WHAT COMMAND...
     done
 }
 
-# Into VARIABLE a port that nobody listens on, below those that the kernel gives to clients. Runs side by side begin apart.
+# Into VARIABLE a port without a listener, below those that the kernel gives to clients. Runs side by side begin apart.
 next_port=$((20000 + $$ % 9000))
 free_port() { # VARIABLE
     while listens "$next_port"; do next_port=$((next_port + 1)); done

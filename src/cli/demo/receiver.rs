@@ -26,7 +26,7 @@ impl fmt::Display for Arrival {
 
 pub struct Receiver {
     pub url: String,
-    /// Unbounded: the demo sends ten, and whoever goes on sends by hand.
+    /// Unbounded: the demo sends ten messages, its user a few by hand.
     pub arrivals: mpsc::UnboundedReceiver<Arrival>,
 }
 

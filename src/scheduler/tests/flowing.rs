@@ -96,7 +96,7 @@ async fn the_expired_and_the_unreadable_are_dead_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_later_release_wrote_is_left_to_it_and_holds_up_nobody() {
+async fn what_a_later_release_wrote_is_left_to_it_and_delays_no_other() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let here = partition("r");

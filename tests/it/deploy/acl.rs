@@ -27,7 +27,7 @@ async fn server(users: &str) -> (TempDir, RedisServer) {
     let file = directory.path().join("users.acl");
     let default = "user default off";
     let users = text(users);
-    assert!(users.starts_with(default), "whoever has no password has no rights");
+    assert!(users.starts_with(default), "the default user has no rights");
     let users = users.replace(default, "user default on nopass ~* &* +@all").replace("CHANGE_ME", "secret");
     fs::write(&file, users).expect("written");
     let file = file.display().to_string();
@@ -179,8 +179,8 @@ async fn other_keys_channels_and_commands_are_refused() {
             "{refused:?}: {error}"
         );
     }
-    let nobody = redis::Client::open(format!("redis://punctual:wrong@127.0.0.1:{}/0", redis.port())).expect("a URL");
-    assert!(nobody.get_multiplexed_async_connection().await.is_err(), "a wrong password");
+    let wrong = redis::Client::open(format!("redis://punctual:wrong@127.0.0.1:{}/0", redis.port())).expect("a URL");
+    assert!(wrong.get_multiplexed_async_connection().await.is_err(), "a wrong password");
 }
 
 /// Commands in the text of scripts: words in capitals and quotes.

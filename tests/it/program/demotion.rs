@@ -103,8 +103,7 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
     println!("demotion: {complaints} lines of level warn or error");
     assert!(complaints <= MOST_COMPLAINTS, "{log}");
 
-    // Once all of it has moved, no connection is made any more. An answer of the old master that was on its way may cost each
-    // connection one more.
+    // After the move no connection is made any more. A late answer of the old master may cost each connection one reconnect.
     let before = proxy.accepted();
     let mut accepted = before;
     loop {
