@@ -28,6 +28,16 @@ pub fn alerts() -> Vec<Alert> {
     rules.map(alert).collect()
 }
 
+impl Alert {
+    /// The queries of its annotations, which are `query (printf "..." LABEL)`.
+    pub fn lookups(&self) -> Vec<String> {
+        let annotations = self.rule["annotations"].as_object().expect("annotations");
+        let texts = annotations.values().map(|text| text.as_str().expect("a text"));
+        let lookup = |text: &str| text.split('"').next().expect("a query").replace("%q", "\"\"");
+        texts.flat_map(|text| text.split("query (printf \"").skip(1)).map(lookup).collect()
+    }
+}
+
 #[test]
 fn promtool_accepts_the_rules_and_their_tests() {
     if !installed("promtool", "prometheus") {

@@ -1,14 +1,17 @@
 //! `deploy/grafana/`: the dashboard is whole, and Prometheus parses its queries.
 
-use std::{collections::BTreeSet, fmt::Write, fs, process::Command};
+use std::{collections::BTreeSet, fmt::Write, fs, process::Command, time::Duration};
 
 use serde_json::Value;
 
-use super::{document, installed, list, promql::Query, run, string};
+use super::{document, installed, list, metrics::Scene, promql::Query, run, string};
+use crate::{program::eventually, support::prometheus::Prometheus};
 
 const DASHBOARD: &str = "deploy/grafana/dashboards/punctual.json";
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;
+/// Prometheus scrapes each second.
+const SCRAPED: Duration = Duration::from_secs(10);
 
 pub struct Panel {
     pub title: String,
@@ -52,6 +55,32 @@ fn promtool_parses_each_query() {
     let file = directory.path().join("rules.yml");
     fs::write(&file, rules).expect("written");
     run(Command::new("promtool").args(["check", "rules"]).arg(file));
+}
+
+/// Queries that compare show only what is wrong: here without the comparison.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_panel_shows_data_after_some_traffic() {
+    let scene = Scene::start().await;
+    let Some(prometheus) = Prometheus::start(&[scene.punctual.address()], "none").await else { return };
+    eventually("the first scrape", SCRAPED, async || (!prometheus.query("up == 1").await.is_empty()).then_some(()))
+        .await;
+    scene.traffic().await;
+    let mut missing = queries();
+    eventually("data of all panels", SCRAPED, async || {
+        let mut still = Vec::new();
+        for panel in std::mem::take(&mut missing) {
+            let variables = ["$job", "$route", "$sink"];
+            let query = variables.iter().fold(panel.query.clone(), |query, name| query.replace(name, ".*"));
+            let series = prometheus.query(query.trim_end_matches(" > 0").replace(" == 0", "").as_str()).await;
+            if !series.iter().any(|series| string(series, "/value/1") != "NaN") {
+                still.push(panel);
+            }
+        }
+        missing = still;
+        println!("no data yet: {:?}", missing.iter().map(|panel| &*panel.query).collect::<Vec<_>>());
+        missing.is_empty().then_some(())
+    })
+    .await;
 }
 
 #[test]

@@ -36,68 +36,94 @@ fn labels(page: &str) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// The page of an instance with a sink and a source of each kind, after deliveries, a dead letter and a redrive.
-async fn page() -> String {
-    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
-    let rabbitmq = RabbitMq::shared().await;
-    let amqp = format!("amqp://127.0.0.1:{}/%2f", rabbitmq.port());
-    for queue in ["deploy-out", "deploy-in"] {
-        rabbitmq.declare_exchange(queue).await;
-        rabbitmq.declare_queue(queue, queue, "k", durable()).await;
+/// An instance with a sink and a source of each kind.
+pub struct Scene {
+    redis: RedisServer,
+    receiver: Receiver,
+    pub punctual: Punctual,
+    client: Client,
+    /// Routes, other than `web`.
+    routes: Vec<&'static str>,
+}
+
+impl Scene {
+    pub async fn start() -> Self {
+        let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+        let rabbitmq = RabbitMq::shared().await;
+        let amqp = format!("amqp://127.0.0.1:{}/%2f", rabbitmq.port());
+        // Of this scene.
+        let (out, taken) = (kafka::topic_name(), kafka::topic_name());
+        for queue in [&out, &taken] {
+            rabbitmq.declare_exchange(queue).await;
+            rabbitmq.declare_queue(queue, queue, "k", durable()).await;
+        }
+        let mut sinks = format!(
+            "sinks:\n  hook: {{ type: http, url: '{}' }}\n  jobs: {{ type: redis_list, key: jobs }}\n\
+             \x20 queue: {{ type: rabbitmq, url: '{amqp}', exchange: '{out}', routing_key: k }}\n",
+            receiver.url()
+        );
+        let mut configured =
+            "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
+                          \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
+                .to_owned();
+        let mut sources = format!(
+            "sources:\n  set: {{ type: sorted_set, key: theirs, route: web }}\n  go: {{ type: delayqueue, name: q, route: web }}\n\
+             \x20 rabbit: {{ type: rabbitmq, url: '{amqp}', queue: '{taken}', route: web }}\n"
+        );
+        let mut routes = vec!["list", "amqp"];
+        if let Some(broker) = kafka::shared().await {
+            let topic = kafka::topic_name();
+            kafka::create_topic(&broker, &topic, 1, &[]).await;
+            writeln!(sinks, "  events: {{ type: kafka, brokers: ['{broker}'], topic: '{topic}' }}").expect("a string");
+            writeln!(configured, "  events: {{ sink: events }}").expect("a string");
+            writeln!(
+                sources,
+                "  records: {{ type: kafka, brokers: ['{broker}'], topics: ['{topic}-in'], group_id: '{topic}', route: web }}"
+            )
+            .expect("a string");
+            kafka::create_topic(&broker, &format!("{topic}-in"), 1, &[]).await;
+            routes.push("events");
+        }
+        let redis_url = format!("redis: {{ url: '{}' }}\n", redis.url());
+        let punctual = Punctual::start(&[&*redis_url, &sinks, &configured, &sources].concat()).await;
+        let client = Client::of(&punctual);
+        Self { redis, receiver, punctual, client, routes }
     }
-    let mut sinks = format!(
-        "sinks:\n  hook: {{ type: http, url: '{}' }}\n  jobs: {{ type: redis_list, key: jobs }}\n\
-         \x20 queue: {{ type: rabbitmq, url: '{amqp}', exchange: deploy-out, routing_key: k }}\n",
-        receiver.url()
-    );
-    let mut routes =
-        "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
-                      \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
-            .to_owned();
-    let mut sources = format!(
-        "sources:\n  set: {{ type: sorted_set, key: theirs, route: web }}\n  go: {{ type: delayqueue, name: q, route: web }}\n\
-         \x20 rabbit: {{ type: rabbitmq, url: '{amqp}', queue: deploy-in, route: web }}\n"
-    );
-    let mut scheduled = vec!["list", "amqp"];
-    if let Some(broker) = kafka::shared().await {
-        let topic = kafka::topic_name();
-        kafka::create_topic(&broker, &topic, 1, &[]).await;
-        writeln!(sinks, "  events: {{ type: kafka, brokers: ['{broker}'], topic: '{topic}' }}").expect("a string");
-        writeln!(routes, "  events: {{ sink: events }}").expect("a string");
-        writeln!(
-            sources,
-            "  records: {{ type: kafka, brokers: ['{broker}'], topics: ['{topic}-in'], group_id: '{topic}', route: web }}"
-        )
-        .expect("a string");
-        kafka::create_topic(&broker, &format!("{topic}-in"), 1, &[]).await;
-        scheduled.push("events");
+
+    /// Deliveries by all sinks and by a source, a dead letter, a refused call, and a message that waits.
+    pub async fn traffic(&self) {
+        let Self { redis, receiver, client, .. } = self;
+        redis::cmd("ZADD")
+            .arg(&["theirs", "1", "one"])
+            .exec_async(&mut redis.connection().await)
+            .await
+            .expect("written");
+        receiver.wait_for(1, PATIENCE).await;
+        // Answered, too.
+        client.drained("web", PATIENCE).await;
+        receiver.behave(Behaviour::Status(500));
+        client.schedule("web", r#"{"id":"dies","payload":1}"#).await;
+        for route in &self.routes {
+            client.schedule(route, r#"{"payload":1}"#).await;
+            client.drained(route, PATIENCE).await;
+        }
+        let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
+        eventually("it is dead", PATIENCE, dead).await;
+        client.call("GET", "/v1/routes/missing", "").await;
+        client.schedule("web", r#"{"id":"waits","delay":"30s","payload":1}"#).await;
     }
-    let redis_url = format!("redis: {{ url: '{}' }}\n", redis.url());
-    let punctual = Punctual::start(&[&*redis_url, &sinks, &routes, &sources].concat()).await;
-    let client = Client::of(&punctual);
-    redis::cmd("ZADD").arg(&["theirs", "1", "one"]).exec_async(&mut redis.connection().await).await.expect("written");
-    receiver.wait_for(1, PATIENCE).await;
-    // Answered, too.
-    client.drained("web", PATIENCE).await;
-    receiver.behave(Behaviour::Status(500));
-    client.schedule("web", r#"{"id":"dies","payload":1}"#).await;
-    for route in scheduled {
-        client.schedule(route, r#"{"payload":1}"#).await;
-        client.drained(route, PATIENCE).await;
-    }
-    let dead = async || (client.stats("web").await["dead"] == 1).then_some(());
-    eventually("it is dead", PATIENCE, dead).await;
-    // A call that is refused, and a message that waits.
-    client.call("GET", "/v1/routes/missing", "").await;
-    client.schedule("web", r#"{"id":"waits","delay":"30s","payload":1}"#).await;
-    client.call("GET", "/metrics", "").await.text
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_and_label_that_is_queried_exists() {
-    let page = page().await;
+    let scene = Scene::start().await;
+    scene.traffic().await;
+    let page = scene.client.call("GET", "/metrics", "").await.text;
     let exposed = labels(&page);
-    let alerts = alerts().into_iter().map(|alert| (format!("alert {}", alert.name), alert.query));
+    let alerts = alerts().into_iter().flat_map(|alert| {
+        let queries = alert.lookups().into_iter().chain([alert.query.clone()]);
+        queries.map(|query| (format!("alert {}", alert.name), query)).collect::<Vec<_>>()
+    });
     let panels = queries().into_iter().map(|panel| (format!("panel {}", panel.title), panel.query));
     let (mut missing, mut wrong) = (BTreeSet::new(), Vec::new());
     for (place, query) in alerts.chain(panels) {

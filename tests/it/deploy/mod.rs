@@ -12,12 +12,14 @@ mod runbook;
 mod systemd;
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use serde_json::Value;
+
+use crate::support::servers::installed;
 
 /// A path from the root of the repository.
 fn path(name: &str) -> PathBuf {
@@ -47,16 +49,6 @@ fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
 
 fn string<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("no text {pointer} in {value:#}"))
-}
-
-/// Whether a program can be run; with `CI=true` it must. `package`: of Debian, `tests/run.sh` installs it.
-fn installed(program: &str, package: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !found {
-        assert!(env::var("CI").as_deref() != Ok("true"), "no {program}: tests/run.sh installs {package}");
-        eprintln!("skipped: there is no {program} (Debian package {package})");
-    }
-    found
 }
 
 /// Runs a program to its success; its output.

@@ -8,6 +8,7 @@ pub mod http;
 pub mod kafka;
 pub mod pipeline;
 pub mod port;
+pub mod prometheus;
 pub mod proxy;
 pub mod punctual;
 pub mod rabbitmq;
@@ -16,7 +17,7 @@ pub mod receiver;
 pub mod redis_server;
 pub mod scale;
 mod sending;
-mod servers;
+pub mod servers;
 mod tests;
 
 pub use self::{

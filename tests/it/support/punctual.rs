@@ -1,6 +1,7 @@
 use std::{
     fs::{self, File},
     io::Write,
+    net::SocketAddr,
     os::unix::net::UnixStream,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -100,6 +101,11 @@ impl Punctual {
     /// Of the HTTP API; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.port.address())
+    }
+
+    /// Of the HTTP API.
+    pub fn address(&self) -> SocketAddr {
+        self.port.address()
     }
 
     pub fn pid(&self) -> Pid {

@@ -1,7 +1,11 @@
 //! Which servers the tests run on: Debian bookworm's, unless the environment names others, as
 //! `tests/run.sh --matrix` does.
 
-use std::{env, process::Command, sync::OnceLock};
+use std::{
+    env,
+    process::{Command, Stdio},
+    sync::OnceLock,
+};
 
 /// The command of a `redis-server` or `valkey-server`, words separated by spaces; without it the one on the PATH.
 const REDIS: &str = "PUNCTUAL_TEST_REDIS";
@@ -37,6 +41,16 @@ pub fn rabbitmq(program: &str) -> Command {
         }
         Err(_) => Command::new(program),
     }
+}
+
+/// Whether a program can be run; with `CI=true` it must. `package`: of Debian, `tests/run.sh` installs it.
+pub fn installed(program: &str, package: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        assert!(env::var("CI").as_deref() != Ok("true"), "no {program}: tests/run.sh installs {package}");
+        eprintln!("skipped: there is no {program} (Debian package {package})");
+    }
+    found
 }
 
 fn command(variable: &str, otherwise: &str) -> Command {
