@@ -119,6 +119,9 @@ fn punctual_accepts_its_configuration_and_prometheus_its_own() {
     assert_eq!(job["job_name"], "punctual", "the alerts expect this name");
     let mounts = document(COMPOSE)["services"]["prometheus"]["volumes"].to_string();
     assert!(mounts.contains(&format!("alerts.yml:{}:ro", string(&prometheus, "/rule_files/0"))), "{mounts}");
+    // Its command replaces that of the image, which has the directory.
+    let command = document(COMPOSE)["services"]["prometheus"]["command"].to_string();
+    assert!(mounts.contains("\"prometheus:/prometheus\"") && command.contains("--storage.tsdb.path=/prometheus\""));
     if installed("promtool", "prometheus") {
         run(Command::new("promtool")
             .args(["check", "config", "--syntax-only"])

@@ -10,18 +10,18 @@ fn manifest(name: &str) -> Value {
     document(&format!("{DIRECTORY}/{name}.yaml"))
 }
 
-fn pod() -> Value {
+pub fn pod() -> Value {
     manifest("deployment")["spec"]["template"]["spec"].clone()
 }
 
-fn container() -> Value {
+pub fn container() -> Value {
     let pod = pod();
     let containers = list(&pod, "/containers");
     assert_eq!(containers.len(), 1);
     containers[0].clone()
 }
 
-fn seconds(text: &str) -> u64 {
+pub fn seconds(text: &str) -> u64 {
     text.trim_end_matches('s').parse().expect("seconds")
 }
 
