@@ -57,7 +57,7 @@ async fn a_route_works_with_the_rights_of_the_file() {
         "redis: {{ url: 'redis://127.0.0.1:{}/0', username: punctual, password: secret }}\n\
          sinks: {{ hook: {{ type: http, url: '{}' }} }}\n\
          routes:\n  web: {{ sink: hook, partitions: 2, lease: 11s, remember: {{ for: 10m }}, limits: {{ messages: 1000 }},\n\
-         \x20        dead: {{ max_count: 1000 }}, retry: {{ max_attempts: 2, initial: 10ms }} }}\n",
+         \x20        dead: {{ max_count: 2 }}, retry: {{ max_attempts: 2, initial: 10ms }} }}\n",
         redis.port(),
         receiver.url()
     );
@@ -92,11 +92,29 @@ async fn a_route_works_with_the_rights_of_the_file() {
     schedule(r#"{"id":"kept","delay":"2h","payload":"","on_conflict":"replace"}"#).await;
     call("PATCH", "messages/moved", r#"{"delay":"3h"}"#).await;
     call("DELETE", "messages/cancelled", "").await;
+    call("POST", "raw?delay=1h", "as it is").await;
     call("GET", "messages/kept", "").await;
     call("GET", "messages", "").await;
-    call("POST", "pause", "").await;
+    call("GET", "messages?state=retrying&contains=HTTP", "").await;
+    call("GET", "forecast", "").await;
+    call("POST", "messages/moved/deliver", "").await;
+    receiver.wait_for(6, PATIENCE).await;
+    call("POST", "pause", r#"{"note":"repair"}"#).await;
     call("POST", "resume", "").await;
     call("POST", "purge", r#"{"all":true}"#).await;
+
+    // More dead letters than the limit: one is evicted.
+    receiver.behave(Behaviour::Echo(422));
+    schedule(r#"[{"id":"c","payload":1},{"id":"d","payload":2},{"id":"e","payload":3}]"#).await;
+    eventually("one is evicted", PATIENCE, async || {
+        let evicted = client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\""]);
+        (evicted == 1 && client.stats("web").await["dead"] == 2).then_some(())
+    })
+    .await;
+    call("GET", "dead/summary", "").await;
+    call("POST", "dead/purge", r#"{"all":true}"#).await;
+    let overview = client.call("GET", "/v1/overview", "").await;
+    assert_eq!(overview.json["redis"]["up"], true, "{}", overview.text);
     let drained = client.drained("web", PATIENCE).await;
     assert_eq!(drained["dead"], 0, "{drained}");
     assert_eq!(client.readiness().await.status, 200);
