@@ -1,5 +1,7 @@
 //! `deploy/kubernetes/`: what the manifests must have. There are no schemas offline, so what matters is checked by name.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::{check, document, list, path, string, text};
@@ -130,19 +132,56 @@ fn the_pod_has_few_rights() {
 }
 
 #[test]
-fn the_network_policy_lets_in_callers_and_prometheus_and_keeps_metadata_away() {
+fn the_network_policy_lets_in_callers_and_out_what_punctual_needs() {
     let policy = manifest("network-policy");
     assert_eq!(policy["spec"]["policyTypes"], Value::from(vec!["Ingress", "Egress"]));
     for rule in list(&policy, "/spec/ingress") {
         assert_eq!(rule["ports"][0]["port"], "api");
         assert!(!list(rule, "/from").is_empty(), "open to all");
     }
-    let egress = list(&policy, "/spec/egress");
-    assert!(egress.iter().any(|rule| rule["ports"][0]["port"] == 53), "names are resolved");
-    let everywhere = egress.iter().flat_map(|rule| rule["to"].as_array().into_iter().flatten());
-    let open = everywhere.filter(|to| to["ipBlock"]["cidr"].as_str().is_some_and(|cidr| cidr.ends_with("/0")));
-    for block in open {
-        assert!(!list(block, "/ipBlock/except").is_empty(), "the metadata address of clouds");
+    for (protocol, port, address, what) in [
+        ("UDP", 53, "10.96.0.10", "names"),
+        ("TCP", 53, "10.96.0.10", "names with long answers"),
+        ("TCP", 6379, "10.0.0.1", "Redis"),
+        ("TCP", 9092, "10.0.0.1", "Kafka"),
+        ("TCP", 5671, "fd12::1", "RabbitMQ"),
+        ("TCP", 443, "203.0.113.1", "an endpoint"),
+    ] {
+        assert!(leaves(&policy, protocol, port, address), "{what}");
+    }
+    for (port, address) in [(80, "169.254.169.254"), (80, "fd00:ec2::254")] {
+        assert!(!leaves(&policy, "TCP", port, address), "the metadata address of clouds");
+    }
+    assert!(!leaves(&policy, "UDP", 123, "10.0.0.1"), "not needed");
+}
+
+/// Whether a policy lets a pod send there.
+fn leaves(policy: &Value, protocol: &str, port: u64, address: &str) -> bool {
+    let address: IpAddr = address.parse().expect("an address");
+    let within = |cidr: &Value| within(cidr.as_str().expect("a network"), address);
+    list(policy, "/spec/egress").iter().any(|rule| {
+        let is_port = |of: &Value| {
+            let first = of["port"].as_u64().expect("a number");
+            of["protocol"] == protocol && (first..=of["endPort"].as_u64().unwrap_or(first)).contains(&port)
+        };
+        let is_address = |to: &Value| {
+            let block = &to["ipBlock"];
+            within(&block["cidr"]) && !block["except"].as_array().into_iter().flatten().any(within)
+        };
+        list(rule, "/ports").iter().any(is_port)
+            && rule["to"].as_array().is_none_or(|networks| networks.iter().any(is_address))
+    })
+}
+
+fn within(cidr: &str, address: IpAddr) -> bool {
+    let (network, length) = cidr.split_once('/').expect("a network and its length");
+    let length: u32 = length.parse().expect("a number");
+    let bits =
+        |shift: u32, address: u128, network: u128| (address ^ network).checked_shr(shift - length).unwrap_or(0) == 0;
+    match (network.parse().expect("an address"), address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => bits(32, address.to_bits().into(), network.to_bits().into()),
+        (IpAddr::V6(network), IpAddr::V6(address)) => bits(128, address.to_bits(), network.to_bits()),
+        _ => false,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
         Answer, RedisServer, answer, http,
         port::Port,
         punctual::Punctual,
-        receiver::{Behaviour, Receiver},
+        receiver::{Behaviour, Receiver, Request},
     },
 };
 
@@ -140,7 +140,7 @@ async fn a_rolling_update_loses_nothing_and_delivers_nothing_twice() {
     third.schedule("c", 10).await;
     fourth.drained().await;
     let requests = cluster.receiver.requests();
-    let ids: BTreeSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let ids: BTreeSet<&str> = requests.iter().map(Request::id).collect();
     assert_eq!((ids.len(), requests.len()), (610, 610));
 
     // An endpoint that hangs: what the pod has sent is delivered again, by the other one.
@@ -151,6 +151,6 @@ async fn a_rolling_update_loses_nothing_and_delivers_nothing_twice() {
     cluster.receiver.behave(Behaviour::Status(200));
     fourth.drained().await;
     let requests = cluster.receiver.requests();
-    let ids: BTreeSet<&str> = requests.iter().map(|request| request.id()).collect();
+    let ids: BTreeSet<&str> = requests.iter().map(Request::id).collect();
     assert_eq!(ids.len(), 620);
 }

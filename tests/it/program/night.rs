@@ -260,6 +260,12 @@ async fn whatever_an_endpoint_does_the_operator_sees_it_and_nothing_is_lost() {
             alerts: &|alerts| !alerts.iter().any(|alert| alert.name == "PunctualSinkDown"),
         })
         .await;
+    all_is_delivered(&night, &receiver, before).await;
+    the_log_is_short(&night.punctual.log());
+}
+
+/// By now or after a redrive; `before`: requests before the recovery.
+async fn all_is_delivered(night: &Night, receiver: &Receiver, before: usize) {
     let delivered = night.client.drained("web", SHOWN).await;
     println!("night: {} of {} are dead letters", delivered["dead"], night.scheduled);
     let mut redriven = 0;
@@ -280,7 +286,9 @@ async fn whatever_an_endpoint_does_the_operator_sees_it_and_nothing_is_lost() {
     assert_eq!(taken.len(), night.scheduled, "nothing was confirmed before, and all is now");
     let overview = night.client.call("GET", "/v1/overview", "").await.json;
     assert!(overview["sinks"][0]["last_success_at"].is_string(), "{overview}");
-    let log = night.punctual.log();
+}
+
+fn the_log_is_short(log: &str) {
     assert_eq!(log.lines().find(|line| line.contains("night-payload")), None, "no payload is logged");
     assert!(!full() || log.contains("the sink is still down"), "each minute: {log}");
     let lines = log.lines().count();
