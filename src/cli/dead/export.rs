@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufWriter, Write},
+    os::fd::AsFd,
     path::PathBuf,
 };
 
@@ -28,10 +29,12 @@ pub async fn run(session: &Session<'_>, arguments: ExportArguments) -> Result<()
     let file = file.as_ref().filter(|path| path.as_os_str() != "-");
     let place = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
     let failed = |error: io::Error| Failure::of_output(&place, &error);
-    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match file {
-        Some(path) => Box::new(File::create_new(path).map_err(failed)?),
-        None => Box::new(io::stdout()),
-    });
+    let opened = match file {
+        Some(path) => File::create_new(path),
+        // Not the shared standard output: the process flushes that at its end, and would wait for a reader after Ctrl-C.
+        None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+    };
+    let mut out = BufWriter::new(opened.map_err(failed)?);
     let exported = |count: u64| format!("exported {count} dead letters of {route}");
     let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
     let listing = Listing { route, state: "dead", filter, limit: *limit };
