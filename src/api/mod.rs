@@ -43,7 +43,7 @@ use axum::{
     Router,
     http::Method,
     middleware::{from_fn, from_fn_with_state},
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, any, delete, get, patch, post},
 };
 use tokio::time::Instant;
 
@@ -59,7 +59,8 @@ pub use self::{
     ids::{NewId, ulids},
     listener::Listener,
     metrics_page::MetricsPage,
-    post::VIA,
+    post::{MAX_JSON_BYTES, VIA},
+    problem::TYPE as PROBLEM_TYPE,
     scheduled::status as schedule_status,
     server::serve,
     sinks::{BreakerState, Failing, FailingSinks, SinkStatus, SinkStatuses},
@@ -129,7 +130,7 @@ impl Api {
 /// The calls of the API, ready for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     let api = api.into();
-    let mut router = Router::new();
+    let mut router = Router::new().route("/v1/routes/{route}/dead", any(bulk::removed));
     for Endpoint { path, access, query, handler, .. } in endpoints() {
         let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
         let check_query = from_fn_with_state(query, strict::check_query);

@@ -13,6 +13,9 @@ use crate::{message::Limit, queue::QueueError, store::StoreError};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
+/// In front of the kind in `type`.
+pub const TYPE: &str = "urn:problem-type:punctual:";
+
 /// Longest quoted text in characters: a long value is not echoed.
 pub const MAX_DETAIL_CHARS: usize = 300;
 
@@ -163,7 +166,7 @@ struct Document<'a> {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let document = Document {
-            r#type: format!("urn:problem-type:punctual:{}", self.kind),
+            r#type: format!("{TYPE}{}", self.kind),
             title: self.kind.replace('-', " "),
             status: self.status.as_u16(),
             detail: &self.detail,

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{oneshot, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
 use crate::{
@@ -32,10 +32,16 @@ pub async fn keep(
     prepared: oneshot::Sender<()>,
     incidents: Incidents,
 ) -> StartError {
+    let began = Instant::now();
     loop {
         match queue.prepare().await {
             Ok(()) => break,
             Err(error) if error.is_definite() => return error,
+            // The connection repeats the failure of a probe that came before the embedded Redis answered.
+            Err(_) if began.elapsed() < RETRY_INTERVAL => {
+                sleep(RETRY_INTERVAL / 10).await;
+                continue;
+            }
             Err(error) => incidents.failed(&Subject::Redis, &error.to_string()),
         }
         sleep(RETRY_INTERVAL).await;

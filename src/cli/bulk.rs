@@ -3,48 +3,64 @@
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Session, confirm, failure::Failure, ids::MAX_IDS, output, progress};
+use super::{Session, confirm, failure::Failure, ids::MAX_IDS, output, progress::Progress};
 
 /// Most messages of one call: so the bar moves, and Ctrl-C ends the work between two calls.
 const MESSAGES_PER_CALL: u64 = 10_000;
 /// Most messages that a dry run of `purge` counts.
 const MAX_COUNTED: u64 = 100_000;
+/// Most ids that are named when they are not found: each takes some 20 calls.
+const MAX_NAMED: usize = 10;
 
 #[derive(Args)]
 pub struct BulkArguments {
     /// Most messages
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    pub limit: Option<u64>,
+    limit: Option<u64>,
     /// Only count
     #[arg(long)]
-    dry_run: bool,
+    pub dry_run: bool,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
 }
 
-impl BulkArguments {
-    /// Whether there is an option that a call on one message does not have.
-    pub fn is_set(&self) -> bool {
-        self.limit.is_some() || self.dry_run
-    }
-}
-
 /// What is done.
 pub struct Bulk<'a> {
     pub path: String,
-    /// The selection: each is the body of a call, without `limit` and `dry_run`.
-    pub bodies: Vec<Map<String, Value>>,
+    pub selection: Selection,
     /// Such as `redrive`, and `redriven`.
     pub verb: &'a str,
     pub done: &'a str,
     /// Such as `dead letters of web`.
     pub what: String,
+    /// Of these messages: `dead` or `pending`.
+    pub state: &'a str,
 }
 
-/// The bodies of calls for these ids.
-pub fn bodies_of(ids: &[String]) -> Vec<Map<String, Value>> {
-    ids.chunks(MAX_IDS).map(|ids| Map::from_iter([("ids".to_owned(), json!(ids))])).collect()
+pub enum Selection {
+    /// Each once.
+    Ids(Vec<String>),
+    /// The body of a call, without `limit` and `dry_run`.
+    Where(Map<String, Value>),
+}
+
+impl Selection {
+    pub fn all() -> Self {
+        Self::Where(Map::from_iter([("all".to_owned(), true.into())]))
+    }
+
+    /// Of one call each.
+    fn bodies(&self) -> Vec<Map<String, Value>> {
+        match self {
+            Selection::Ids(ids) => ids.chunks(MAX_IDS).map(body).collect(),
+            Selection::Where(body) => vec![body.clone()],
+        }
+    }
+}
+
+fn body(ids: &[String]) -> Map<String, Value> {
+    Map::from_iter([("ids".to_owned(), json!(ids))])
 }
 
 #[derive(Default)]
@@ -57,25 +73,37 @@ struct Answer {
     cursor: Option<Value>,
 }
 
+/// Named ids that are not in the state.
+#[derive(Default)]
+struct Missing {
+    count: u64,
+    /// The first ones.
+    named: Vec<String>,
+}
+
 impl Bulk<'_> {
-    /// The number of messages that were changed, or would be.
-    pub async fn run(mut self, session: &Session<'_>, arguments: &BulkArguments) -> Result<u64, Failure> {
-        let counted = self.count(session, arguments.limit).await?;
+    /// # Errors
+    /// `NotFound`, after the others were handled, when some of the named messages are not there.
+    pub async fn run(mut self, session: &Session<'_>, arguments: &BulkArguments) -> Result<(), Failure> {
+        let (counted, missing) = match &self.selection {
+            Selection::Ids(ids) => self.look_up(session, ids, arguments.limit).await?,
+            Selection::Where(body) => (self.count(session, body.clone(), arguments.limit).await?, Missing::default()),
+        };
         // With a limit, more than that is no news.
         let is_whole = !counted.more || arguments.limit == Some(counted.count);
         let about = if is_whole { "" } else { "at least " };
         // What dies meanwhile was not asked about.
-        if let Some(until) = counted.until {
-            for body in self.bodies.iter_mut().filter(|body| !body.contains_key("until")) {
-                body.remove("all");
-                body.insert("until".into(), until.clone());
-            }
+        if let (Selection::Where(body), Some(until)) = (&mut self.selection, counted.until)
+            && !body.contains_key("until")
+        {
+            body.remove("all");
+            body.insert("until".into(), until);
         }
         let (Self { verb, what, done, .. }, count) = (&self, counted.count);
         if arguments.dry_run {
             let json = json!({ "count": count, "more": counted.more, "dry_run": true });
             output::result(session.global, json, format_args!("would {verb} {about}{count} {what}"))?;
-            return Ok(count);
+            return self.found(&missing);
         }
         if !arguments.yes && count > 0 {
             confirm::ask(&format!("{verb} {about}{count} {what}"))?;
@@ -83,73 +111,127 @@ impl Bulk<'_> {
         // No more than was counted: what arrives meanwhile was not asked about.
         let limit = if is_whole { Some(count) } else { arguments.limit };
         let answer = self.act(session, limit).await?;
-        let json = json!({ "count": answer.count, "more": answer.more, "dry_run": false });
-        let more = if answer.more { "; more remain" } else { "" };
-        output::result(session.global, json, format_args!("{done} {} {what}{more}", answer.count))?;
-        Ok(answer.count)
+        let more = answer.more || (counted.more && arguments.limit == Some(answer.count));
+        let json = json!({ "count": answer.count, "more": more, "dry_run": false });
+        let remain = if more { "; more remain" } else { "" };
+        output::result(session.global, json, format_args!("{done} {} {what}{remain}", answer.count))?;
+        // What left the state meanwhile was not found either.
+        let gone = if more { 0 } else { count.saturating_sub(answer.count) };
+        self.found(&Missing { count: missing.count + gone, ..missing })
     }
 
-    async fn count(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
+    fn found(&self, missing: &Missing) -> Result<(), Failure> {
+        let Missing { count, named } = missing;
+        let (Selection::Ids(ids), 1..) = (&self.selection, *count) else { return Ok(()) };
+        let mut text = format!("{count} of {} are not {}", ids.len(), self.state);
+        if !named.is_empty() {
+            text = format!("{text}: {}", named.join(", "));
+        }
+        match count - named.len() as u64 {
+            rest @ 1.. if !named.is_empty() => Err(Failure::NotFound(format!("{text} and {rest} more"))),
+            _ => Err(Failure::NotFound(text)),
+        }
+    }
+
+    async fn count(
+        &self,
+        session: &Session<'_>,
+        mut body: Map<String, Value>,
+        limit: Option<u64>,
+    ) -> Result<Answer, Failure> {
         let mut counted = Answer::default();
-        for body in &self.bodies {
-            let mut body = body.clone();
-            loop {
-                let left = limit.map(|limit| limit - counted.count);
-                if left == Some(0) {
-                    counted.more = true;
-                    return Ok(counted);
-                }
-                let left = if self.is_bounded() { Some(left.unwrap_or(MAX_COUNTED).min(MAX_COUNTED)) } else { left };
-                let answer = self.call(session, &body, left, true).await?;
-                counted.count += answer.count;
-                counted.until = counted.until.or(answer.until);
-                match answer.cursor {
-                    Some(cursor) if limit != Some(counted.count) => drop(body.insert("cursor".into(), cursor)),
-                    _ => {
-                        counted.more |= answer.more;
-                        break;
-                    }
+        loop {
+            let left = limit.map(|limit| limit - counted.count);
+            let answer = self.count_once(session, &body, left).await?;
+            counted.count += answer.count;
+            counted.until = counted.until.or(answer.until);
+            match answer.cursor {
+                Some(cursor) if limit != Some(counted.count) => drop(body.insert("cursor".into(), cursor)),
+                _ => return Ok(Answer { more: answer.more, ..counted }),
+            }
+        }
+    }
+
+    /// How many of `ids` are there, `limit` at most, and which are not.
+    async fn look_up(
+        &self,
+        session: &Session<'_>,
+        ids: &[String],
+        limit: Option<u64>,
+    ) -> Result<(Answer, Missing), Failure> {
+        let (mut found, mut missing) = (0, Missing::default());
+        for chunk in ids.chunks(MAX_IDS) {
+            let count = self.look_up_once(session, chunk).await?;
+            found += count;
+            missing.count += chunk.len() as u64 - count;
+            // Halves with and without missing ones, the first ones first.
+            let mut parts = vec![(chunk, count)];
+            while let Some((part, count)) = parts.pop()
+                && missing.named.len() < MAX_NAMED
+            {
+                if count == 0 {
+                    let left = MAX_NAMED - missing.named.len();
+                    missing.named.extend(part.iter().take(left).cloned());
+                } else if count < part.len() as u64 {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    let of_first = self.look_up_once(session, first).await?;
+                    parts.push((second, count.saturating_sub(of_first)));
+                    parts.push((first, of_first));
                 }
             }
         }
-        Ok(counted)
+        let count = limit.map_or(found, |limit| limit.min(found));
+        Ok((Answer { count, more: found > count, ..Answer::default() }, missing))
     }
 
-    /// Whether the API bounds `limit`: that of pending messages does.
-    fn is_bounded(&self) -> bool {
-        !self.path.contains("/dead/")
+    async fn look_up_once(&self, session: &Session<'_>, ids: &[String]) -> Result<u64, Failure> {
+        let answer = self.count_once(session, &body(ids), None).await?;
+        if answer.more {
+            return Err(Failure::Failed("they were not counted in the time of a call: repeat it".into()));
+        }
+        Ok(answer.count)
+    }
+
+    async fn count_once(
+        &self,
+        session: &Session<'_>,
+        body: &Map<String, Value>,
+        limit: Option<u64>,
+    ) -> Result<Answer, Failure> {
+        // The API bounds `limit` of pending messages.
+        let is_bounded = !self.path.contains("/dead/");
+        let limit = if is_bounded { Some(limit.unwrap_or(MAX_COUNTED).min(MAX_COUNTED)) } else { limit };
+        self.call(session, body, limit, true).await
     }
 
     async fn act(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
-        let bar = progress::bar(limit);
+        let so_far = |count: u64| format!("{} {count} {}", self.done, self.what);
+        let progress = Progress::new(limit, so_far(0), "or a few more: repeat the command for the rest");
         let mut all = Answer::default();
-        for body in &self.bodies {
-            let mut body = body.clone();
+        for mut body in self.selection.bodies() {
             loop {
                 let left = limit.map_or(u64::MAX, |limit| limit - all.count);
                 if left == 0 {
                     break;
                 }
+                let before = all.count;
+                let after = |text| format!("{}, then: {text}", so_far(before));
                 let answer = self.call(session, &body, Some(left.min(MESSAGES_PER_CALL)), false).await;
-                let so_far = all.count;
-                let after = |text| format!("{} {so_far} {}, then: {text}", self.done, self.what);
-                let answer = answer.map_err(|failure| if so_far == 0 { failure } else { failure.map(after) })?;
+                let answer = answer.map_err(|failure| if before == 0 { failure } else { failure.map(after) })?;
                 all.count += answer.count;
                 all.more = answer.more;
-                bar.set_position(all.count);
+                progress.reached(all.count, so_far(all.count));
                 if !answer.more {
                     break;
                 }
                 if let Some(cursor) = answer.cursor {
                     body.insert("cursor".into(), cursor);
                 } else if answer.count == 0 {
-                    bar.finish_and_clear();
                     let text = "none was found in the time of a call: repeat it";
                     return Err(Failure::Failed(after(text.to_owned())));
                 }
             }
         }
-        bar.finish_and_clear();
         Ok(all)
     }
 

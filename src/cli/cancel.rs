@@ -2,11 +2,11 @@
 
 use clap::{ArgGroup, Args};
 use reqwest::Method;
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::{
     Session,
-    bulk::{self, Bulk, BulkArguments},
+    bulk::{Bulk, BulkArguments, Selection},
     client::{of_message, of_route},
     failure::Failure,
     ids, output,
@@ -29,18 +29,26 @@ pub struct CancelArguments {
 pub async fn run(session: &Session<'_>, arguments: CancelArguments) -> Result<(), Failure> {
     let route = &arguments.route;
     let ids = ids::read(arguments.ids)?;
-    if let ([id], false) = (ids.as_slice(), arguments.bulk.is_set()) {
-        session.client.call(Method::DELETE, &of_message(route, id, "")?, None).await?;
+    if let [id] = ids.as_slice() {
+        return cancel_one(session, route, id, arguments.bulk.dry_run).await;
+    }
+    let selection = if arguments.all { Selection::all() } else { Selection::Ids(ids) };
+    let (path, what) = (of_route(route, "/purge")?, format!("pending messages of {route}"));
+    let work = Bulk { path, selection, verb: "cancel", done: "cancelled", what, state: "pending" };
+    work.run(session, &arguments.bulk).await
+}
+
+async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool) -> Result<(), Failure> {
+    let path = of_message(route, id, "")?;
+    if !dry_run {
+        session.client.call(Method::DELETE, &path, None).await?;
         return output::result(session.global, json!({ "count": 1 }), format_args!("cancelled {id}"));
     }
-    let bodies =
-        if arguments.all { vec![Map::from_iter([("all".to_owned(), true.into())])] } else { bulk::bodies_of(&ids) };
-    let path = of_route(route, "/purge")?;
-    let what = format!("pending messages of {route}");
-    let bulk = Bulk { path, bodies, verb: "cancel", done: "cancelled", what };
-    let count = bulk.run(session, &arguments.bulk).await?;
-    if !arguments.all && arguments.bulk.limit.is_none() && count < ids.len() as u64 {
-        return Err(Failure::NotFound(format!("{} of {} are not pending", ids.len() as u64 - count, ids.len())));
-    }
-    Ok(())
+    let text = match session.client.get(&path).await?["state"].as_str() {
+        Some("pending") => format!("would cancel {id}"),
+        Some("dead") => format!("would purge {id}, which is dead"),
+        Some("unack") => return Err(Failure::Failed(format!("`{id}` is being delivered at this moment"))),
+        _ => return Err(Failure::NotFound(format!("`{id}` is delivered, cancelled or unknown"))),
+    };
+    output::result(session.global, json!({ "count": 1, "dry_run": true }), text)
 }

@@ -43,7 +43,7 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
         }
     };
     if !global.json {
-        config.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        config.warnings.iter().for_each(|warning| output::note(format_args!("warning: {warning}")));
     }
     let warnings: Vec<Value> = config.warnings.iter().map(shown).collect();
     if !arguments.connect {

@@ -4,7 +4,10 @@ use std::{env, path::PathBuf, time::Duration};
 
 use clap::Args;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::{Method, Response, header};
+use reqwest::{
+    Method, Response,
+    header::{self, HeaderValue},
+};
 use serde_json::Value;
 
 use super::{Global, failure::Failure, refusal::Refusal};
@@ -17,6 +20,9 @@ use crate::{
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longest wait for the next part of an answer: the server's own limit is at most 60 s.
 const READ: Duration = Duration::from_secs(65);
+
+/// Longest part of an unexpected answer in an error, in characters.
+const MAX_SHOWN: usize = 100;
 
 /// The variables in place of `--url` and `--token`.
 const URL_VARIABLE: &str = "PUNCTUAL_URL";
@@ -87,7 +93,8 @@ pub struct Client {
     shown: String,
     /// Without a slash at the end.
     base: String,
-    token: Option<String>,
+    /// The value of `Authorization`.
+    token: Option<HeaderValue>,
 }
 
 impl Client {
@@ -108,7 +115,16 @@ impl Client {
     /// # Errors
     /// As `new`.
     pub fn of(shown: String, token: Option<String>) -> Result<Self, Failure> {
-        let wrong = |text: &str| Failure::Usage(format!("`{shown}`: {text}"));
+        // They would be shown with the URL, in errors and by `status`.
+        let url = url::Url::parse(&shown);
+        let has_user = |url: &url::Url| !url.username().is_empty() || url.password().is_some();
+        if url.as_ref().map_or_else(|_| shown.contains('@'), has_user) {
+            return Err(Failure::Usage(
+                "the URL has a user or a password: the API takes a token, see --token-file".into(),
+            ));
+        }
+        let wrong = |text: &str| Failure::Usage(format!("the URL `{shown}`: {text}"));
+        let token = token.map(|token| header_of(&token).ok_or_else(unusable_token)).transpose()?;
         // A proxy of the environment does not see operators' tokens.
         let http = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(READ).no_proxy();
         let http = http.redirect(reqwest::redirect::Policy::none());
@@ -118,8 +134,8 @@ impl Client {
             };
             (http.unix_socket(path).tls_backend_preconfigured(tls::unused()), "http://localhost".to_owned())
         } else {
-            let url = url::Url::parse(&shown).map_err(|error| wrong(&error.to_string()))?;
-            if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+            let url = url.map_err(|error| wrong(&error.to_string()))?;
+            if url.query().is_some() || url.fragment().is_some() {
                 return Err(wrong("has only a scheme, a host and a path"));
             }
             let tls = match url.scheme() {
@@ -159,22 +175,32 @@ impl Client {
         let status = answer.status();
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let bytes = answer.bytes().await.map_err(|error| self.failed(error))?;
+        let stranger = || self.stranger(&format!("{status}"), &bytes);
         if !status.is_success() {
-            return Err(CallError::Refused(Refusal::parse(status.as_u16(), &bytes, retry_after)));
+            let refusal = Refusal::parse(status.as_u16(), &bytes, retry_after);
+            return Err(refusal.map_or_else(|| CallError::NoAnswer(stranger()), CallError::Refused));
         }
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        let wrong = |error| {
-            CallError::NoAnswer(format!("{}{path} answered with something else than JSON: {error}", self.shown))
-        };
-        serde_json::from_slice(&bytes).map_err(wrong)
+        serde_json::from_slice(&bytes).map_err(|_| CallError::NoAnswer(stranger()))
+    }
+
+    /// The text about an answer that no punctual gives.
+    pub fn stranger(&self, status: &str, body: &[u8]) -> String {
+        let mut text = String::from_utf8_lossy(body).into_owned();
+        // It may repeat the request.
+        if let Some(token) = self.token.as_ref().and_then(|value| value.to_str().ok()?.split_once(' ')) {
+            text = text.replace(token.1, "(the token)");
+        }
+        let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_SHOWN).collect();
+        format!("{} answered {status}, but is no punctual: it answered `{text}`", self.shown)
     }
 
     async fn answer(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Response, CallError> {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+            request = request.header(header::AUTHORIZATION, token);
         }
         if let Some(body) = body {
             request = request.header(header::CONTENT_TYPE, "application/json").body(body);
@@ -192,6 +218,16 @@ impl Client {
         }
         CallError::NoAnswer(text)
     }
+}
+
+/// `None` for characters other than visible ASCII, which the API refuses in every token.
+fn header_of(token: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(&format!("Bearer {token}")).ok().filter(|value| value.to_str().is_ok())
+}
+
+fn unusable_token() -> Failure {
+    let options = format!("--token, --token-file or {TOKEN_VARIABLE}");
+    Failure::Usage(format!("the token ({options}) has characters other than visible ASCII"))
 }
 
 /// Why a call has no result.

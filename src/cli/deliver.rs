@@ -20,7 +20,7 @@ pub async fn run(session: &Session<'_>, arguments: DeliverArguments) -> Result<(
         match session.client.post(&of_message(&arguments.route, &id, "/deliver")?, &json!({})).await {
             Ok(reply) => output::scheduled(session.global, reply)?,
             Err(refused @ Failure::NotFound(_)) => {
-                eprintln!("punctual: {refused}");
+                output::note(format_args!("punctual: {refused}"));
                 failure.get_or_insert(refused);
             }
             Err(other) => return Err(other),

@@ -1,6 +1,6 @@
 //! Why a command did not do its work, and the exit code that says so.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 use crate::app::serve::ServeError;
 
@@ -14,11 +14,15 @@ pub enum Failure {
     Configuration(String),
     #[error("{0}")]
     NotFound(String),
+    /// The reader of the output has seen enough, such as `head`: nothing is wrong, and nothing is shown.
+    #[error("the output was closed")]
+    Closed,
 }
 
 impl Failure {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Failure::Closed => 0,
             Failure::Failed(_) => 1,
             Failure::Usage(_) | Failure::Configuration(_) => 2,
             Failure::NotFound(_) => 3,
@@ -33,7 +37,13 @@ impl Failure {
             Failure::Usage(old) => Failure::Usage(text(old)),
             Failure::Configuration(old) => Failure::Configuration(text(old)),
             Failure::NotFound(old) => Failure::NotFound(text(old)),
+            Failure::Closed => Failure::Closed,
         }
+    }
+
+    /// Of writing to `place`.
+    pub fn of_output(place: &str, error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(format!("{place}: {error}")) }
     }
 }
 

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
-use indicatif::ProgressBar;
 use reqwest::Method;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::time::sleep;
 
 use super::{
@@ -19,18 +19,24 @@ use super::{
     client::{CallError, of_route},
     failure::Failure,
     ids::MAX_IDS,
-    output, progress,
+    output,
+    progress::Progress,
+    refusal::Refusal,
+    table,
 };
+use crate::api::MAX_JSON_BYTES;
 
 /// Bounds of one call: as many messages as the API takes, and half of the bytes.
 const MAX_MESSAGES: usize = MAX_IDS;
 const MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Largest message: of a request with it alone, in brackets.
+const MAX_MESSAGE_BYTES: usize = MAX_JSON_BYTES - 2;
 /// Calls for one batch that are answered with 503 before the import ends.
 const MAX_TRIES: u32 = 10;
 
 /// What `dead export` and `list --json` show beside the fields of a new message.
 const NOT_SCHEDULED: [&str; 9] =
-    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "due", "next_attempt_at", "origin"];
+    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "next_attempt_at", "waits_for", "origin"];
 
 #[derive(Args)]
 pub struct ImportArguments {
@@ -49,31 +55,37 @@ pub async fn run(session: &Session<'_>, arguments: ImportArguments) -> Result<()
         }
         None => Box::new(io::stdin().lock()),
     };
-    let bar = progress::bar(None);
     let mut import = Import {
         session,
         path: of_route(&arguments.route, "/messages")?,
-        batch: Batch::default(),
         counts: BTreeMap::new(),
-        bar: bar.clone(),
+        progress: Progress::new(None, shown(&BTreeMap::new()), "or a few more; repeat the import, it doubles nothing"),
     };
     let read = import.read(input).await;
-    bar.finish_and_clear();
-    let counts = std::mem::take(&mut import.counts);
+    let Import { counts, progress, .. } = import;
+    drop(progress);
     if let Err(failure) = read {
-        let done = if counts.is_empty() { "nothing".to_owned() } else { shown(&counts) };
+        let done = shown(&counts);
         return Err(
             failure.map(|text| format!("{place}: {text}\nbefore that: {done}; repeat the import, it doubles nothing"))
         );
     }
     output::result(session.global, json!(counts), shown(&counts))?;
+    if counts.contains_key(EXISTS_DEAD) {
+        output::note(format_args!("{EXISTS_DEAD}: they stay dead letters; `dead redrive` schedules them again"));
+    }
     let refused: u64 = counts.iter().filter(|(status, _)| is_refused(status)).map(|(_, count)| count).sum();
     if refused > 0 { Err(Failure::Failed(format!("{refused} messages were not scheduled"))) } else { Ok(()) }
 }
 
+/// The status of a line that is not a valid message.
+const INVALID: &str = "invalid";
+/// The status of an id that is a dead letter.
+const EXISTS_DEAD: &str = "exists_dead";
+
 /// Whether a message of this status is not there.
 fn is_refused(status: &str) -> bool {
-    status.starts_with("limit_") || status == "in_flight"
+    status.starts_with("limit_") || status == "in_flight" || status == INVALID
 }
 
 fn shown(counts: &BTreeMap<String, u64>) -> String {
@@ -81,64 +93,98 @@ fn shown(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() { "no messages".to_owned() } else { counts.join(", ") }
 }
 
-/// Messages of one call, and their lines.
-#[derive(Default)]
-struct Batch {
-    messages: Vec<Box<RawValue>>,
-    lines: Vec<usize>,
-    bytes: usize,
+/// The message of a line.
+struct Line {
+    number: usize,
+    message: Box<RawValue>,
 }
 
 struct Import<'a> {
     session: &'a Session<'a>,
     path: String,
-    batch: Batch,
     /// By status.
     counts: BTreeMap<String, u64>,
-    bar: ProgressBar,
+    progress: Progress,
 }
 
 impl Import<'_> {
     async fn read(&mut self, input: impl BufRead) -> Result<(), Failure> {
-        for (index, line) in input.lines().enumerate() {
+        let (mut batch, mut held) = (Vec::new(), 0);
+        for (index, line) in input.split(b'\n').enumerate() {
             let line = line.map_err(|error| Failure::Failed(error.to_string()))?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
             let number = index + 1;
-            let message = message(&line).map_err(|text| Failure::Usage(format!("line {number}: {text}")))?;
+            let message = match message(&line) {
+                Ok(message) => message,
+                Err(text) => {
+                    self.invalid(number, &text);
+                    continue;
+                }
+            };
             let bytes = message.get().len();
-            if self.batch.messages.len() == MAX_MESSAGES || self.batch.bytes + bytes > MAX_BYTES {
-                self.send().await?;
+            if bytes > MAX_MESSAGE_BYTES {
+                self.invalid(number, &format!("has {bytes} bytes, at most {MAX_MESSAGE_BYTES}"));
+                continue;
             }
-            self.batch.bytes += bytes;
-            self.batch.messages.push(message);
-            self.batch.lines.push(number);
+            if batch.len() == MAX_MESSAGES || held + bytes > MAX_BYTES {
+                self.send(std::mem::take(&mut batch)).await?;
+                held = 0;
+            }
+            held += bytes;
+            batch.push(Line { number, message });
         }
-        self.send().await
+        self.send(batch).await
     }
 
-    async fn send(&mut self) -> Result<(), Failure> {
-        let Batch { messages, lines, .. } = std::mem::take(&mut self.batch);
-        if messages.is_empty() {
-            return Ok(());
+    /// Without the lines that the API refuses: these are reported.
+    async fn send(&mut self, mut batch: Vec<Line>) -> Result<(), Failure> {
+        while let (Some(first), Some(last)) = (batch.first(), batch.last()) {
+            let place = format!("lines {} to {}", first.number, last.number);
+            let refusal = match self.call(&batch).await {
+                Ok(reply) => return self.count(&reply, batch.len()),
+                Err(CallError::Refused(refusal)) if matches!(refusal.status, 413 | 422) => refusal,
+                Err(error) => return Err(Failure::from(error).map(|text| format!("{place}: {text}"))),
+            };
+            let named = by_index(&refusal);
+            if named.is_empty() {
+                return Err(Failure::from(refusal).map(|text| format!("{place}: {text}")));
+            }
+            let mut index = 0..;
+            batch.retain(|line| {
+                let texts = index.next().and_then(|index| named.get(&index));
+                texts.inspect(|texts| self.invalid(line.number, &texts.join("; "))).is_none()
+            });
         }
-        let body = serde_json::to_vec(&messages).expect("JSON");
-        let reply = self.call(body).await.map_err(|error| failure(error, &lines))?;
-        let results = reply["results"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if results.len() != lines.len() {
-            return Err(Failure::Failed(format!("{} results for {} messages", results.len(), lines.len())));
-        }
-        for result in results {
-            let status = result["status"].as_str().unwrap_or("unknown");
-            *self.counts.entry(status.to_owned()).or_default() += 1;
-        }
-        self.bar.inc(lines.len() as u64);
         Ok(())
     }
 
+    fn count(&mut self, reply: &Value, messages: usize) -> Result<(), Failure> {
+        let results = reply["results"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if results.len() != messages {
+            return Err(Failure::Failed(format!("{} results for {messages} messages", results.len())));
+        }
+        for result in results {
+            let status = match (result["status"].as_str(), result["state"].as_str()) {
+                (Some("exists"), Some("dead")) => EXISTS_DEAD,
+                (status, _) => status.unwrap_or("unknown"),
+            };
+            *self.counts.entry(status.to_owned()).or_default() += 1;
+        }
+        self.progress.reached(self.counts.values().sum(), shown(&self.counts));
+        Ok(())
+    }
+
+    fn invalid(&mut self, number: usize, text: &str) {
+        self.progress.report(&table::harmless(&format!("line {number}: {text}")));
+        *self.counts.entry(INVALID.to_owned()).or_default() += 1;
+    }
+
     /// Waits where the API asks for it: at the rate of the token, and during an outage of Redis.
-    async fn call(&self, body: Vec<u8>) -> Result<Value, CallError> {
+    async fn call(&self, batch: &[Line]) -> Result<Value, CallError> {
+        let messages: Vec<&RawValue> = batch.iter().map(|line| &*line.message).collect();
+        let body = serde_json::to_vec(&messages).expect("JSON");
         let mut tries = 0;
         loop {
             let error = match self.session.client.call(Method::POST, &self.path, Some(body.clone())).await {
@@ -156,26 +202,23 @@ impl Import<'_> {
     }
 }
 
-/// Names the lines in place of the indices.
-fn failure(error: CallError, lines: &[usize]) -> Failure {
-    if let CallError::Refused(refusal) = &error
-        && !refusal.fields.is_empty()
-    {
-        let line = |(pointer, detail): &(String, String)| {
-            let (index, field) = pointer.trim_start_matches('/').split_once('/').unwrap_or((pointer, ""));
-            let number = index.trim_start_matches('/').parse::<usize>().ok().and_then(|index| lines.get(index));
-            let at = number.map_or_else(|| pointer.clone(), |number| format!("line {number}"));
-            if field.is_empty() { format!("{at}: {detail}") } else { format!("{at}: {field}: {detail}") }
-        };
-        return Failure::Usage(refusal.fields.iter().map(line).collect::<Vec<_>>().join("\n"));
+/// The errors of each message that a refusal of an array names by its index: `/7/delay`.
+fn by_index(refusal: &Refusal) -> BTreeMap<usize, Vec<String>> {
+    let mut named: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for (pointer, detail) in &refusal.fields {
+        let pointer = pointer.trim_start_matches('/');
+        let (index, field) = pointer.split_once('/').unwrap_or((pointer, ""));
+        let Ok(index) = index.parse() else { continue };
+        let text = if field.is_empty() { detail.clone() } else { format!("{field}: {detail}") };
+        named.entry(index).or_default().push(text);
     }
-    let (first, last) = (lines.first().copied().unwrap_or(0), lines.last().copied().unwrap_or(0));
-    Failure::from(error).map(|text| format!("lines {first} to {last}: {text}"))
+    named
 }
 
 /// A message as the API takes it; numbers stay as they are written.
-fn message(line: &str) -> Result<Box<RawValue>, String> {
-    let fields: BTreeMap<String, Box<RawValue>> =
+fn message(line: &[u8]) -> Result<Box<RawValue>, String> {
+    let line = str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
+    let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
     if fields.get("id").is_none_or(|id| !id.get().starts_with('"')) {
         return Err("has no `id`, without which a repeated import would double it".to_owned());
@@ -187,12 +230,23 @@ fn message(line: &str) -> Result<Box<RawValue>, String> {
     if !fields.contains_key("state") {
         return RawValue::from_string(line.trim().to_owned()).map_err(|error| error.to_string());
     }
-    let kept = fields.into_iter().filter(|(name, _)| !NOT_SCHEDULED.contains(&&**name));
-    let kept: Map<String, Value> = kept
-        .map(|(name, value)| Ok((name, serde_json::from_str(value.get())?)))
-        .collect::<Result<_, serde_json::Error>>()
-        .map_err(|error| error.to_string())?;
-    serde_json::value::to_raw_value(&kept).map_err(|error| error.to_string())
+    // The time that it was scheduled for, where it differs from that of its next attempt.
+    if let Some(due) = fields.remove("due") {
+        fields.insert("deliver_at".to_owned(), due);
+    }
+    let has_type = fields.get("content_type").is_some_and(|text| text.get() != "null");
+    // A text would get a content type.
+    if let Some(payload) = fields.remove("payload") {
+        match serde_json::from_str::<String>(payload.get()) {
+            Ok(text) if !has_type => {
+                let encoded = serde_json::value::to_raw_value(&BASE64_STANDARD.encode(text)).expect("a string");
+                fields.insert("payload_base64".to_owned(), encoded);
+            }
+            _ => drop(fields.insert("payload".to_owned(), payload)),
+        }
+    }
+    fields.retain(|name, _| !NOT_SCHEDULED.contains(&&**name));
+    serde_json::value::to_raw_value(&fields).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -201,10 +255,15 @@ mod tests {
 
     #[test]
     fn a_new_message_stays_as_it_is_written_and_an_exported_one_loses_its_state() {
+        let message = |line: &str| message(line.as_bytes()).map(|message| message.get().to_owned());
         let new = r#"{"id": "a", "payload": 1.10, "dely": 1}"#;
-        assert_eq!(message(new).unwrap().get(), new);
-        let exported = r#"{"id":"a","state":"dead","route":"r","attempts":3,"payload":"x","headers":{}}"#;
-        assert_eq!(message(exported).unwrap().get(), r#"{"headers":{},"id":"a","payload":"x"}"#);
+        assert_eq!(message(new).unwrap(), new);
+        let exported =
+            r#"{"id":"a","state":"dead","route":"r","attempts":3,"payload":"x","headers":{},"content_type":"t"}"#;
+        assert_eq!(message(exported).unwrap(), r#"{"content_type":"t","headers":{},"id":"a","payload":"x"}"#);
+        let bare = r#"{"id":"a","state":"pending","due":"D","deliver_at":"A","content_type":null,"payload":"text"}"#;
+        let restored = r#"{"content_type":null,"deliver_at":"D","id":"a","payload_base64":"dGV4dA=="}"#;
+        assert_eq!(message(bare).unwrap(), restored);
         for wrong in [r#"{"payload":1}"#, r#"{"id":7}"#, "[]", "{", r#"{"id":"a","unreadable":"lost"}"#] {
             assert!(message(wrong).is_err(), "{wrong}");
         }

@@ -158,7 +158,9 @@ pub async fn run() -> ExitCode {
     match dispatch(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("punctual: {}", table::harmless(&failure.to_string()));
+            if !matches!(failure, Failure::Closed) {
+                output::note(format_args!("punctual: {}", table::harmless(&failure.to_string())));
+            }
             failure.exit_code()
         }
     }

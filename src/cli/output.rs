@@ -1,4 +1,4 @@
-//! Standard output.
+//! Standard output and standard error.
 
 use std::{
     fmt::Display,
@@ -17,18 +17,30 @@ pub fn result(global: &Global, json: Value, text: impl Display) -> Result<(), Fa
     if global.json { line(json) } else { line(text) }
 }
 
-/// Writes `text` and ends the line. A reader who has seen enough, such as `head`, is no failure.
+/// Writes `text` and ends the line. A closed output is no failure: a command does the rest of its work.
 ///
 /// # Errors
 /// When it cannot be written, such as to a full disk.
 pub fn line(text: impl Display) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
+    match listed(text) {
+        Err(Failure::Closed) => Ok(()),
+        written => written,
     }
+}
+
+/// The same for one of many lines of a listing, which a closed output ends.
+///
+/// # Errors
+/// As `line`; `Closed`.
+pub fn listed(text: impl Display) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    written.map_err(|error| Failure::of_output("standard output", &error))
+}
+
+/// Writes a line to standard error, unless it is closed.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// The reply about a scheduled or moved message.

@@ -51,7 +51,7 @@ impl Listing<'_> {
         let mut rows = Vec::new();
         let more = self.read(session, |message| {
             if session.global.json {
-                return output::line(message);
+                return output::listed(message);
             }
             let cell = |name: &&str| match &message[*name] {
                 Value::Null => "-".to_owned(),
@@ -64,10 +64,10 @@ impl Listing<'_> {
         if !session.global.json {
             let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
             let header: Vec<&str> = header.iter().map(String::as_str).collect();
-            output::line(table::text(&header, &rows))?;
+            output::listed(table::text(&header, &rows))?;
         }
         if more {
-            eprintln!("there are more: --limit");
+            output::note("there are more: --limit");
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::failure::Failure;
+use crate::api::PROBLEM_TYPE as TYPE;
 
 /// An answer other than 2xx.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,25 +19,24 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn parse(status: u16, body: &[u8], retry_after: Option<u64>) -> Self {
-        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+    /// `None` for the answer of something else than a punctual.
+    pub fn parse(status: u16, body: &[u8], retry_after: Option<u64>) -> Option<Self> {
+        let document: Value = serde_json::from_slice(body).ok()?;
+        let kind = document["type"].as_str()?.strip_prefix(TYPE)?.to_owned();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let fields = document["errors"].as_array().into_iter().flatten();
-        Self {
+        Some(Self {
             status,
-            kind: text(&document["type"]).rsplit(':').next().unwrap_or_default().to_owned(),
+            kind,
             detail: text(&document["detail"]),
             fields: fields.map(|field| (text(&field["pointer"]), text(&field["detail"]))).collect(),
             retry_after,
-        }
+        })
     }
 
     /// The detail, and each field that it does not name.
     pub fn text(&self) -> String {
-        let mut text = match self.detail.as_str() {
-            "" => format!("the answer is {}", self.status),
-            detail => detail.to_owned(),
-        };
+        let mut text = self.detail.clone();
         if let [(_, only)] = self.fields.as_slice()
             && text.ends_with(only)
         {
@@ -65,16 +65,23 @@ impl From<Refusal> for Failure {
 mod tests {
     use super::*;
 
-    fn text(body: &str) -> String {
-        Refusal::parse(422, body.as_bytes(), None).text()
+    fn text(rest: &str) -> String {
+        let body = format!("{{\"type\":\"{TYPE}invalid\",{rest}}}");
+        Refusal::parse(422, body.as_bytes(), None).expect("a problem").text()
     }
 
     #[test]
     fn every_field_is_named_once() {
-        assert_eq!(text("no JSON"), "the answer is 422");
-        let one = r#"{"detail":"/delay: wrong","errors":[{"pointer":"/delay","detail":"wrong"}]}"#;
+        let one = r#""detail":"/delay: wrong","errors":[{"pointer":"/delay","detail":"wrong"}]"#;
         assert_eq!(text(one), "/delay: wrong");
-        let two = r#"{"detail":"2 fields are invalid","errors":[{"pointer":"/a","detail":"x"},{"pointer":"/b/0","detail":"y"}]}"#;
+        let two = r#""detail":"2 fields are invalid","errors":[{"pointer":"/a","detail":"x"},{"pointer":"/b/0","detail":"y"}]"#;
         assert_eq!(text(two), "2 fields are invalid\n  a: x\n  b/0: y");
+    }
+
+    #[test]
+    fn problems_of_others_are_no_refusals() {
+        for other in ["no JSON", "{}", r#"{"type":"about:blank","detail":"x"}"#] {
+            assert_eq!(Refusal::parse(404, other.as_bytes(), None), None, "{other}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     Session,
     failure::Failure,
-    status::{OVERVIEW, screen},
+    status::{overview, screen},
     table,
 };
 
@@ -57,7 +57,7 @@ async fn draw(session: &Session<'_>) -> io::Result<()> {
         // A terminal that does not know its size says 0.
         let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
         let (lines, columns) = size.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()));
-        let text = match session.client.get(OVERVIEW).await {
+        let text = match overview(&session.client).await {
             Ok(overview) => screen::text(&overview, session.client.shown(), lines),
             // It may come back.
             Err(failure) => table::harmless(&failure.to_string()),

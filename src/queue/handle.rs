@@ -1,7 +1,7 @@
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Bulk, DeadSummary, Forecast, Page, QueueError, RouteStats,
+    Bulk, DeadSummary, Forecast, Page, QueueError, RoutePause, RouteStats,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
@@ -346,7 +346,7 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
         route: route.into(),
         sink,
         paused: parts.iter().any(|part| part.paused.is_some()),
-        pause: parts.iter().find_map(|part| part.paused.clone()),
+        pause: parts.iter().find_map(|part| part.paused.clone()).map(RoutePause::from),
         pending: sum(|part| part.pending),
         due: sum(|part| part.due),
         unack: sum(|part| part.unack),

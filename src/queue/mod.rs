@@ -23,7 +23,7 @@ use serde::Serialize;
 pub use crate::store::redis::{HORIZONS, PartitionForecast as Forecast};
 use crate::{
     store::{DeadGroup, Pause, Snapshot, StoreError},
-    time::UnixMillis,
+    time::{MIN_MILLIS, UnixMillis},
 };
 
 /// The result of a bulk call.
@@ -81,7 +81,7 @@ pub struct RouteStats {
     pub sink: Option<Arc<str>>,
     pub paused: bool,
     #[serde(flatten)]
-    pub pause: Option<Pause>,
+    pub pause: Option<RoutePause>,
     /// Includes `due`.
     pub pending: u64,
     pub due: u64,
@@ -96,6 +96,22 @@ pub struct RouteStats {
     pub bytes: u64,
     pub next_due: Option<UnixMillis>,
     pub oldest_overdue_seconds: f64,
+}
+
+/// Why a route is paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RoutePause {
+    /// `None`: it was paused by a release that did not store the time.
+    pub paused_at: Option<UnixMillis>,
+    /// The name of the token, or `None` without one.
+    pub paused_by: Option<String>,
+    pub note: Option<String>,
+}
+
+impl From<Pause> for RoutePause {
+    fn from(Pause { at, by, note }: Pause) -> Self {
+        Self { paused_at: Some(at).filter(|at| at.get() >= MIN_MILLIS), paused_by: by, note }
+    }
 }
 
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The selection of messages of a bulk call.
 
+use std::collections::HashSet;
+
 use serde_json::value::RawValue;
 
 use super::{
@@ -155,8 +157,10 @@ pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     faults.end(Some(PurgeRequest { ids, limit, dry_run }))
 }
 
+/// Each once.
 fn ids(raw: &RawValue, faults: &mut Faults) -> Vec<MessageId> {
     let items = faults.keep(items(raw, "/ids")).unwrap_or_default();
     let parsed = items.into_iter().enumerate().map(|(index, item)| id(item, &format!("/ids/{index}")));
-    parsed.filter_map(|id| faults.keep(id)).collect()
+    let mut seen = HashSet::new();
+    parsed.filter_map(|id| faults.keep(id)).filter(|id| seen.insert(id.clone())).collect()
 }

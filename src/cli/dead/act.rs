@@ -1,11 +1,10 @@
 //! `punctual dead redrive ROUTE` and `punctual dead purge ROUTE`.
 
 use clap::Args;
-use serde_json::Map;
 
 use crate::cli::{
     Session,
-    bulk::{self, Bulk, BulkArguments},
+    bulk::{Bulk, BulkArguments, Selection},
     client::of_route,
     failure::Failure,
     filter::Filter,
@@ -30,10 +29,10 @@ pub struct ActArguments {
 pub async fn run(session: &Session<'_>, arguments: ActArguments, verb: &str, done: &str) -> Result<(), Failure> {
     let ActArguments { route, ids, all, filter, bulk } = arguments;
     let filter = filter.body();
-    let bodies = match (ids.is_empty(), all, filter.is_empty()) {
-        (false, false, true) => bulk::bodies_of(&ids::read(ids)?),
-        (true, true, true) => vec![Map::from_iter([("all".to_owned(), true.into())])],
-        (true, false, false) => vec![filter],
+    let selection = match (ids.is_empty(), all, filter.is_empty()) {
+        (false, false, true) => Selection::Ids(ids::read(ids)?),
+        (true, true, true) => Selection::all(),
+        (true, false, false) => Selection::Where(filter),
         _ => {
             let text =
                 "select them by ids, by a filter (--reason, --contains, --since, --until), or with --all: one of these";
@@ -41,6 +40,6 @@ pub async fn run(session: &Session<'_>, arguments: ActArguments, verb: &str, don
         }
     };
     let path = of_route(&route, &format!("/dead/{verb}"))?;
-    let bulk_call = Bulk { path, bodies, verb, done, what: format!("dead letters of {route}") };
-    bulk_call.run(session, &bulk).await.map(drop)
+    let work = Bulk { path, selection, verb, done, what: format!("dead letters of {route}"), state: "dead" };
+    work.run(session, &bulk).await
 }

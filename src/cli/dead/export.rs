@@ -3,12 +3,13 @@
 use std::{
     fs::File,
     io::{self, BufWriter, Write},
+    os::fd::AsFd,
     path::PathBuf,
 };
 
 use clap::Args;
 
-use crate::cli::{Session, failure::Failure, filter::Filter, pages::Listing, progress};
+use crate::cli::{Session, failure::Failure, filter::Filter, output, pages::Listing, progress::Progress};
 
 #[derive(Args)]
 pub struct ExportArguments {
@@ -24,24 +25,27 @@ pub struct ExportArguments {
 }
 
 pub async fn run(session: &Session<'_>, arguments: ExportArguments) -> Result<(), Failure> {
-    let ExportArguments { route, filter, limit, output } = &arguments;
-    let output = output.as_ref().filter(|path| path.as_os_str() != "-");
-    let place = output.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
-    let failed = |error: io::Error| Failure::Failed(format!("{place}: {error}"));
-    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match output {
-        Some(path) => Box::new(File::create_new(path).map_err(failed)?),
-        None => Box::new(io::stdout()),
-    });
-    let (bar, mut count) = (progress::bar(*limit), 0_u64);
+    let ExportArguments { route, filter, limit, output: file } = &arguments;
+    let file = file.as_ref().filter(|path| path.as_os_str() != "-");
+    let place = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+    let failed = |error: io::Error| Failure::of_output(&place, &error);
+    let opened = match file {
+        Some(path) => File::create_new(path),
+        // Not the shared standard output: the process flushes that at its end, and would wait for a reader after Ctrl-C.
+        None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+    };
+    let mut out = BufWriter::new(opened.map_err(failed)?);
+    let exported = |count: u64| format!("exported {count} dead letters of {route}");
+    let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
     let listing = Listing { route, state: "dead", filter, limit: *limit };
     let read = listing.read(session, |message| {
         count += 1;
-        bar.set_position(count);
+        progress.reached(count, exported(count));
         writeln!(out, "{message}").map_err(failed)
     });
     read.await?;
     out.flush().map_err(failed)?;
-    bar.finish_and_clear();
-    eprintln!("exported {count} dead letters of {route}");
+    drop(progress);
+    output::note(exported(count));
     Ok(())
 }

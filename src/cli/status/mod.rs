@@ -6,8 +6,9 @@ pub mod screen;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::Value;
 
-use super::{Session, failure::Failure, output};
+use super::{Session, client::Client, failure::Failure, output};
 
 #[derive(Args)]
 pub struct StatusArguments {
@@ -20,10 +21,20 @@ pub struct StatusArguments {
 }
 
 /// The call that shows all.
-pub const OVERVIEW: &str = "/v1/overview";
+const OVERVIEW: &str = "/v1/overview";
+
+/// # Errors
+/// As `Client::get`; `Failed` for the answer of something else than a punctual.
+pub async fn overview(client: &Client) -> Result<Value, Failure> {
+    let overview = client.get(OVERVIEW).await?;
+    if overview["instance"]["version"].is_string() && overview["redis"]["up"].is_boolean() {
+        return Ok(overview);
+    }
+    Err(Failure::Failed(client.stranger("200 OK", overview.to_string().as_bytes())))
+}
 
 pub async fn run(session: &Session<'_>, arguments: StatusArguments) -> Result<(), Failure> {
-    let overview = session.client.get(OVERVIEW).await?;
+    let overview = overview(&session.client).await?;
     let problems = problems::find(&overview, arguments.overdue);
     let rows = if arguments.all { usize::MAX } else { screen::MAX_ROWS };
     let text = screen::text(&overview, session.client.shown(), rows);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, getpgid, kill_process};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-use crate::support::punctual::Punctual;
+use crate::{program::eventually, support::punctual::Punctual};
 
 /// Bound of every wait; each takes far less.
 const SOON: Duration = Duration::from_secs(20);
@@ -178,4 +178,18 @@ async fn the_directory_of_another_user_and_a_planted_link_are_refused() {
     assert!(matches!(error, EmbeddedError::Foreign { .. }), "{error}");
     assert_eq!(external.metadata().unwrap().permissions().mode(), before);
     assert!(!external.join("punctual.lock").exists());
+}
+
+#[tokio::test]
+async fn a_probe_before_the_embedded_redis_answers_is_no_error() {
+    let directory = TempDir::new().unwrap();
+    // Probes come before it is there.
+    let slow = directory.path().join("redis-server");
+    std::fs::write(&slow, "#!/bin/sh\nsleep 1\nPATH=${PATH#*:} exec redis-server \"$@\"\n").unwrap();
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let punctual = Punctual::start_with("redis: { url: embedded }\n", &[("PATH", &path)]).await;
+    let ready = async || Some(punctual.log()).filter(|log| log.contains("redis is ready"));
+    let log = eventually("redis is ready", SOON, ready).await;
+    assert!(!log.contains("ERROR"), "{log}");
 }

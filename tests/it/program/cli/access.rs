@@ -77,3 +77,20 @@ async fn the_address_is_read_from_a_configuration_that_lacks_its_secrets() {
     let missing = Workplace::with("").run(&["status", "-c", "missing.yaml"]).await;
     assert!(missing.code == Some(2) && missing.error.contains("missing.yaml"), "{missing:?}");
 }
+
+#[tokio::test]
+async fn a_token_or_a_url_that_cannot_be_used_is_refused_and_not_shown() {
+    let scene = Scene::start().await;
+    for token in ["s3cret\u{1}word", "s3cret\nword", "s3crét"] {
+        let ended = scene.run(&["list", "web", "--token", token]).await;
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.error.contains("--token") && !ended.error.contains("s3cr"), "{ended:?}");
+    }
+    for url in
+        ["http://:s3cret@127.0.0.1:1", "http://me:s3cret@127.0.0.1:1", "http://me:s3cret@a:b", "ftp://me:s3cret@a"]
+    {
+        let ended = scene.run(&["list", "web", "--url", url]).await;
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.error.contains("URL") && !ended.error.contains("s3cret"), "{ended:?}");
+    }
+}

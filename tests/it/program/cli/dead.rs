@@ -75,7 +75,7 @@ async fn dead_letters_are_selected_and_confirmed_before_they_change() {
     assert_eq!(counted(&["--contains", "422"]).await, 1500);
     assert_eq!(counted(&["--since", "1h"]).await, 2000);
     assert_eq!(counted(&["--until", "1h"]).await, 0);
-    assert_eq!(counted(&["m1", "m1999", "unknown"]).await, 2);
+    assert_eq!(counted(&["m1", "m1999"]).await, 2);
     let ids = lines(0..1100, |n| format!("m{n}\n"));
     let purged = scene.run_with_input(&["dead", "purge", "web", "-", "--yes"], ids.as_bytes()).await;
     assert_eq!((purged.code, &*purged.out), (Some(0), "purged 1100 dead letters of web\n"), "{purged:?}");

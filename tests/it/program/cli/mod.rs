@@ -1,10 +1,12 @@
 //! The commands of operators, against a running instance.
 
 mod access;
+mod broken_off;
 mod bulk;
 mod dead;
 mod demo;
 mod health;
+mod ids;
 mod import;
 mod messages;
 mod pause;

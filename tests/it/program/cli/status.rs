@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Scene;
-use crate::program::eventually;
+use crate::{program::eventually, support::receiver::Behaviour};
 
 #[tokio::test]
 async fn status_shows_everything_and_fails_while_something_is_down_or_late() {
@@ -45,4 +45,30 @@ async fn status_shows_everything_and_fails_while_something_is_down_or_late() {
     assert!(down.error.contains("Redis is down: "), "{down:?}");
     scene.punctual.kill().await;
     scene.refused(&["status"], 1, "no answer from http://127.0.0.1:").await;
+}
+
+#[tokio::test]
+async fn another_server_is_not_taken_for_a_punctual() {
+    let scene = Scene::start().await;
+    for status in [200, 404, 500] {
+        scene.receiver.behave(Behaviour::Echo(status));
+        let url = scene.receiver.url();
+        let ended = scene.run(&["status", "--url", &url, "--token", "s3cret"]).await;
+        assert_eq!((ended.code, &*ended.out), (Some(1), ""), "{ended:?}");
+        assert!(ended.error.contains("(the token)") && !ended.error.contains("s3cret"), "{ended:?}");
+        let named = format!("{url} answered {status}");
+        assert!(ended.error.contains(&named) && ended.error.contains("is no punctual: it answered `"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_of_an_older_release_has_no_time() {
+    let scene = Scene::start().await;
+    scene.done(&["pause", "web", "--yes"]).await;
+    let mut connection = scene.redis.connection().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*paused").query_async(&mut connection).await.expect("keys");
+    let [key] = keys.as_slice() else { panic!("{keys:?}") };
+    redis::cmd("SET").arg(key).arg("1").exec_async(&mut connection).await.expect("it is set");
+    let route = scene.json(&["status"]).await["routes"][0].clone();
+    assert_eq!((&route["paused"], &route["paused_at"]), (&true.into(), &serde_json::Value::Null), "{route}");
 }
