@@ -41,6 +41,9 @@ pub struct ClaimRequest {
     /// An earlier try got no answer, and may be carried out after this one: where this one takes nothing, that is
     /// recorded, so that the earlier one takes nothing either.
     pub again: bool,
+    /// Many messages are expected, so that it is worth a call of its own. Others may wait a few milliseconds for those of other
+    /// partitions.
+    pub backlog: bool,
     pub suspects: Suspects,
     /// At most so many messages, 1 to 1000.
     pub limit: u32,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -9,7 +10,12 @@ use async_trait::async_trait;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute, reply::Reply, script};
+use super::{
+    MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
+    bundler::{Answered, Bundler},
+    reply::Reply,
+    script::{self, Call},
+};
 use crate::{
     message::DeadReason,
     store::{
@@ -21,6 +27,11 @@ use crate::{
 
 /// Bodies that a claim reads at once: with the default largest payload they are what a reply may hold.
 const BODIES_AT_ONCE: u32 = 8;
+
+/// Messages of a settlement or transfer that shares a call with those of other partitions.
+const SMALL: usize = 255;
+/// Bytes of values in such a transfer.
+const SMALL_BYTES: usize = 64 * 1024;
 
 /// The payload of a wake-up that every instance must follow at once; others are empty.
 pub(super) const CALL: &str = "call";
@@ -36,8 +47,7 @@ impl Store for RedisStore {
             Suspects::One => "one".to_owned(),
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
-        let taken = Instant::now();
-        let reply: Vec<Value> = script::CLAIM
+        let call = script::CLAIM
             .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
             .arg(format!("{:016x}", request.claimant))
             .arg(request.sequence)
@@ -46,12 +56,11 @@ impl Store for RedisStore {
             .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
-            .arg(u8::from(request.again))
-            .run(&self.connection)
-            .await?;
+            .arg(u8::from(request.again));
+        let Answered { sent, reply } = self.run(&self.claims, call, !request.backlog).await?;
         let mut reply = Reply::from(reply);
         let mut claim = Claim {
-            clock: ServerClock { micros: reply.integer()?, taken },
+            clock: ServerClock { micros: reply.integer()?, taken: sent },
             token: Token(reply.integer()?),
             paused: reply.flag()?,
             next_due: reply.optional()?.and_then(UnixMillis::new),
@@ -117,7 +126,9 @@ impl Store for RedisStore {
                 ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
             };
         }
-        let verdicts: Vec<bool> = call.run(&self.connection).await?;
+        let is_small = settlements.len() <= SMALL;
+        let mut reply = Reply::from(self.run(&self.settlements, call, is_small).await?.reply);
+        let verdicts = settlements.iter().map(|_| reply.flag()).collect::<Result<Vec<_>, _>>()?;
         if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
             self.buried(partition);
         }
@@ -143,7 +154,9 @@ impl Store for RedisStore {
         for Transfer { lease, list, value } in transfers {
             call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes).arg(places[&**list]).arg(&value[..]);
         }
-        let mut reply = Reply::from(call.run::<Vec<Value>>(&self.connection).await?);
+        let bytes: usize = transfers.iter().map(|transfer| transfer.value.len()).sum();
+        let is_small = transfers.len() <= SMALL && bytes <= SMALL_BYTES;
+        let mut reply = Reply::from(self.run(&self.transfers, call, is_small).await?.reply);
         transfers.iter().map(|_| reply.transferred()).collect()
     }
 
@@ -151,6 +164,17 @@ impl Store for RedisStore {
         let keys = self.keys(partition)?;
         let _: u64 = self.connection.run(redis::cmd("PUBLISH").arg(&keys.wake).arg(CALL)).await?;
         Ok(())
+    }
+}
+
+impl RedisStore {
+    /// A small call shares one with others.
+    async fn run(&self, bundler: &Arc<Bundler>, call: Call, is_small: bool) -> Result<Answered, StoreError> {
+        if is_small {
+            return bundler.run(call).await;
+        }
+        let sent = Instant::now();
+        Ok(Answered { sent, reply: call.run(&self.connection).await? })
     }
 }
 

@@ -4,8 +4,10 @@
 //! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
 //! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
 //! `engine`, taking what other programs keep on this Redis in `external`.
+//! Small calls of these share a call (`bundler`).
 //! Wake-ups arrive on a connection of their own (`wake`).
 
+mod bundler;
 pub mod connection;
 mod dead;
 mod engine;
@@ -32,6 +34,7 @@ pub use wake::WakeListener;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bundler::Bundler;
 use keys::PartitionKeys;
 
 use crate::store::{Partition, StoreError, WakeSignal, redis::connection::Connection};
@@ -58,6 +61,9 @@ pub const MAX_BATCH: usize = 1000;
 /// claim does not hold up a call.
 pub struct RedisStore {
     connection: Arc<Connection>,
+    claims: Arc<Bundler>,
+    settlements: Arc<Bundler>,
+    transfers: Arc<Bundler>,
     /// For `get` and `list`, whose replies are large.
     listings: Arc<Connection>,
     prefix: String,
@@ -81,8 +87,17 @@ impl RedisStore {
                 (settings.name.clone(), StoreRoute { settings, keys })
             })
             .collect();
-        let burials = BTreeMap::new();
-        Self { listings: connection.clone(), connection, prefix: prefix.to_owned(), routes, burials }
+        let bundler = |script| Bundler::new(script, Arc::clone(&connection));
+        Self {
+            claims: bundler(&script::CLAIMS),
+            settlements: bundler(&script::SETTLEMENTS),
+            transfers: bundler(&script::TRANSFERS),
+            listings: connection.clone(),
+            connection,
+            prefix: prefix.to_owned(),
+            routes,
+            burials: BTreeMap::new(),
+        }
     }
 
     /// The same, with a connection of their own for `get` and `list`.

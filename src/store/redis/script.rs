@@ -13,6 +13,7 @@ use crate::{
 /// A script, loaded by its first call on a server.
 pub struct Script {
     name: &'static str,
+    body: &'static str,
     code: String,
     sha: String,
 }
@@ -24,11 +25,16 @@ macro_rules! scripts {
         });)*
 
         /// Every script but produce.lua, to be loaded before the first call.
-        pub fn all() -> [&'static Script; [$($name),*].len()] {
-            [$(&*$constant),*]
+        pub fn all() -> impl Iterator<Item = &'static Script> {
+            [$(&*$constant),*].into_iter().chain([&*CLAIMS, &*SETTLEMENTS, &*TRANSFERS])
         }
     };
 }
+
+/// Several calls of the script in one.
+pub static CLAIMS: LazyLock<Script> = LazyLock::new(|| CLAIM.bundle());
+pub static SETTLEMENTS: LazyLock<Script> = LazyLock::new(|| SETTLE.bundle());
+pub static TRANSFERS: LazyLock<Script> = LazyLock::new(|| TRANSFER.bundle());
 
 scripts! {
     CANCEL "cancel"
@@ -68,18 +74,28 @@ macro_rules! includes {
 }
 
 includes! {
-    "attempts" "bodies" "bytes" "clock" "commit" "ending" "external" "failures" "fields" "filter" "json" "layout"
+    "attempts" "bodies" "bundle" "bytes" "clock" "commit" "ending" "external" "failures" "fields" "filter" "json" "layout"
     "leases" "limits" "places" "records" "remembered" "revival" "scores" "seconds" "selection" "sizes" "taking" "utf8" "wake"
 }
 
 impl Script {
-    /// Panics when an include is missing.
-    fn new(name: &'static str, body: &str) -> Self {
-        let mut includes = Vec::new();
-        resolve(body, &mut includes);
-        let code = includes.into_iter().map(|(_, text)| text).chain([body]).collect::<String>();
+    fn new(name: &'static str, body: &'static str) -> Self {
+        Self::of(name, body, with_includes(body))
+    }
+
+    fn bundle(&self) -> Self {
+        let includes = with_includes(self.body);
+        let includes = includes.strip_suffix(self.body).unwrap_or_default();
+        let bundle = with_includes("-- include bundle\n");
+        let body = self.body;
+        let code =
+            format!("{includes}{bundle}local function transition(KEYS, ARGV)\n{body}end\nreturn bundle(transition)\n");
+        Self::of(self.name, body, code)
+    }
+
+    fn of(name: &'static str, body: &'static str, code: String) -> Self {
         let sha = redis::Script::new(&code).get_hash().to_owned();
-        Self { name, code, sha }
+        Self { name, body, code, sha }
     }
 
     /// Begins a call with its keys.
@@ -99,7 +115,24 @@ impl Script {
         }
         // All keys of a script are of one partition, but for lists and what others keep.
         let place = keys.first().map_or("", |key| key.split_inclusive('}').next().unwrap_or(key)).to_owned();
-        Call { script: self, command, place }
+        Call { script: self, command, keys: keys.len() + others.len(), place }
+    }
+
+    /// `calls` as one; this is the bundle of their script.
+    pub fn together<'a>(&'static self, calls: impl Iterator<Item = &'a Call> + Clone) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        let keys = calls.clone().map(|call| call.keys).sum();
+        command.arg(&self.sha).arg(keys);
+        for key in calls.clone().flat_map(|call| call.arguments().take(call.keys)) {
+            command.arg(key);
+        }
+        for call in calls {
+            command.arg(call.keys).arg(call.arguments().count() - call.keys);
+            for argument in call.arguments().skip(call.keys) {
+                command.arg(argument);
+            }
+        }
+        Call { script: self, command, keys, place: String::new() }
     }
 
     /// Whether this user may load scripts; where not, calls bring the text.
@@ -108,6 +141,13 @@ impl Script {
             connection.run_if_permitted(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await?;
         Ok(loaded.is_some())
     }
+}
+
+/// Panics when an include is missing.
+fn with_includes(body: &'static str) -> String {
+    let mut includes = Vec::new();
+    resolve(body, &mut includes);
+    includes.into_iter().map(|(_, text)| text).chain([body]).collect()
 }
 
 /// Adds the includes that `text` names in its first line, `-- include <name>...`, each once and after its own.
@@ -127,6 +167,7 @@ fn resolve(text: &str, includes: &mut Vec<(&'static str, &'static str)>) {
 pub struct Call {
     script: &'static Script,
     command: Cmd,
+    keys: usize,
     /// The hash tag of its keys.
     place: String,
 }
@@ -145,22 +186,33 @@ impl Call {
             result => result,
         };
         metrics::redis_script(self.script.name, started.elapsed());
-        result.map_err(|error| match error {
+        result.map_err(|error| self.located(error))
+    }
+
+    /// An error of this call, with the place of the key that it is about.
+    pub fn located(&self, error: StoreError) -> StoreError {
+        match error {
             StoreError::WrongType { text } => {
                 StoreError::WrongType { text: format!("a key of {}: {text}", self.place) }
             }
             other => other,
+        }
+    }
+
+    /// Keys, then arguments.
+    fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        // Behind EVALSHA, the hash and the number of keys.
+        self.command.args_iter().skip(3).filter_map(|argument| match argument {
+            redis::Arg::Simple(bytes) => Some(bytes),
+            _ => None,
         })
     }
 
     fn with_text(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(&self.script.code);
-        // Behind EVALSHA and the hash.
-        for argument in self.command.args_iter().skip(2) {
-            if let redis::Arg::Simple(bytes) = argument {
-                command.arg(bytes);
-            }
+        command.arg(&self.script.code).arg(self.keys);
+        for argument in self.arguments() {
+            command.arg(argument);
         }
         command
     }

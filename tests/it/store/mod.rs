@@ -20,6 +20,7 @@ mod property;
 mod record;
 mod rows;
 mod scene;
+mod together;
 mod turns;
 mod wake;
 

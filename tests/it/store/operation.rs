@@ -260,6 +260,7 @@ fn claim() -> impl Strategy<Value = ClaimRequest> {
             claimant,
             sequence: 0,
             again,
+            backlog: limit % 2 == 0,
             suspects,
             limit,
             max_bytes,

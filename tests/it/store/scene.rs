@@ -317,6 +317,7 @@ pub fn claim(claimant: u64, sequence: u64) -> ClaimRequest {
         claimant,
         sequence,
         again: false,
+        backlog: sequence.is_multiple_of(2),
         suspects: Suspects::PutOff(Duration::ZERO),
         limit: 10,
         max_bytes: u64::MAX,

@@ -5,13 +5,15 @@ use std::{
 
 use punctual::store::{ClaimEnd, ClaimRequest, Lease, Settlement, Suspects};
 
-/// A claim of at most so many messages. No two of these repeat each other.
+/// A claim of at most so many messages, some in a call of their own. No two of these repeat each other.
 pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
     static SEQUENCE: AtomicU64 = AtomicU64::new(1);
+    let sequence = SEQUENCE.fetch_add(1, Ordering::Relaxed);
     ClaimRequest {
         claimant: 1,
-        sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+        sequence,
         again: false,
+        backlog: sequence.is_multiple_of(2),
         suspects: Suspects::PutOff(Duration::ZERO),
         limit,
         max_bytes: u64::MAX,

@@ -93,6 +93,15 @@ pub fn classify(error: &RedisError) -> StoreError {
     }
 }
 
+/// The same for an error reply's text, that is without the dash of the protocol.
+pub fn classify_line(line: &str) -> StoreError {
+    let line = line.strip_prefix('-').unwrap_or(line).replace(['\r', '\n'], " ");
+    match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+        Ok(redis::Value::ServerError(error)) => classify(&error.into()),
+        _ => StoreError::Unavailable { kind: "reply", text: line },
+    }
+}
+
 /// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
 fn without_arguments(mut text: String) -> String {
     if let Some(at) = text.find(", with args beginning with") {
@@ -121,15 +130,8 @@ fn code_of(reply: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// As the parser of redis-rs makes it of the line behind the dash.
-    fn classified(line: &str) -> StoreError {
-        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("a reply");
-        let redis::Value::ServerError(error) = reply else { panic!("{reply:?}") };
-        classify(&error.into())
-    }
-
     fn kind(line: &str) -> &'static str {
-        match classified(line) {
+        match classify_line(line) {
             StoreError::Unavailable { kind, .. } => kind,
             StoreError::WrongType { .. } => "wrong type",
             StoreError::Refused { .. } => "refused",
@@ -180,7 +182,7 @@ mod tests {
             ("ERR syntax error", false),
             ("LOADING Redis is loading the dataset in memory", false),
         ] {
-            assert_eq!(is_denied(&classified(line)), expected, "{line}");
+            assert_eq!(is_denied(&classify_line(line)), expected, "{line}");
         }
     }
 
@@ -225,6 +227,6 @@ mod tests {
     #[test]
     fn a_refusal_of_a_script_keeps_its_slug_and_text() {
         let refused = StoreError::Refused { slug: "too-large".into(), text: "the payload takes 2 bytes".into() };
-        assert_eq!(classified("PUNCTUAL too-large the payload takes 2 bytes"), refused);
+        assert_eq!(classify_line("PUNCTUAL too-large the payload takes 2 bytes"), refused);
     }
 }

@@ -6,7 +6,7 @@
 mod classify;
 mod mastership;
 
-pub use classify::{classify, is_of_cluster};
+pub use classify::{classify, classify_line, is_of_cluster};
 pub use mastership::Mastership;
 
 use std::{
@@ -215,11 +215,21 @@ impl Connection {
             if failure.link_lost {
                 self.discarded.fetch_max(generation, Ordering::AcqRel);
             }
-            if classify::is_no_master(&failure.error) {
-                self.mastership.lost(sent);
-            }
+            self.found_out(&failure.error, sent);
         }
         Err(failure.error)
+    }
+
+    /// A part of a command that was sent at `sent` failed.
+    pub fn failed(&self, error: &StoreError, sent: Instant) {
+        count(error);
+        self.found_out(error, sent);
+    }
+
+    fn found_out(&self, error: &StoreError, sent: Instant) {
+        if classify::is_no_master(error) {
+            self.mastership.lost(sent);
+        }
     }
 
     async fn link(&self) -> Result<(u64, MultiplexedConnection), CommandFailure> {

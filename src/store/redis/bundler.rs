@@ -1,0 +1,170 @@
+//! Calls of one script for several partitions, made as one: a call costs Redis more than what it does for a lone message.
+//!
+//! A call that finds the way free is made at once. Then the way rests, in proportion to the time that the call took or until
+//! enough calls wait, and these are made together. So the busier Redis is, the more calls share one, and a lone call never
+//! waits.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use redis::Value;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, timeout},
+};
+
+use super::{
+    connection::{Connection, classify_line},
+    script::{Call, Script},
+};
+use crate::store::StoreError;
+
+/// How much longer the way rests than the last call took: few calls take a fifth of Redis' time at most.
+const REST: u32 = 4;
+
+/// Longest rest.
+const LONGEST_REST: Duration = Duration::from_millis(8);
+
+/// So many calls make good company: more would not make each of them cheaper.
+const ENOUGH: usize = 16;
+
+/// Calls that are made together at most, so that the values of their transfers fit into one.
+const MAX_CALLS: usize = 64;
+
+/// The way of a script to one Redis.
+pub struct Bundler {
+    /// The bundle of the calls' script.
+    script: &'static Script,
+    connection: Arc<Connection>,
+    way: Mutex<Way>,
+    /// Notified when enough calls wait.
+    enough: Notify,
+}
+
+#[derive(Default)]
+struct Way {
+    waiting: VecDeque<Waiting>,
+    /// A task makes the calls that wait.
+    is_driven: bool,
+}
+
+struct Waiting {
+    call: Call,
+    answer: oneshot::Sender<Answer>,
+}
+
+type Answer = Result<Answered, StoreError>;
+
+pub struct Answered {
+    /// When the call was sent.
+    pub sent: Instant,
+    pub reply: Vec<Value>,
+}
+
+impl Bundler {
+    pub fn new(script: &'static Script, connection: Arc<Connection>) -> Arc<Self> {
+        Arc::new(Self { script, connection, way: Mutex::default(), enough: Notify::new() })
+    }
+
+    /// Makes the call, with others if there are any.
+    ///
+    /// # Errors
+    /// Those of a call. It waits for the one before it, so an answer takes twice the timeout of the connection at most.
+    pub async fn run(self: &Arc<Self>, call: Call) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let must_drive = {
+            let mut way = self.lock();
+            way.waiting.push_back(Waiting { call, answer });
+            if way.waiting.len() == ENOUGH {
+                self.enough.notify_one();
+            }
+            !mem::replace(&mut way.is_driven, true)
+        };
+        if must_drive {
+            tokio::spawn(Arc::clone(self).drive());
+        }
+        answered.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Until nothing waits after a rest.
+    async fn drive(self: Arc<Self>) {
+        while let Some(calls) = self.next() {
+            let sent = Instant::now();
+            self.make(calls, sent).await;
+            let rest = (sent.elapsed() * REST).min(LONGEST_REST);
+            let _ = timeout(rest, self.enough.notified()).await;
+        }
+    }
+
+    /// The calls that are made next; the caller drives on while there are any.
+    fn next(&self) -> Option<Vec<Waiting>> {
+        let mut way = self.lock();
+        // Their callers have given up.
+        way.waiting.retain(|one| !one.answer.is_closed());
+        let count = way.waiting.len().min(MAX_CALLS);
+        way.is_driven = count > 0;
+        way.is_driven.then(|| way.waiting.drain(..count).collect())
+    }
+
+    async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) {
+        if calls.len() == 1
+            && let Some(Waiting { call, answer }) = calls.pop()
+        {
+            let reply = call.run(&self.connection).await;
+            // An error means that the caller has given up.
+            let _ = answer.send(reply.map(|reply| Answered { sent, reply }));
+            return;
+        }
+        let together = self.script.together(calls.iter().map(|one| &one.call));
+        match together.run::<Vec<Value>>(&self.connection).await {
+            Ok(replies) => {
+                let mut undone = Vec::new();
+                for (one, reply) in calls.into_iter().zip(replies) {
+                    match self.answer(reply, sent, &one.call) {
+                        Some(answer) => drop(one.answer.send(answer)),
+                        None => undone.push(one),
+                    }
+                }
+                let mut way = self.lock();
+                for one in undone.into_iter().rev() {
+                    way.waiting.push_front(one);
+                }
+            }
+            Err(error) => {
+                for one in calls {
+                    let _ = one.answer.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// `None`: not made.
+    fn answer(&self, reply: Value, sent: Instant, call: &Call) -> Option<Answer> {
+        match reply {
+            Value::Nil => None,
+            Value::Array(reply) => Some(Ok(Answered { sent, reply })),
+            Value::BulkString(line) => {
+                let error = classify_line(&String::from_utf8_lossy(&line));
+                self.connection.failed(&error, sent);
+                Some(Err(call.located(error)))
+            }
+            other => {
+                let text = format!("{other:?} instead of a reply");
+                Some(Err(StoreError::Unavailable { kind: "reply", text }))
+            }
+        }
+    }
+
+    /// No panic can leave it half-changed.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stopping() -> StoreError {
+    StoreError::Unavailable { kind: "shutdown", text: "punctual is stopping".into() }
+}
