@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
-const MAX_MESSAGES: u32 = 500;
+const MAX_MESSAGES: usize = 500;
 
 /// Bytes of bodies of one claim; with ids and scores the reply stays below 8 MiB.
 const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
@@ -130,7 +130,7 @@ impl Claimer {
                 return false;
             }
             let now = Instant::now();
-            let (at, wake) = self.view.next(self.max_sleep(), self.sharing_delay.wait(), self.recover_from);
+            let (at, wake) = self.view.next(self.fallback(), self.sharing_delay.wait(), self.recover_from);
             if at <= now {
                 return true;
             }
@@ -161,9 +161,17 @@ impl Claimer {
         if self.signal.is_listening() { max_sleep } else { max_sleep.min(UNHEARD_SLEEP) }
     }
 
+    /// The latest time of the next poll: the same for all partitions, so that their polls share calls.
+    fn fallback(&self) -> Instant {
+        let (polled, period) = (self.view.polled, self.max_sleep());
+        let passed = (polled - self.route.started).as_nanos() % period.as_nanos().max(1);
+        polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
+    }
+
     /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
     async fn may_claim(&mut self) -> bool {
-        let overdue_since = self.view.overdue_since().unwrap_or_else(Instant::now);
+        let began = Instant::now();
+        let overdue_since = self.view.overdue_since().unwrap_or(began);
         loop {
             let route = Arc::clone(&self.route);
             let pace = self.pace.next();
@@ -174,7 +182,8 @@ impl Claimer {
                 route.target.breaker().ready().await;
                 route.budget.available().await;
             };
-            let lease_ends = self.view.lease.unwrap_or(self.view.polled + self.max_sleep()).max(self.recover_from);
+            let lease_ends =
+                self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
             let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
@@ -204,6 +213,7 @@ impl Claimer {
             claimant: self.route.instance,
             sequence: self.sequence,
             again: false,
+            backlog: self.pace.is_backlog(),
             suspects: match capacity.alone {
                 Some(_) => Suspects::One,
                 None if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
@@ -247,7 +257,7 @@ impl Claimer {
     fn reserve(&mut self) -> Option<ClaimCapacity> {
         let suspects = Arc::clone(&self.route.suspects);
         let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
-        let admission = self.route.target.breaker().admit(MAX_MESSAGES as usize)?;
+        let admission = self.route.target.breaker().admit(MAX_MESSAGES)?;
         let reservation = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
         Some(ClaimCapacity { alone, admission, reservation })
     }

@@ -39,6 +39,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
+    time::Instant,
 };
 
 pub use self::{
@@ -74,6 +75,7 @@ impl Scheduler {
     ) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let instance = rng.random();
+        let started = Instant::now();
         // One suspect at a time in a process: when that dies, the cause is known.
         let suspects = Arc::new(Semaphore::new(1));
         let active = |RouteSetup { route: name, partitions, policy, target }| {
@@ -90,6 +92,7 @@ impl Scheduler {
                 instance,
                 suspects: Arc::clone(&suspects),
                 max_sleep,
+                started,
                 incidents: incidents.clone(),
                 unreadable: Once::new(),
             });

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{breaker::Breaker, budget::Budget};
 use crate::{
@@ -81,8 +81,9 @@ pub struct ActiveRoute {
     pub instance: u64,
     /// The right to have a suspect in flight.
     pub suspects: Arc<Semaphore>,
-    /// Longest sleep of a partition whose signal is listening.
+    /// Longest sleep of a partition whose signal is listening; sleeps end at multiples of it from `started`.
     pub max_sleep: Duration,
+    pub started: Instant,
     pub incidents: Incidents,
     /// Whether it was logged that messages of a later release wait here.
     pub unreadable: Once,

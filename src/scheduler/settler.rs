@@ -3,12 +3,12 @@
 //! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
 //! share of the in-flight budget and its permits until its settlement was answered.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
 use super::{
@@ -21,13 +21,6 @@ use crate::{
     incidents::Sample,
     store::{ClaimEnd, Partition, Settled, Settlement, StoreError},
 };
-
-/// Between the starts of two calls of a partition, unless `FLUSH_AT` messages wait: at most 100 calls a second.
-/// A lone message is settled at once.
-const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Messages that are worth a call of their own.
-const FLUSH_AT: usize = 256;
 
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
@@ -114,9 +107,7 @@ struct SettleTask {
 
 impl SettleTask {
     async fn run(mut self) {
-        let mut next_flush = Instant::now();
-        while self.gather(next_flush).await {
-            next_flush = Instant::now() + SETTLE_INTERVAL;
+        while self.gather().await {
             if let Err(error) = self.flush().await {
                 let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
                 sleep(wait).await;
@@ -124,22 +115,12 @@ impl SettleTask {
         }
     }
 
-    /// Waits for something to settle, then until `flush_at` for more. False at the end of all.
-    async fn gather(&mut self, flush_at: Instant) -> bool {
+    /// Waits for something to settle, and takes what came during the last call. False at the end of all.
+    async fn gather(&mut self) -> bool {
         if self.waiting.is_empty() {
             match self.arrivals.recv().await {
                 Some(item) => self.waiting.push(item),
                 None => return false,
-            }
-        }
-        while self.waiting.len() < FLUSH_AT {
-            tokio::select! {
-                biased;
-                item = self.arrivals.recv() => match item {
-                    Some(item) => self.waiting.push(item),
-                    None => return true,
-                },
-                () = sleep_until(flush_at) => break,
             }
         }
         while self.waiting.len() < FLUSH_MAX

@@ -53,9 +53,9 @@ impl View {
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
 
-    /// When to poll next, and the label of that. `sharing_delay`: how long what is due is left to other instances.
-    /// `recover_from`: when an ended lease is worth a poll.
-    pub fn next(&self, max_sleep: Duration, sharing_delay: Duration, recover_from: Instant) -> (Instant, &'static str) {
+    /// When to poll next, `fallback` at the latest, and the label of that. `sharing_delay`: how long what is due is left to other
+    /// instances. `recover_from`: when an ended lease is worth a poll.
+    pub fn next(&self, fallback: Instant, sharing_delay: Duration, recover_from: Instant) -> (Instant, &'static str) {
         if self.again {
             return (self.polled, TIMER);
         }
@@ -64,7 +64,6 @@ impl View {
         let woken = self.woken.map(|at| at + sharing_delay);
         let lease = self.lease.map(|at| at.max(recover_from));
         let timer = [due.filter(|_| !self.paused), woken, lease].into_iter().flatten().min();
-        let fallback = self.polled + max_sleep;
         timer.filter(|at| *at <= fallback).map_or((fallback, FALLBACK), |at| (at, TIMER))
     }
 

@@ -18,7 +18,7 @@ async fn a_busy_stream_is_claimed_and_settled_in_batches() {
     assert_eq!((sink.early(), sink.taken().len()), (0, 10_000));
     assert!(sink.taken().values().all(|times| *times == 1));
     assert!(sink.most_late() <= 12);
-    assert!(store.all_calls() < 500, "{} calls: more than 0.05 per message", store.all_calls());
+    assert!(store.all_calls() < 2500, "{} calls: more than 0.25 per message", store.all_calls());
 }
 
 #[tokio::test(start_paused = true)]

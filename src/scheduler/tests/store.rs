@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     message::{DeadReason, MessageId, Metadata, StoredMessage, codec},
@@ -28,6 +28,12 @@ const MAX_CALL: usize = 1000;
 /// Calls at one instant of the paused clock that can only be a busy loop.
 const BUSY_LOOP: u32 = 2_000;
 
+/// Between two small calls of a kind and partition: the Redis store makes them wait, so that they share calls.
+const SMALL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Messages of the largest small call.
+const SMALL: usize = 255;
+
 /// What can be called, as `Faults::only` and `TestStore::calls` name it.
 const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "wake"];
 
@@ -43,6 +49,8 @@ struct Observed {
     calls: BTreeMap<&'static str, u32>,
     /// Time of the last call, and calls at that time.
     instant: Option<(Instant, u32)>,
+    /// When the next small call may start.
+    turns: BTreeMap<(&'static str, Partition), Instant>,
     /// Every lease that a claim returned.
     leases: BTreeSet<(Partition, MessageId, u64)>,
     most_unacked: BTreeMap<Partition, usize>,
@@ -183,6 +191,18 @@ impl TestStore {
         self.memory.partitions().values().for_each(MemoryPartition::check_invariants);
     }
 
+    /// Waits for the turn of a small call.
+    async fn turn(&self, kind: &'static str, partition: &Partition) {
+        let at = {
+            let mut observed = self.observed.lock().unwrap();
+            let next = observed.turns.entry((kind, partition.clone())).or_insert_with(Instant::now);
+            let at = Instant::now().max(*next);
+            *next = at + SMALL_INTERVAL;
+            at
+        };
+        sleep_until(at).await;
+    }
+
     async fn call<T>(
         &self,
         kind: &'static str,
@@ -237,6 +257,9 @@ impl Observed {
 impl Store for TestStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
         assert!((1..=MAX_CALL).contains(&(request.limit as usize)));
+        if !request.backlog {
+            self.turn("claim", partition).await;
+        }
         let sent = Instant::now();
         self.call("claim", async {
             let mut claim = self.memory.claim(partition, request).await?;
@@ -254,10 +277,16 @@ impl Store for TestStore {
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
         assert!((1..=MAX_CALL).contains(&settlements.len()));
+        if settlements.len() <= SMALL {
+            self.turn("settle", partition).await;
+        }
         self.call("settle", self.memory.settle(partition, settlements)).await
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
+        if transfers.len() <= SMALL {
+            self.turn("transfer", partition).await;
+        }
         self.call("transfer", self.memory.transfer(partition, transfers)).await
     }
 
