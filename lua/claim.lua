@@ -5,9 +5,9 @@
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
 --        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
 --        without a reply, else 0
--- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, time of the
---        last claim that took messages, us, or -1 if it was of this instance or there was none,
---        then for each message: id, body, failures, score in pending, 1 for a suspect else 0
+-- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, the id of the
+--        first orphan or an empty string, time of the last claim that took messages, us, or -1 if it was of this
+--        instance or there was none, then for each message: id, body, failures, score in pending, 1 for a suspect else 0
 --
 -- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new
 -- one when that has expired and was not recovered. A request with a smaller number was overtaken and takes nothing. The
@@ -201,7 +201,7 @@ if counts_bytes and not next_due and not next_lease then redis.pcall('DEL', byte
 
 local reply = {
   now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off, #orphans,
-  latest and latest ~= instance and tonumber(latest_at) or -1,
+  orphans[1] and orphans[1][1] or '', latest and latest ~= instance and tonumber(latest_at) or -1,
 }
 for _, one in ipairs(taken) do
   local n = #reply

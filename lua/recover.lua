@@ -3,7 +3,7 @@
 --
 -- KEYS   pending unack messages attempts errors dead bytes
 -- ARGV   wake channel, limit (1 to 1000)
--- reply  leases that had expired, of these made dead, 1 when more remain else 0
+-- reply  leases that had expired, of these made dead, the id of the first dead or an empty string, 1 when more remain else 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
 -- Two crashes make a suspect, which is claimed alone; three more make it dead.
@@ -14,7 +14,7 @@ local earliest = head(pending)
 local found = redis.call('ZRANGEBYSCORE', unack, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, limit)
 local ids = {}
 for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-if #ids == 0 then return { 0, 0, 0 } end
+if #ids == 0 then return { 0, 0, '', 0 } end
 
 local old = redis.call('HMGET', attempts, unpack(ids))
 local back, dues, dead_scores, tries, texts = { 'ZADD', unack }, {}, {}, {}, {}
@@ -54,4 +54,4 @@ local failed = commit(steps)
 if failed then return failed end
 if wake_up then wake(channel) end
 local next_lease = head(unack)
-return { #ids, #buried, next_lease and next_lease <= now and 1 or 0 }
+return { #ids, #buried, buried[1] or '', next_lease and next_lease <= now and 1 or 0 }

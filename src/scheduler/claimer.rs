@@ -28,8 +28,9 @@ use super::{
     view::{View, overdue},
 };
 use crate::{
+    incidents::Sample,
     message::DeadReason,
-    store::{Claim, ClaimRequest, Claimed, Lease, Partition, Suspects, WakeReason, WakeSignal},
+    store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -266,12 +267,17 @@ impl Claimer {
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
-        if claim.orphans > 0 {
-            self.route.died(DeadReason::Orphan, claim.orphans.into(), None);
-        }
+        self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
         self.send(claim, capacity, lease_ends);
         if expired {
             self.recover().await;
+        }
+    }
+
+    fn died(&self, reason: DeadReason, deaths: &Deaths, error: &str) {
+        if deaths.count > 0 {
+            let sample = deaths.sample.as_ref().map(|id| Sample { id: id.to_string(), error: error.to_owned() });
+            self.route.died(reason, deaths.count.into(), sample);
         }
     }
 
@@ -338,7 +344,7 @@ impl Claimer {
                 self.store_answered();
                 let now = Instant::now();
                 self.route.metrics.leases_expired.increment(recovered.expired.into());
-                self.route.died(DeadReason::Crash, recovered.dead.into(), None);
+                self.died(DeadReason::Crash, &recovered.dead, "its process ended, again and again");
                 self.view.polled = now;
                 self.view.again = true;
                 if recovered.more {
@@ -368,7 +374,7 @@ fn claim_yield(claim: &Claim) -> ClaimYield {
     let more = !claim.paused && claim.next_due.is_some_and(|due| overdue(claim, due.get()));
     match claim.messages.len() {
         // An orphan, or a suspect that was put off, was progress.
-        0 if more && claim.suspects == 0 && claim.orphans == 0 => ClaimYield::Fruitless,
+        0 if more && claim.suspects == 0 && claim.orphans.count == 0 => ClaimYield::Fruitless,
         0 => ClaimYield::Empty,
         count => ClaimYield::Messages { count, more },
     }

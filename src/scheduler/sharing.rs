@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        store::{Claimed, Token},
+        store::{Claimed, Deaths, Token},
         time::{ServerClock, UnixMillis},
     };
 
@@ -89,7 +89,7 @@ mod tests {
             next_due: head.map(|late| millis(10_000 - late)),
             next_lease: None,
             suspects: 0,
-            orphans: 0,
+            orphans: Deaths::default(),
             taken_elsewhere: elsewhere,
         }
     }

@@ -82,18 +82,34 @@ pub struct Claim {
     /// Due suspects that were put off.
     pub suspects: u32,
     /// Ids without a body that were made dead, reason `orphan`.
-    pub orphans: u32,
+    pub orphans: Deaths,
     /// When another instance last took messages of the partition, in microseconds; `None` when the last was this one.
     pub taken_elsewhere: Option<u64>,
 }
 
+/// Messages that a script made dead.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deaths {
+    pub count: u32,
+    /// The first of them.
+    pub sample: Option<MessageId>,
+}
+
+impl Deaths {
+    pub fn of<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut ids = ids.into_iter().peekable();
+        let sample = ids.peek().and_then(|id| MessageId::parse(id).ok());
+        Self { count: u32::try_from(ids.count()).unwrap_or(u32::MAX), sample }
+    }
+}
+
 /// The reply of a recovery of expired leases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Leases that had expired, the dead included.
     pub expired: u32,
     /// Of these, made dead, reason `crash`.
-    pub dead: u32,
+    pub dead: Deaths,
     /// Whether more expired leases wait.
     pub more: bool,
 }

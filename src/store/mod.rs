@@ -14,7 +14,7 @@ use async_trait::async_trait;
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
-    claim::{Claim, ClaimRequest, Claimed, Lease, Recovered, Suspects, Token},
+    claim::{Claim, ClaimRequest, Claimed, Deaths, Lease, Recovered, Suspects, Token},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Filter, Selection},
     settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},

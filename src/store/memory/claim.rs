@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::partition::{MemoryPartition, unix_millis};
 use crate::{
     message::{DeadReason, MessageId},
-    store::{Claim, ClaimRequest, Claimed, Recovered, Suspects, Token},
+    store::{Claim, ClaimRequest, Claimed, Deaths, Recovered, Suspects, Token},
     time::{ServerClock, UnixMillis},
 };
 
@@ -76,7 +76,7 @@ impl MemoryPartition {
             next_due: self.pending.head().and_then(UnixMillis::new),
             next_lease: self.unack.head(),
             suspects,
-            orphans: u32::try_from(orphans.len()).expect("at most 1000"),
+            orphans: Deaths::of(orphans.iter().map(String::as_str)),
             taken_elsewhere,
         }
     }
@@ -167,7 +167,7 @@ impl MemoryPartition {
     pub fn recover(&mut self, now: u64) -> Recovered {
         let expired: Vec<_> =
             self.unack.up_to(now).take(MAX_RECOVERED).map(|(id, deadline)| (id.to_owned(), deadline)).collect();
-        let mut recovered = Recovered::default();
+        let (mut recovered, mut dead) = (Recovered::default(), Vec::new());
         for (id, deadline) in expired {
             self.unack.remove(&id);
             recovered.expired += 1;
@@ -176,12 +176,13 @@ impl MemoryPartition {
             if crashes < MAX_CRASHES {
                 self.pending.insert(&id, deadline / 1000);
             } else {
-                recovered.dead += 1;
                 self.bytes = self.bytes.saturating_sub(self.size(&id));
                 let error = format!("{}: {crashes} leases expired, the last ones alone", DeadReason::Crash.as_str());
                 self.bury_at(&id, now / 1000, self.failures(&id), error);
+                dead.push(id);
             }
         }
+        recovered.dead = Deaths::of(dead.iter().map(String::as_str));
         recovered.more = self.unack.head().is_some_and(|next| next <= now);
         recovered
     }

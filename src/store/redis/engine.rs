@@ -66,7 +66,7 @@ impl Store for RedisStore {
             next_due: reply.optional()?.and_then(UnixMillis::new),
             next_lease: reply.optional()?,
             suspects: reply.count()?,
-            orphans: reply.count()?,
+            orphans: reply.deaths()?,
             taken_elsewhere: reply.optional()?,
             messages: Vec::new(),
         };
@@ -79,7 +79,7 @@ impl Store for RedisStore {
                 suspect: reply.flag()?,
             });
         }
-        if claim.orphans > 0 {
+        if claim.orphans.count > 0 {
             self.buried(partition);
         }
         Ok(claim)
@@ -94,8 +94,8 @@ impl Store for RedisStore {
             .run(&self.connection)
             .await?;
         let mut reply = Reply::from(reply);
-        let recovered = Recovered { expired: reply.count()?, dead: reply.count()?, more: reply.flag()? };
-        if recovered.dead > 0 {
+        let recovered = Recovered { expired: reply.count()?, dead: reply.deaths()?, more: reply.flag()? };
+        if recovered.dead.count > 0 {
             self.buried(partition);
         }
         Ok(recovered)

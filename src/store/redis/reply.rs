@@ -5,7 +5,7 @@ use redis::Value;
 
 use crate::{
     message::MessageId,
-    store::{StoreError, Transferred},
+    store::{Deaths, StoreError, Transferred},
     time::UnixMillis,
 };
 
@@ -61,6 +61,12 @@ impl Reply {
 
     pub fn count(&mut self) -> Result<u32, StoreError> {
         u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
+    }
+
+    /// A count, and the id of one of them.
+    pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
+        let (count, id) = (self.count()?, self.bytes()?);
+        Ok(Deaths { count, sample: MessageId::parse(&String::from_utf8_lossy(&id)).ok() })
     }
 
     /// 1, 0, or the type of the value found instead.

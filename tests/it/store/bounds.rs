@@ -175,7 +175,7 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
     // Every body lost at once.
     let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
     let orphans = claim(&bench.store).await;
-    assert_eq!((orphans.messages.len(), orphans.orphans), (0, 1000));
+    assert_eq!((orphans.messages.len(), orphans.orphans.count), (0, 1000));
     bench.rows(&partition).await.check_invariants();
 }
 
