@@ -33,6 +33,7 @@ pub fn decide(
         (Outcome::Failed { error, retry_after } | Outcome::Throttled { error, retry_after }, _) => {
             (*retry_after, error.clone())
         }
+        (Outcome::Unsent { error }, _) => (None, error.clone()),
         (Outcome::Unavailable { error }, _) => {
             (None, format!("{error}; again and again with this message, while others get through"))
         }
