@@ -105,6 +105,7 @@ mod tests {
         let rejected = Outcome::Rejected { error: "x".into() };
         for (outcome, attempt, end) in [
             (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND }),
+            (Outcome::Unsent { error: "x".into() }, 3, ClaimEnd::Defer { pause: 2 * SECOND }),
             (Outcome::Confirmed, 3, ClaimEnd::Ack),
             (rejected, 1, bury(DeadReason::Rejected, "x")),
         ] {

@@ -1,5 +1,6 @@
 //! What HTTP endpoints do to their clients. Every attempt ends in time and with a small amount read.
 
+mod connections;
 mod replies;
 mod tls;
 
