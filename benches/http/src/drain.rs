@@ -89,7 +89,8 @@ fn start(binary: &Path, directory: &Path, port: u16) -> Process {
 fn redis(port: u16, directory: &Path) -> Process {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
-    let process = Process::start(command.arg("--dir").arg(directory).args(["--logfile", "redis.log"]).stderr(Stdio::null()));
+    let process =
+        Process::start(command.arg("--dir").arg(directory).args(["--logfile", "redis.log"]).stderr(Stdio::null()));
     wait(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     process
 }

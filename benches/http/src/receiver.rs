@@ -67,4 +67,3 @@ fn count() {
         println!("done {} {}", first.elapsed().as_secs_f64(), CONNECTIONS.load(Relaxed));
     }
 }
-

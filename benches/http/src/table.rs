@@ -46,7 +46,10 @@ pub fn print(runs: &[Run]) {
         values[values.len() / 2]
     };
     let all_cpu = |run: &Run| run.micros(run.cpu.iter().map(|(_, cpu)| cpu).sum());
-    println!("\n{:<16} {:>9} {:>6} {:>12} {:>9} {:>10} {:>9}", "medians", "rate/s", "ratio", "connections", "peak MiB", "us/message", "CPU ratio");
+    println!(
+        "\n{:<16} {:>9} {:>6} {:>12} {:>9} {:>10} {:>9}",
+        "medians", "rate/s", "ratio", "connections", "peak MiB", "us/message", "CPU ratio"
+    );
     for name in &names {
         let (rate, cpu) = (medians(name, &Run::rate), medians(name, &all_cpu));
         let (plain_rate, plain_cpu) = (medians(names[0], &Run::rate), medians(names[0], &all_cpu));

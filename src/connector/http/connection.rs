@@ -29,7 +29,10 @@ pub type BoxedStream = TokioIo<Box<dyn Stream>>;
 pub type Body = Full<Bytes>;
 
 pub enum Connection {
-    Http1 { sender: http1::SendRequest<Body>, driver: Driver },
+    Http1 {
+        sender: http1::SendRequest<Body>,
+        driver: Driver,
+    },
     /// Shared by all workers; a task of its own drives it.
     Http2(Shared),
 }

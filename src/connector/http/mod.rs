@@ -28,13 +28,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+pub use self::settings::{HttpSettings, SigningSecret};
 use self::{
     connector::Connector,
     delivery::Sender,
     request::RequestFactory,
     workers::{Batch, Job, Workers},
 };
-pub use self::settings::{HttpSettings, SigningSecret};
 use crate::sink::{Delivery, Domain, Report, Sink};
 
 /// The wall clock: signatures carry its time, and a `Retry-After` date may be compared with it.
@@ -93,11 +93,15 @@ impl Sink for HttpSink {
             Err(_) => Err(format!("{}: not connected within {limit:?}", connector.address())),
         }
     }
+
+    fn stop(&self) {
+        self.workers.stop();
+    }
 }
 
 impl Drop for HttpSink {
     fn drop(&mut self) {
-        self.workers.close();
+        self.workers.stop();
     }
 }
 

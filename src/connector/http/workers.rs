@@ -18,7 +18,7 @@ use super::{
     connection::{self, Connection},
     delivery::Sender,
 };
-use crate::sink::{Delivery, Report};
+use crate::sink::{Delivery, Outcome, Report};
 
 /// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
 /// would be lost.
@@ -42,6 +42,13 @@ pub struct Job {
     pub batch: Arc<Batch>,
 }
 
+impl Job {
+    fn unsent(self) {
+        let error = "not sent: the sink stops".into();
+        self.batch.report.outcome(self.index, Outcome::Unsent { error });
+    }
+}
+
 pub struct Workers {
     sender: Arc<Sender>,
     max_connections: usize,
@@ -57,7 +64,7 @@ struct Queue {
     workers: usize,
     /// Workers that wait for a job.
     idle: usize,
-    closed: bool,
+    stopped: bool,
 }
 
 impl Workers {
@@ -70,6 +77,9 @@ impl Workers {
         let limit = if is_shared { self.max_connections.max(MAX_STREAMS) } else { self.max_connections };
         let (woken, started) = {
             let mut queue = self.lock();
+            if queue.stopped {
+                return jobs.for_each(Job::unsent);
+            }
             queue.jobs.extend(jobs);
             let woken = queue.jobs.len().min(queue.idle);
             let started = (queue.jobs.len() - woken).min(limit.saturating_sub(queue.workers));
@@ -84,9 +94,14 @@ impl Workers {
         }
     }
 
-    /// Ends idle workers now, the others after their messages.
-    pub fn close(&self) {
-        self.lock().closed = true;
+    /// Reports what waits as unsent. Ends idle workers now, the others after their messages.
+    pub fn stop(&self) {
+        let waiting = {
+            let mut queue = self.lock();
+            queue.stopped = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        waiting.into_iter().for_each(Job::unsent);
         self.arrived.notify_waiters();
     }
 
@@ -121,7 +136,7 @@ impl Worker {
                 if job.is_some() {
                     return job;
                 }
-                if ends || queue.closed {
+                if ends || queue.stopped {
                     queue.workers -= 1;
                     self.counted = false;
                     if queue.workers == 0 {

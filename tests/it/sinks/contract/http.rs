@@ -74,7 +74,7 @@ impl Destination for Endpoint {
             allow: Allow::default(),
             allow_slashes: Flag(false),
             timeout: Period(timeout),
-        max_connections: Whole(64),
+            max_connections: Whole(64),
             signing_secrets: List::default(),
             headers: BTreeMap::new(),
             tls: TlsFiles::default(),

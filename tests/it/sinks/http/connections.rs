@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use punctual::{
     config::Whole,
     connector::http::HttpSink,
-    sink::{Delivery, Outcome},
+    sink::{Delivery, Outcome, Sink},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -58,6 +58,33 @@ async fn a_message_whose_turn_did_not_come_in_time_is_unsent() {
     assert_eq!(outcomes.iter().filter(|outcome| outcome.failure_kind() == Some("throttled")).count(), 2);
     assert_eq!(server.connections(), 2);
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn a_stop_leaves_what_waits_unsent_and_finishes_what_is_under_way() {
+    let (arrived, released) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (seen, held) = (Arc::clone(&arrived), Arc::clone(&released));
+    let server = RawServer::start(move |mut stream| {
+        let (seen, held) = (Arc::clone(&seen), Arc::clone(&held));
+        async move {
+            while read_request(&mut stream).await.is_some() {
+                seen.add_permits(1);
+                held.acquire().await.expect("open").forget();
+                confirm(&mut stream).await;
+            }
+        }
+    });
+    let sink = sink(server.port(), TIMEOUT, 2);
+    let stop = async {
+        arrived.acquire_many(2).await.expect("open").forget();
+        sink.stop();
+        released.add_permits(10);
+    };
+    let (outcomes, ()) = tokio::join!(send(&sink, batch(10)), stop);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Confirmed).count(), 2, "{outcomes:?}");
+    assert_eq!(arrived.available_permits(), 0, "nothing was sent after the stop");
+    let later = send(&sink, batch(1)).await;
+    assert!(matches!(later[0], Outcome::Unsent { .. }), "{later:?}");
 }
 
 #[tokio::test]
