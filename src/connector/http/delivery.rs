@@ -16,6 +16,13 @@ use super::{
 };
 use crate::sink::{Delivery, Domain, Outcome, Reply};
 
+/// Share of `timeout` within which a message is sent, or not at all: each request has at least the rest for its reply.
+const SEND_WITHIN: f64 = 0.5;
+
+/// Most connections, one after the other, that refuse a request without processing it. An HTTP/2 server that ends its
+/// connection refuses what came too late, on a connection that others opened.
+const MAX_REFUSALS: u32 = 3;
+
 pub struct Sender {
     pub requests: RequestFactory,
     pub connector: Connector,
@@ -62,10 +69,11 @@ impl Sender {
         connection: &mut Option<Connection>,
     ) -> Result<(Option<Domain>, Response<Incoming>), Failure> {
         let failure = |domain, outcome| Failure { domain, outcome };
-        if deadline <= Instant::now() {
-            let error = format!("{}: no connection was free within {:?}", self.connector.address(), self.timeout);
+        if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
+            let error = format!("{}: no connection was free in time", self.connector.address());
             return Err(failure(None, Outcome::Unsent { error }));
         }
+        let mut refusals = 0;
         loop {
             let request = self.requests.request(delivery, (self.clock)());
             let request = request.map_err(|error| failure(None, Outcome::Unsendable { error }))?;
@@ -83,7 +91,10 @@ impl Sender {
             let sent = timeout_at(deadline, used.send(request)).await;
             let error = match sent {
                 Ok(Ok(response)) => return Ok((domain, response)),
-                Ok(Err(SendError::NotSent(_))) if may_be_closed => {
+                Ok(Err(SendError::NotSent(_)))
+                    if (may_be_closed || used.shared().is_some()) && refusals < MAX_REFUSALS =>
+                {
+                    refusals += 1;
                     if let Some(shared) = used.shared() {
                         self.connector.retire(Some(shared));
                     }

@@ -143,7 +143,7 @@ async fn an_http_2_server_may_end_its_connections_without_a_loss() {
         let acceptor = acceptor.clone();
         async move {
             let stream = acceptor.accept(stream).await.expect("TLS");
-            let left = Arc::new(Semaphore::new(20));
+            let left = Arc::new(Semaphore::new(100));
             let (counted, ended) = (Arc::clone(&left), Arc::new(Notify::new()));
             let end = Arc::clone(&ended);
             let confirm = service_fn(move |_: Request<Incoming>| {
@@ -165,8 +165,8 @@ async fn an_http_2_server_may_end_its_connections_without_a_loss() {
         }
     });
     let sink = authority.sink("localhost", server.port(), false);
-    for _ in 0..10 {
-        let batch = (0..100).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
+    for _ in 0..5 {
+        let batch = (0..200).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
         for outcome in send(&sink, batch).await {
             assert_eq!(outcome, Outcome::Confirmed);
         }
