@@ -80,14 +80,11 @@ impl Sender {
             let domain = request.domain().cloned();
             // One that was idle may be closed.
             let may_be_closed = connection.is_some();
-            let used = match connection {
-                Some(used) => used,
+            if connection.is_none() {
                 // A failed connect concerns every path.
-                None => {
-                    let opened = self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?;
-                    connection.insert(opened)
-                }
-            };
+                *connection = Some(self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?);
+            }
+            let used = connection.as_mut().expect("opened");
             let sent = timeout_at(deadline, used.send(request)).await;
             let error = match sent {
                 Ok(Ok(response)) => return Ok((domain, response)),
