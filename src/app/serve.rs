@@ -22,7 +22,9 @@ use super::{
     instance::Instance,
     janitor, keeper,
     listening::{listen, listen_for_probes},
-    open_files, settings, sources,
+    open_files, settings,
+    sinks::RunningSink,
+    sources,
 };
 use crate::{
     api::{self, Api, ConnectionLimits, MetricsPage},
@@ -141,6 +143,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let whole = Instant::now() + config.shutdown_timeout;
     let redis_share = if embedded.is_some() { config.shutdown_timeout.mul_f64(REDIS_SHARE) } else { Duration::ZERO };
     stopping.send_replace(true);
+    instance.running_sinks.values().for_each(RunningSink::stop);
     let orderly = async {
         finish("deliveries", &mut deliveries, whole - redis_share).await;
         finish("requests", &mut server, whole - redis_share).await;

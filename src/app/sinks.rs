@@ -70,6 +70,13 @@ impl RunningSink {
         }
     }
 
+    /// Starts no message any more.
+    pub fn stop(&self) {
+        if let OpenSink::Sink(sink) = &self.sink {
+            sink.stop();
+        }
+    }
+
     pub async fn close(&self) {
         if let OpenSink::Sink(sink) = &self.sink {
             sink.close().await;

@@ -33,6 +33,7 @@ pub fn decide(
         (Outcome::Failed { error, retry_after } | Outcome::Throttled { error, retry_after }, _) => {
             (*retry_after, error.clone())
         }
+        (Outcome::Unsent { error }, _) => (None, error.clone()),
         (Outcome::Unavailable { error }, _) => {
             (None, format!("{error}; again and again with this message, while others get through"))
         }
@@ -104,6 +105,7 @@ mod tests {
         let rejected = Outcome::Rejected { error: "x".into() };
         for (outcome, attempt, end) in [
             (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND }),
+            (Outcome::Unsent { error: "x".into() }, 3, ClaimEnd::Defer { pause: 2 * SECOND }),
             (Outcome::Confirmed, 3, ClaimEnd::Ack),
             (rejected, 1, bury(DeadReason::Rejected, "x")),
         ] {

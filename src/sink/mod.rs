@@ -124,6 +124,9 @@ pub trait Sink: Send + Sync + 'static {
     /// The problem, as a text for operators.
     async fn check(&self) -> Result<(), String>;
 
+    /// The program stops: what waits within the sink is reported as unsent, and what is under way is finished.
+    fn stop(&self) {}
+
     /// Closes the connections. Called once, after the last `send`.
     async fn close(&self) {}
 }

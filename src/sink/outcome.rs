@@ -15,6 +15,9 @@ pub enum Outcome {
     Rejected { error: String },
     /// This message cannot be sent; nothing was sent.
     Unsendable { error: String },
+    /// Nothing was sent in time, as the sink had no capacity left. It is no evidence about message or destination: the
+    /// message is due again at once, behind the others.
+    Unsent { error: String },
     /// No answer for this message: the destination is unreachable, the connection was lost, or a broker did not confirm in
     /// time. The scheduler decides from other outcomes whether message, domain or sink is the cause.
     Unavailable { error: String },
@@ -34,7 +37,7 @@ impl Outcome {
             Outcome::Failed { .. } => Some("failed"),
             Outcome::Throttled { .. } => Some("throttled"),
             Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Some("rejected"),
-            Outcome::Unavailable { .. } => Some("unavailable"),
+            Outcome::Unsent { .. } | Outcome::Unavailable { .. } => Some("unavailable"),
         }
     }
 
@@ -51,6 +54,7 @@ impl Outcome {
             | Outcome::Throttled { error, .. }
             | Outcome::Rejected { error }
             | Outcome::Unsendable { error }
+            | Outcome::Unsent { error }
             | Outcome::Unavailable { error } => Some(error),
         }
     }

@@ -19,37 +19,28 @@ pub fn of_status(status: StatusCode, error: String, retry_after: Option<Duration
     }
 }
 
-/// The outcome of a request without a reply. The text names `address` (host and port), but not the URL: its path and query
-/// may hold secrets.
-pub fn of_error(error: &reqwest::Error, address: &str) -> Outcome {
+/// The outcome of a request that was sent, without a reply. The text names `address` (host and port), but not the URL: its
+/// path and query may hold secrets.
+pub fn of_error(error: &hyper::Error, address: &str) -> Outcome {
     let text = format!("{address}: {}", causes(error));
-    if error.is_connect() {
-        return Outcome::Unavailable { error: text };
-    }
-    let cause = hyper_error(error);
-    if error.is_builder() || cause.is_some_and(hyper::Error::is_user) {
+    if error.is_user() {
         return Outcome::Unsendable { error: text };
     }
     // The reply is not HTTP, or its head exceeds the limits. If a single message causes it, its attempts must end. If all
     // do, the breaker opens after a few.
-    if cause.is_some_and(hyper::Error::is_parse) {
+    if error.is_parse() {
         return Outcome::Throttled { error: text, retry_after: None };
     }
     Outcome::Unavailable { error: text }
 }
 
-/// The texts of the causes, without that of the outermost error, which names the URL.
-fn causes(error: &reqwest::Error) -> String {
-    let chain = std::iter::successors(error.source(), |cause| (*cause).source());
+/// The texts of an error and its causes.
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |cause| (*cause).source());
     let mut texts: Vec<String> = chain.map(ToString::to_string).collect();
     // An error often contains the text of its cause.
     texts.dedup_by(|inner, outer| outer.contains(inner.as_str()));
-    if texts.is_empty() { "the request cannot be sent".into() } else { texts.join(": ") }
-}
-
-fn hyper_error<'a>(error: &'a reqwest::Error) -> Option<&'a hyper::Error> {
-    std::iter::successors(error.source(), |cause: &&'a (dyn Error + 'static)| (*cause).source())
-        .find_map(|cause| cause.downcast_ref())
+    texts.join(": ")
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::{
     HeaderMap,
     header::{DATE, RETRY_AFTER},
 };
-use reqwest::Response;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
 
 /// Most bytes of a body that are read. A new connection is cheaper than a larger rest.
@@ -25,15 +27,15 @@ const TEXT_READ_BYTES: usize = 8 * 1024;
 const REDACTED: &str = "[redacted]";
 
 /// The beginning of the body, if that is text, in one line and without `secrets`.
-pub async fn text(response: &mut Response, deadline: Instant, secrets: &[String]) -> String {
+pub async fn text(body: &mut Incoming, deadline: Instant, secrets: &[String]) -> String {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
-    let mut body = Vec::new();
-    while body.len() < TEXT_READ_BYTES
-        && let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await
+    let mut text = Vec::new();
+    while text.len() < TEXT_READ_BYTES
+        && let Some(chunk) = chunk(body, deadline).await
     {
-        body.extend_from_slice(&chunk[..chunk.len().min(TEXT_READ_BYTES - body.len())]);
+        text.extend_from_slice(&chunk[..chunk.len().min(TEXT_READ_BYTES - text.len())]);
     }
-    excerpt(&body, secrets)
+    excerpt(&text, secrets)
 }
 
 fn excerpt(body: &[u8], secrets: &[String]) -> String {
@@ -53,15 +55,22 @@ fn excerpt(body: &[u8], secrets: &[String]) -> String {
     text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned()
 }
 
-/// Reads the rest of a body, within bounds. Dropping an unread response closes its connection.
-pub async fn drain(mut response: Response, deadline: Instant) {
+/// Reads the rest of a body, within bounds. Returns whether that was all: else its connection cannot be used again.
+pub async fn drain(mut body: Incoming, deadline: Instant) -> bool {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut read = 0;
     while read <= DRAIN_BYTES
-        && let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await
+        && let Some(chunk) = chunk(&mut body, deadline).await
     {
         read += chunk.len();
     }
+    body.is_end_stream()
+}
+
+/// `None`: the end, an error or the deadline. Empty for trailers.
+async fn chunk(body: &mut Incoming, deadline: Instant) -> Option<Bytes> {
+    let frame = timeout_at(deadline, body.frame()).await.ok()??.ok()?;
+    Some(frame.into_data().unwrap_or_default())
 }
 
 /// The delay of `Retry-After` (RFC 9110, section 10.2.3), in seconds or as an HTTP date. Zero for a date in the past.

@@ -9,14 +9,17 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Method,
-    header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
+    HeaderMap, HeaderName, HeaderValue,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
 };
 use percent_encoding::percent_decode_str;
-use reqwest::{Request, Url};
+use url::Url;
 
-use super::HttpSettings;
-use super::webhook::Signer;
+use super::{
+    HttpSettings,
+    target::{MessageRequest, Origin},
+    webhook::Signer,
+};
 use crate::{
     message::{check_header_name, folded_header},
     sink::{
@@ -31,12 +34,14 @@ const ATTEMPT: HeaderName = HeaderName::from_static(headers::ATTEMPT);
 const DUE: HeaderName = HeaderName::from_static(headers::DUE);
 
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
+const ANYTHING: HeaderValue = HeaderValue::from_static("*/*");
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// Builds the requests of one sink.
 pub struct RequestFactory {
     /// Without the user.
     url: UrlTemplate,
+    origin: Origin,
     allow: Allow,
     /// The configured headers, and `Authorization` if the URL has a user.
     headers: HeaderMap,
@@ -76,8 +81,9 @@ impl RequestFactory {
         }
         let names = headers.keys().map(|name| folded_header(name.as_str())).collect();
         let signer = Signer::new(config.signing_secrets.iter());
-        let secrets = secrets(&headers);
-        Ok(Self { url: url.without_user(), allow: config.allow.clone(), headers, names, signer, secrets })
+        let (secrets, url) = (secrets(&headers), url.without_user());
+        let origin = Origin::new(url.base(), url.is_constant()).map_err(|error| format!("url: {error}"))?;
+        Ok(Self { url, origin, allow: config.allow.clone(), headers, names, signer, secrets })
     }
 
     /// What an endpoint may echo, and must not be stored.
@@ -90,33 +96,27 @@ impl RequestFactory {
         self.url.base()
     }
 
-    /// The failure domain of a request to `url`: scheme, host, port and path. `None` if the URL is constant.
-    pub fn domain(&self, url: &Url) -> Option<Domain> {
-        let (scheme, host, path) = (url.scheme(), url.host_str().unwrap_or_default(), url.path());
-        let port = url.port_or_known_default().unwrap_or_default();
-        (!self.url.is_constant()).then(|| format!("{scheme}://{host}:{port}{path}").into())
-    }
-
     /// The failure domain of a delivery.
     pub fn domain_of(&self, delivery: &Delivery) -> Option<Domain> {
         if self.url.is_constant() {
             return None;
         }
         let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata).ok()?;
-        self.domain(&url)
+        Some(domain(&url))
     }
 
     /// `now`: the time of the signature.
     ///
     /// # Errors
     /// The part of the message that HTTP cannot carry, or why its address is not allowed.
-    pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<Request, String> {
+    pub fn request(&self, delivery: &Delivery, now: SystemTime) -> Result<MessageRequest, String> {
         let headers = self.headers(delivery, now)?;
+        let payload = delivery.payload.clone();
+        if self.url.is_constant() {
+            return Ok(self.origin.request(headers, payload));
+        }
         let url = self.url.render_allowed(&self.allow, &delivery.route, &delivery.metadata)?;
-        let mut request = Request::new(Method::POST, url);
-        *request.headers_mut() = headers;
-        *request.body_mut() = Some(delivery.payload.clone().into());
-        Ok(request)
+        self.origin.request_to(&url, domain(&url), headers, payload)
     }
 
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
@@ -139,6 +139,7 @@ impl RequestFactory {
             }
         }
         headers.entry(USER_AGENT).or_insert(AGENT);
+        headers.entry(ACCEPT).or_insert(ANYTHING);
         let content_type = match &delivery.metadata.content_type {
             Some(text) => header_value("content_type", text)?,
             None => OCTET_STREAM,
@@ -160,6 +161,13 @@ impl RequestFactory {
         self.signer.sign(&mut headers, &delivery.id, since_epoch.as_secs(), &delivery.payload);
         Ok(headers)
     }
+}
+
+/// The failure domain of a request to `url`: scheme, host, port and path.
+fn domain(url: &Url) -> Domain {
+    let (scheme, host, path) = (url.scheme(), url.host_str().unwrap_or_default(), url.path());
+    let port = url.port_or_known_default().unwrap_or_default();
+    format!("{scheme}://{host}:{port}{path}").into()
 }
 
 /// `Authorization` from the user and password of a URL, if it has any.
@@ -189,7 +197,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::{Flag, Period},
+        config::{Flag, Period, Whole},
         connector::http::SigningSecret,
         message::{MessageId, Metadata, Properties},
         time::UnixMillis,
@@ -202,6 +210,7 @@ mod tests {
             allow: Allow::default(),
             allow_slashes: Flag(false),
             timeout: Period(Duration::from_secs(1)),
+            max_connections: Whole(64),
             signing_secrets: [SigningSecret::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap()]
                 .into_iter()
                 .collect(),
@@ -226,7 +235,7 @@ mod tests {
         }
     }
 
-    fn request(configured: &[(&str, &str)], message: &[(&str, &str)]) -> Result<Request, String> {
+    fn request(configured: &[(&str, &str)], message: &[(&str, &str)]) -> Result<MessageRequest, String> {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_614_265_330);
         RequestFactory::new(&config(configured))?.request(&delivery(message, None), now)
     }
@@ -235,7 +244,7 @@ mod tests {
     fn a_request_has_the_headers_of_the_message_and_of_punctual() {
         let request = request(&[], &[("X-Trace", "é")]).unwrap();
         let headers = request.headers();
-        assert_eq!(request.url().as_str(), "http://example.org/due?a=b");
+        assert_eq!(request.uri(), "http://example.org/due?a=b");
         assert_eq!(headers["punctual-id"], "m1");
         assert_eq!(headers["punctual-route"], "r");
         assert_eq!(headers["punctual-attempt"], "3");
@@ -318,7 +327,7 @@ mod tests {
         let config = HttpSettings { url: "http://us%40er:p%3Ass@example.org/x".into(), ..config(&[]) };
         let factory = RequestFactory::new(&config).unwrap();
         let request = factory.request(&delivery(&[], None), SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(request.url().as_str(), "http://example.org/x");
+        assert_eq!(request.uri(), "http://example.org/x");
         // base64 of `us@er:p:ss`
         assert_eq!(request.headers()["authorization"], "Basic dXNAZXI6cDpzcw==");
     }
@@ -335,7 +344,7 @@ mod tests {
             "its header `X-Tenant` has a segment `.` or `..`, and stands in a path"
         );
         assert!(request("a/b").unwrap_err().contains("`allow_slashes: true`"));
-        assert_eq!(request("a b").unwrap().url().as_str(), "http://example.org/a%20b");
+        assert_eq!(request("a b").unwrap().uri(), "http://example.org/a%20b");
         assert!(request("b").unwrap_err().contains("not allowed"));
     }
 
@@ -346,7 +355,7 @@ mod tests {
             let factory = RequestFactory::new(&HttpSettings { url: url.into(), allow, ..config(&[]) }).unwrap();
             let delivery = delivery(&[("x-tenant", "a b")], None);
             let request = factory.request(&delivery, SystemTime::UNIX_EPOCH).unwrap();
-            let domain = factory.domain(request.url());
+            let domain = request.domain().cloned();
             assert_eq!(domain, factory.domain_of(&delivery));
             domain
         };

@@ -21,7 +21,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::HttpSink;
 use crate::{
-    config::{Context, Flag, List, Path, Problems, Settings, Timeout, check_allow, check_tls, parsed},
+    config::{Context, Flag, List, Path, Problems, Settings, Timeout, Whole, check_allow, check_tls, parsed},
     message::{folded_header, is_reserved_header},
     secret::{Secret, SecretUrl},
     sink::{
@@ -125,6 +125,8 @@ pub struct HttpSettings {
     pub allow_slashes: Flag,
     /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
     pub timeout: Timeout,
+    /// Most connections of an instance, each with one request at a time: 1 to 4096. Over HTTP/2 one carries up to 256.
+    pub max_connections: Whole<1, 4096>,
     /// Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of the seed of an
     /// ed25519 key. Every secret signs.
     pub signing_secrets: List<SigningSecret>,

@@ -185,11 +185,12 @@ impl Breaker {
                 Attribution::Counts
             }
             // Nothing was sent.
-            Outcome::Unsendable { .. } => {
+            Outcome::Unsendable { .. } | Outcome::Unsent { .. } => {
                 if grant.probe {
                     inner.machine.probe_unused(grant, now);
                 }
-                Attribution::Counts
+                let waits = matches!(outcome, Outcome::Unsent { .. });
+                if waits { Attribution::Waits(Duration::ZERO) } else { Attribution::Counts }
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();

@@ -13,7 +13,7 @@ use axum::{
     routing::any,
 };
 use punctual::{
-    config::{Flag, List, Period},
+    config::{Flag, List, Period, Whole},
     connector::http::{HttpSettings, HttpSink},
     sink::{Sink, template::Allow},
     tls::TlsFiles,
@@ -74,6 +74,7 @@ impl Destination for Endpoint {
             allow: Allow::default(),
             allow_slashes: Flag(false),
             timeout: Period(timeout),
+            max_connections: Whole(64),
             signing_secrets: List::default(),
             headers: BTreeMap::new(),
             tls: TlsFiles::default(),

@@ -1,12 +1,13 @@
 //! What HTTP endpoints do to their clients. Every attempt ends in time and with a small amount read.
 
+mod connections;
 mod replies;
 mod tls;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use punctual::{
-    config::{Flag, List, Period},
+    config::{Flag, List, Period, Whole},
     connector::http::{HttpSettings, HttpSink},
     sink::template::Allow,
     tls::TlsFiles,
@@ -18,6 +19,7 @@ fn config(url: String, timeout: Duration) -> HttpSettings {
         allow: Allow::default(),
         allow_slashes: Flag(false),
         timeout: Period(timeout),
+        max_connections: Whole(64),
         signing_secrets: List::default(),
         headers: BTreeMap::new(),
         tls: TlsFiles::default(),

@@ -12,7 +12,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
-use tokio::io::AsyncWriteExt;
+use tokio::{
+    io::AsyncWriteExt,
+    sync::{Notify, Semaphore},
+};
 use tokio_rustls::TlsAcceptor;
 
 use super::config;
@@ -127,6 +130,64 @@ async fn a_server_that_speaks_http_2_gets_a_whole_batch_over_few_connections() {
     let sink = authority.sink("localhost", server.port(), false);
     assert_eq!(send_one(&sink).await, Outcome::Confirmed);
     let batch = (0..1000).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
+    assert!(send(&sink, batch).await.iter().all(|outcome| *outcome == Outcome::Confirmed));
+    assert_eq!(server.connections(), 1);
+}
+
+/// Ends each connection, as servers do after so many requests: those under way are answered, the others refused.
+#[tokio::test]
+async fn an_http_2_server_may_end_its_connections_without_a_loss() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(b"h2", false);
+    let server = RawServer::start(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let stream = acceptor.accept(stream).await.expect("TLS");
+            let left = Arc::new(Semaphore::new(100));
+            let (counted, ended) = (Arc::clone(&left), Arc::new(Notify::new()));
+            let end = Arc::clone(&ended);
+            let confirm = service_fn(move |_: Request<Incoming>| {
+                match counted.try_acquire() {
+                    Ok(permit) => permit.forget(),
+                    Err(_) => end.notify_one(),
+                }
+                async { Ok::<_, hyper::Error>(Response::<String>::default()) }
+            });
+            let builder = http2::Builder::new(TokioExecutor::new());
+            let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), confirm));
+            tokio::select! {
+                _ = serving.as_mut() => {}
+                () = ended.notified() => {
+                    serving.as_mut().graceful_shutdown();
+                    let _ = serving.await;
+                }
+            }
+        }
+    });
+    let sink = authority.sink("localhost", server.port(), false);
+    for _ in 0..5 {
+        let batch = (0..200).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
+        for outcome in send(&sink, batch).await {
+            assert_eq!(outcome, Outcome::Confirmed);
+        }
+    }
+    assert!(server.connections() > 1, "{}", server.connections());
+}
+
+#[tokio::test]
+async fn a_first_batch_opens_one_http_2_connection() {
+    let authority = Authority::new();
+    let acceptor = authority.acceptor(b"h2", false);
+    let server = RawServer::start(move |stream| {
+        let acceptor = acceptor.clone();
+        async move {
+            let stream = acceptor.accept(stream).await.expect("TLS");
+            let confirm = service_fn(|_| async { Ok::<_, hyper::Error>(Response::<String>::default()) });
+            let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), confirm).await;
+        }
+    });
+    let sink = authority.sink("localhost", server.port(), false);
+    let batch = (0..300).map(|n| delivery(&format!("m{n}"), Bytes::from_static(b"x"))).collect();
     assert!(send(&sink, batch).await.iter().all(|outcome| *outcome == Outcome::Confirmed));
     assert_eq!(server.connections(), 1);
 }

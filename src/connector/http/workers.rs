@@ -1,0 +1,167 @@
+//! The queue of a sink, and the tasks that take messages from it.
+//!
+//! A worker sends one message after another over its connection. So messages of all batches flow without pause, and there
+//! are never more connections than workers. Workers start when messages wait, and end after a while without one.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep},
+};
+
+use super::{
+    connection::{self, Connection},
+    delivery::Sender,
+};
+use crate::sink::{Delivery, Outcome, Report};
+
+/// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
+/// would be lost.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Most requests at once over HTTP/2, where they share a connection: what servers commonly allow is 100 to 256.
+const MAX_STREAMS: usize = 256;
+
+/// What the messages of one batch share.
+pub struct Batch {
+    pub deadline: Instant,
+    pub report: Report,
+    /// Dropped with the last message.
+    pub _unfinished: oneshot::Sender<()>,
+}
+
+/// One message that waits or is sent.
+pub struct Job {
+    pub index: usize,
+    pub delivery: Delivery,
+    pub batch: Arc<Batch>,
+}
+
+impl Job {
+    fn unsent(self) {
+        let error = "not sent: the sink stops".into();
+        self.batch.report.outcome(self.index, Outcome::Unsent { error });
+    }
+}
+
+pub struct Workers {
+    sender: Arc<Sender>,
+    max_connections: usize,
+    queue: Mutex<Queue>,
+    /// Wakes the worker that became idle last: so under a light load the others end.
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// All batches have the same timeout, so the oldest job is also the first to time out.
+    jobs: VecDeque<Job>,
+    workers: usize,
+    /// Workers that wait for a job.
+    idle: usize,
+    stopped: bool,
+}
+
+impl Workers {
+    pub fn new(sender: Arc<Sender>, max_connections: usize) -> Arc<Self> {
+        Arc::new(Self { sender, max_connections, queue: Mutex::default(), arrived: Notify::new() })
+    }
+
+    pub fn push(self: &Arc<Self>, jobs: impl Iterator<Item = Job>) {
+        let is_shared = self.sender.connector.is_shared();
+        let limit = if is_shared { self.max_connections.max(MAX_STREAMS) } else { self.max_connections };
+        let (woken, started) = {
+            let mut queue = self.lock();
+            if queue.stopped {
+                return jobs.for_each(Job::unsent);
+            }
+            queue.jobs.extend(jobs);
+            let woken = queue.jobs.len().min(queue.idle);
+            let started = (queue.jobs.len() - woken).min(limit.saturating_sub(queue.workers));
+            queue.workers += started;
+            (woken, started)
+        };
+        for _ in 0..woken {
+            self.arrived.notify_last();
+        }
+        for _ in 0..started {
+            tokio::spawn(Worker { workers: Arc::clone(self), counted: true }.run());
+        }
+    }
+
+    /// Reports what waits as unsent. Ends idle workers now, the others after their messages.
+    pub fn stop(&self) {
+        let waiting = {
+            let mut queue = self.lock();
+            queue.stopped = true;
+            std::mem::take(&mut queue.jobs)
+        };
+        waiting.into_iter().for_each(Job::unsent);
+        self.arrived.notify_waiters();
+    }
+
+    /// No panic can leave the queue half-changed.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counted in the queue.
+struct Worker {
+    workers: Arc<Workers>,
+    counted: bool,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let workers = Arc::clone(&self.workers);
+        let mut connection = None;
+        while let Some(job) = self.next(&mut connection).await {
+            workers.sender.deliver(job, &mut connection).await;
+        }
+    }
+
+    /// `None`: it ends.
+    async fn next(&mut self, connection: &mut Option<Connection>) -> Option<Job> {
+        let mut ends = false;
+        loop {
+            {
+                let mut queue = self.workers.lock();
+                let job = queue.jobs.pop_front();
+                if job.is_some() {
+                    return job;
+                }
+                if ends || queue.stopped {
+                    queue.workers -= 1;
+                    self.counted = false;
+                    if queue.workers == 0 {
+                        self.workers.sender.connector.retire(None);
+                    }
+                    return None;
+                }
+                queue.idle += 1;
+            }
+            // A notification that comes before this is kept.
+            tokio::select! {
+                () = self.workers.arrived.notified() => {}
+                () = connection::closed(connection) => ends = true,
+                () = sleep(IDLE_TIMEOUT) => ends = true,
+            }
+            self.workers.lock().idle -= 1;
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// After a panic too.
+    fn drop(&mut self) {
+        if self.counted {
+            self.workers.lock().workers -= 1;
+        }
+    }
+}
