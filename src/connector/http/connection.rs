@@ -37,7 +37,7 @@ pub enum Connection {
     Http2(Shared),
 }
 
-/// Reads and writes while it is polled. The worker polls it in its own task, which saves two wake-ups for each request.
+/// Reads and writes while it is polled: by the worker, in its own task.
 pub struct Driver {
     connection: Pin<Box<http1::Connection<BoxedStream, Body>>>,
     closed: bool,
