@@ -41,7 +41,7 @@ row_schedule() {
         fresh_redis
         record schedule bare "$load" bare-schedule --redis "$redis_url" --count "$count"
         fresh_punctual '{ type: redis_list, key: due }'
-        record schedule punctual schedule --count "$count" --wait 3600000
+        record schedule punctual schedule --redis "$redis_url" --count "$count" --wait 3600000
         [ "$round" = 1 ] || [ -z "$quick" ] || continue
         fresh_redis
         record schedule bullmq bullmq schedule $((count / 5))
@@ -141,7 +141,7 @@ row_lateness() {
 late_list() { # ROW COUNT SPREAD
     "$load" list --redis "$redis_url" --count "$2" >"$work/late" &
     local reader=$!
-    schedule --count "$2" --spread "$3" --wait $((2000 + $2 / 40)) >/dev/null
+    schedule --count "$2" --spread "$3" --wait $((3000 + $2 / 25)) >/dev/null
     wait "$reader"
     record "$1" punctual cat "$work/late"
 }
@@ -187,23 +187,26 @@ row_economy() {
 }
 
 row_memory() {
-    local bytes who
+    local bytes who count
+    # Of a power of two, on which the size of Redis' hash tables depends, both are the same share.
+    count=$(size 100000 25000)
     for bytes in 16 100 1000; do
         fresh_punctual '{ type: redis_list, key: due }'
-        record "memory $bytes" punctual grown schedule --wait 3600000 --spread 3600000 --size "$bytes" --count 100000
+        record "memory $bytes" punctual grown "$count" schedule --wait 3600000 --spread 3600000 --size "$bytes" --count "$count"
         for who in bullmq asynq; do
             fresh_redis
-            record "memory $bytes" "$who" grown "$who" schedule 100000 "$bytes"
+            record "memory $bytes" "$who" grown "$count" "$who" schedule "$count" "$bytes"
         done
     done
 }
 
-# By how many bytes for each of 100,000 messages Redis grows while COMMAND runs.
-grown() { # COMMAND...
-    local before
+# By how many bytes for each of COUNT messages Redis grows while COMMAND runs.
+grown() { # COUNT COMMAND...
+    local before count=$1
+    shift
     before=$(redis_value memory used_memory)
     "$@" >/dev/null
-    awk -v more=$(($(redis_value memory used_memory) - before)) 'BEGIN { printf "{\"bytes\":%.1f}\n", more / 100000 }'
+    awk -v more=$(($(redis_value memory used_memory) - before)) -v count="$count" 'BEGIN { printf "{\"bytes\":%.1f}\n", more / count }'
 }
 
 redis_value() { # SECTION NAME

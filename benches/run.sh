@@ -32,10 +32,9 @@ done
 size() { # WHOLE QUICK
     if [ -n "$quick" ]; then echo "$2"; else echo "$1"; fi
 }
-rounds=$(size 5 2)
+rounds=$(size 3 2)
 
 # The last line that COMMAND prints, a JSON object, becomes a line of the results.
-round=1
 record() { # ROW WHO COMMAND...
     local row=$1 who=$2 line
     shift 2
@@ -48,13 +47,14 @@ mkdir -p "$results"
 results=$(cd "$results" && pwd)
 build_all
 rm -f "$results/raw.jsonl"
+SECONDS=0
 versions >"$results/versions.txt"
 for row in "${rows[@]}"; do
-    started=$SECONDS
+    started=$SECONDS round=1
     "row_$row"
     stop_all
     echo "=== $row: $((SECONDS - started)) s"
 done
 python3 "$here/table.py" "$results/raw.jsonl" | tee "$results/table.md"
 python3 "$here/charts.py" "$results/raw.jsonl" "$results"
-echo "=== $SECONDS s; results are in $results"
+echo "=== $SECONDS s without the build; results are in $results"

@@ -8,6 +8,7 @@ import sys
 # Row, figure, its name, decimals, who is the baseline, who is punctual.
 MEASURES = [
     ("schedule", "rate", "schedule, messages/s", 0, "bare", "punctual"),
+    ("schedule", "redis_us", "the same: Redis CPU, µs a message", 1, "bare", "punctual"),
     ("drain", "rate", "drain to a list, messages/s", 0, "bare", "punctual"),
     ("drain", "redis_us", "the same: Redis CPU, µs a message", 1, "bare", "punctual"),
     ("http", "rate", "drain to HTTP, messages/s", 0, "hyper", "punctual"),

@@ -103,9 +103,7 @@ async fn work(mut redis: MultiplexedConnection, batch: usize) -> Result<()> {
 fn batches(options: &Options) -> Vec<Vec<String>> {
     let due = lateness::now() / 1000;
     let numbers: Vec<usize> = (0..options.count).collect();
-    let of = |number: &usize| {
-        [message::id(*number), due.to_string(), message::payload(*number, due, options.size)]
-    };
+    let of = |number: &usize| [message::id(*number), due.to_string(), message::payload(*number, due, options.size)];
     numbers.chunks(options.batch).map(|numbers| numbers.iter().flat_map(of).collect()).collect()
 }
 

@@ -23,7 +23,7 @@ use crate::{Result, lateness, message};
 /// Pause before a record is sent again to a full queue of librdkafka.
 const FULL: Duration = Duration::from_micros(200);
 /// Longest wait for a broker that starts, and for the last confirmations.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Args)]
 pub struct TopicOptions {

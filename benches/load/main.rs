@@ -2,6 +2,8 @@
 //!
 //! Everything runs on one machine, so its clock is that of Redis.
 
+#![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]
+
 mod bare;
 mod drain;
 mod flood;

@@ -1,14 +1,14 @@
 //! The messages of all programs: ids of 16 bytes, payloads of an exact size that name their due time.
 
-/// Text of the payload after the due time: order lines, which compress as ordinary JSON does.
-const LINE: usize = 32;
+use std::fmt::Write;
 
 /// 16 bytes.
 pub fn id(number: usize) -> String {
     format!("m{number:015}")
 }
 
-/// JSON of `size` bytes, at least 16. From 40 on it begins with the due time, ms since 1970.
+/// JSON of `size` bytes, at least 16. From 40 on it begins with the due time, ms since 1970; order lines follow, which
+/// compress as ordinary JSON does.
 pub fn payload(number: usize, due: u64, size: usize) -> String {
     if size < 40 {
         let digits = size - r#"{"n":}"#.len();
@@ -20,8 +20,7 @@ pub fn payload(number: usize, due: u64, size: usize) -> String {
         // Knuth's constants; only the high bits are used.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = seed >> 33;
-        text += &format!("sku-{:08} qty {} price {:05}, ", random % 100_000_000, random % 9 + 1, random % 99_999);
-        debug_assert!(text.len() < size + 2 * LINE);
+        let _ = write!(text, "sku-{:08} qty {} price {:05}, ", random % 100_000_000, random % 9 + 1, random % 99_999);
     }
     text.truncate(size - 2);
     text + r#""}"#

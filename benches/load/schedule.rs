@@ -3,10 +3,16 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use clap::Args;
 use hyper::Method;
+use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{Result, http::Connection, lateness, message, usage};
+use crate::{
+    Result,
+    http::Connection,
+    lateness, message,
+    usage::{self, Usage},
+};
 
 /// Messages of an array; the API takes as many at most.
 const ARRAY: usize = 1000;
@@ -19,6 +25,9 @@ pub struct Options {
     /// Routes r0, r1, ..., which take turns
     #[arg(long, default_value_t = 1)]
     routes: usize,
+    /// Of punctual; without it, nothing is said about Redis
+    #[arg(long)]
+    redis: Option<String>,
     #[arg(long)]
     count: usize,
     /// Bytes of a payload
@@ -43,7 +52,11 @@ pub async fn run(options: Options) -> Result<Value> {
     for _ in 0..options.connections {
         connections.push(Connection::open(&options.api).await?);
     }
-    let cpu = usage::of_process(std::process::id())?;
+    let mut redis = match &options.redis {
+        Some(url) => Some(usage::connect(url).await?),
+        None => None,
+    };
+    let before = read(redis.as_mut()).await?;
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for mut connection in connections {
@@ -63,9 +76,21 @@ pub async fn run(options: Options) -> Result<Value> {
     if options.wait > 0 && lateness::now() / 1000 >= base {
         return Err("messages were due before all were scheduled: wait longer".into());
     }
-    let cpu = usage::of_process(std::process::id())? - cpu;
-    let rate = options.count as f64 / seconds;
-    Ok(json!({ "count": options.count, "seconds": seconds, "rate": rate, "base": base, "load_cores": cpu / seconds }))
+    let used = read(redis.as_mut()).await?.since(before);
+    let count = options.count as f64;
+    Ok(json!({
+        "count": options.count, "seconds": seconds, "rate": count / seconds, "base": base,
+        "redis_us": redis.map(|_| used.redis * 1e6 / count), "load_cores": used.process / seconds,
+    }))
+}
+
+/// Of Redis, where it is known, and of this process.
+async fn read(redis: Option<&mut MultiplexedConnection>) -> Result<Usage> {
+    let own = std::process::id();
+    match redis {
+        Some(redis) => Usage::read(redis, Some(own)).await,
+        None => Ok(Usage { redis: 0.0, process: usage::of_process(own)?, scripts: 0 }),
+    }
 }
 
 /// Path and body of each request.

@@ -29,11 +29,11 @@ pub struct Options {
     spread: u64,
 }
 
-/// CPU while messages are due, in percent of one core, and calls of scripts for each message.
+/// All messages are scheduled. CPU while they are due, in percent of one core, and calls of scripts for each message.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
-    until(options.base).await;
     let count = drain::left(&mut redis, options.routes).await?;
+    until(options.base).await;
     let before = Usage::read(&mut redis, Some(options.pid)).await?;
     until(options.base + options.spread).await;
     let used = Usage::read(&mut redis, Some(options.pid)).await?.since(before);
