@@ -3,7 +3,7 @@
 import math
 import sys
 
-from table import median, read
+from table import median, ratio, read
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 90, 30, 50, 50
@@ -35,9 +35,9 @@ def legend(entries):
 
 
 def step(highest):
-    """Between lines of the grid: 1, 2 or 5 times a power of ten, so that about five lines fit."""
-    power = 10 ** math.floor(math.log10(highest / 4))
-    return next(power * times for times in (1, 2, 5, 10) if highest / (power * times) <= 5.5)
+    """Between lines of the grid: 1, 2 or 5 times a power of ten, so that at most eight lines fit."""
+    power = 10 ** math.floor(math.log10(highest / 8))
+    return next(power * times for times in (1, 2, 5, 10) if highest / (power * times) <= 8)
 
 
 def picture(title, parts):
@@ -48,29 +48,30 @@ def picture(title, parts):
 
 def drains(found):
     """Bars: baseline and punctual for each sink."""
-    sinks = [(name, [median(found, row, who, "rate") for who in (baseline, "punctual")])
-             for row, baseline, name in DRAINS]
-    sinks = [(name, rates) for name, rates in sinks if None not in rates]
+    sinks = [(name, [median(found, row, who, "rate") for who in (baseline, "punctual")],
+              ratio(found, row, "rate", baseline, "punctual")) for row, baseline, name in DRAINS]
+    sinks = [sink for sink in sinks if None not in sink[1]]
     if not sinks:
         return None
-    highest = max(max(rates) for _, rates in sinks)
+    highest = max(max(rates) for _, rates, _ in sinks)
     parts = list(legend([(BASELINE, "baseline"), (PUNCTUAL, "punctual")]))
     x_of = lambda rate: LEFT + (WIDTH - LEFT - RIGHT - 60) * rate / highest
     mark = 0
     while mark <= highest:
-        parts += [line(x_of(mark), TOP, x_of(mark), HEIGHT - BOTTOM), text(x_of(mark), HEIGHT - BOTTOM + 18, f"{mark / 1000:g} k")]
+        parts += [line(x_of(mark), TOP, x_of(mark), HEIGHT - BOTTOM),
+                  text(x_of(mark), HEIGHT - BOTTOM + 18, f"{mark / 1000:g} k")]
         mark += step(highest)
     parts.append(text(WIDTH / 2, HEIGHT - 10, "messages per second"))
     height = (HEIGHT - TOP - BOTTOM) / len(sinks)
-    for place, (name, rates) in enumerate(sinks):
+    for place, (name, rates, share) in enumerate(sinks):
         top = TOP + place * height
         parts.append(text(LEFT - 10, top + height / 2 + 4, name, "end"))
         for which, (rate, colour) in enumerate(zip(rates, (BASELINE, PUNCTUAL))):
             y = top + height * (0.14 + 0.38 * which)
-            words = f"{rate / 1000:.0f} k" + (f" ({rates[1] / rates[0]:.2f})" if which else "")
+            words = f"{rate / 1000:.0f} k" + (f" ({share:.2f})" if which else "")
             parts += [rectangle(LEFT, y, x_of(rate) - LEFT, height * 0.34, colour),
                       text(x_of(rate) + 6, y + height * 0.17 + 4, words, "start")]
-    return picture("Drain rates, and the ratio to the sink's own client", parts)
+    return picture("Drain rates, and the ratio to the baseline", parts)
 
 
 def lateness(found):

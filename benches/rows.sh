@@ -119,9 +119,10 @@ row_rabbitmq() {
 
 # One producer; 1000 unconfirmed messages as punctual has. The median of its seconds but the first, in which Java starts.
 perf_test() { # SECONDS
+    local headers=punctual-id=m000000000000000,punctual-route=r0,punctual-attempt=1,punctual-due=1795255200000
     java -cp "$bench/perf_test/*" com.rabbitmq.perf.PerfTest --uri "$amqp" --predeclared --exchange due --routing-key due \
         --producers 1 --consumers 0 --confirm 1000 --flag persistent --flag mandatory --size 100 --time "$1" \
-        --message-properties contentType=application/json,punctual-id=m000000000000000,punctual-route=r0,punctual-attempt=1,punctual-due=1795255200000 |
+        --message-properties "contentType=application/json,$headers" |
         sed -n 's/.* confirmed: \([0-9]*\) msg.*/\1/p' | tail -n +2 | sort -n |
         awk '{ rate[NR] = $1 } END { printf "{\"rate\":%d}\n", rate[int((NR + 1) / 2)] }'
 }
@@ -192,7 +193,8 @@ row_memory() {
     count=$(size 100000 25000)
     for bytes in 16 100 1000; do
         fresh_punctual '{ type: redis_list, key: due }'
-        record "memory $bytes" punctual grown "$count" schedule --wait 3600000 --spread 3600000 --size "$bytes" --count "$count"
+        record "memory $bytes" punctual \
+            grown "$count" schedule --wait 3600000 --spread 3600000 --size "$bytes" --count "$count"
         for who in bullmq asynq; do
             fresh_redis
             record "memory $bytes" "$who" grown "$count" "$who" schedule "$count" "$bytes"
@@ -206,7 +208,8 @@ grown() { # COUNT COMMAND...
     shift
     before=$(redis_value memory used_memory)
     "$@" >/dev/null
-    awk -v more=$(($(redis_value memory used_memory) - before)) -v count="$count" 'BEGIN { printf "{\"bytes\":%.1f}\n", more / count }'
+    awk -v more=$(($(redis_value memory used_memory) - before)) -v count="$count" \
+        'BEGIN { printf "{\"bytes\":%.1f}\n", more / count }'
 }
 
 redis_value() { # SECTION NAME

@@ -36,12 +36,14 @@ versions() {
     echo "RabbitMQ $(basename "$(dirname "$(dirname "$(readlink -f "$rabbitmq/rabbitmq-server")")")")"
     (cd "$root" && ls target/kafka/libs/kafka_2* target/bench/perf_test/perf-test* | xargs -n 1 basename)
     java -version 2>&1 | head -n 1
-    echo "node $(node --version), $(cd "$bench/bullmq" && npm ls --parseable=false --depth 0 2>/dev/null | sed -n 's/.*── //p' | tr '\n' ' ')"
+    echo "node $(node --version)"
+    (cd "$bench/bullmq" && npm ls --depth 0 2>/dev/null | sed -n 's/.*── //p')
     (cd "$root/benches/asynq" && go version && go list -m github.com/hibiken/asynq)
     cargo tree --manifest-path "$root/Cargo.toml" --locked --depth 1 --prefix none -e normal |
         grep -E '^(hyper|rdkafka|lapin|redis|reqwest) '
     uname -sr
-    echo "$(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(awk '/MemTotal/ {print int($2 / 1048576)}' /proc/meminfo) GiB"
+    echo "$(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
+    awk '/MemTotal/ { print int($2 / 1048576) " GiB of memory" }' /proc/meminfo
     echo "load average before: $(cut -d' ' -f1-3 /proc/loadavg)"
 }
 

@@ -25,7 +25,8 @@ async function add(dueOf) {
         const jobs = Array.from({ length: Math.min(BULK, count - at) }, (_, n) => {
             const due = dueOf(at + n)
             const data = size < 40 ? { n: 10 ** (size - 7) + at + n } : { due, t: text }
-            return { name: 'job', data, opts: { ...REMOVED, jobId: `m${String(at + n).padStart(15, '0')}`, delay: Math.max(0, due - Date.now()) } }
+            const jobId = `m${String(at + n).padStart(15, '0')}`
+            return { name: 'job', data, opts: { ...REMOVED, jobId, delay: Math.max(0, due - Date.now()) } }
         })
         await queue.addBulk(jobs)
     }
