@@ -75,22 +75,23 @@ def drains(found):
 
 
 def lateness(found):
-    """Lines: p50 and p99 against the rate, which has a logarithmic scale."""
+    """Lines: p50 and p99 against the rate, both on logarithmic scales."""
     series = [(name, colour, [(rate, median(found, f"lateness {rate}", "punctual", figure)) for rate in RATES])
               for figure, colour, name in PERCENTILES]
     series = [(name, colour, [point for point in points if point[1] is not None]) for name, colour, points in series]
     if len(series[0][2]) < 2:
         return None
-    highest = max(late for _, _, points in series for _, late in points) * 1.05
+    lates = [late for _, _, points in series for _, late in points]
+    lowest, highest = min(lates) / 1.5, max(lates) * 1.5
     rates = [rate for rate, _ in series[0][2]]
     span = math.log(rates[-1] / rates[0])
     x_of = lambda rate: LEFT + (WIDTH - LEFT - RIGHT - 20) * math.log(rate / rates[0]) / span
-    y_of = lambda late: HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * late / highest
+    y_of = lambda late: HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * math.log(late / lowest) / math.log(highest / lowest)
     parts = list(legend([(colour, name) for _, colour, name in PERCENTILES]))
-    mark = 0
-    while mark <= highest:
-        parts += [line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark)), text(LEFT - 10, y_of(mark) + 4, f"{mark:g} ms", "end")]
-        mark += step(highest)
+    for mark in (times * 10 ** power for power in range(-2, 6) for times in (1, 2, 5)):
+        if lowest <= mark <= highest:
+            parts += [line(LEFT, y_of(mark), WIDTH - RIGHT, y_of(mark)),
+                      text(LEFT - 10, y_of(mark) + 4, f"{mark:g} ms", "end")]
     for rate in rates:
         parts.append(text(x_of(rate), HEIGHT - BOTTOM + 18, f"{rate / 1000:g} k"))
     parts.append(text(WIDTH / 2, HEIGHT - 10, "messages due per second"))

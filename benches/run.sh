@@ -55,6 +55,7 @@ for row in "${rows[@]}"; do
     stop_all
     echo "=== $row: $((SECONDS - started)) s"
 done
+echo "load average after: $(cut -d' ' -f1-3 /proc/loadavg)" >>"$results/versions.txt"
 python3 "$here/table.py" "$results/raw.jsonl" | tee "$results/table.md"
 python3 "$here/charts.py" "$results/raw.jsonl" "$results"
 echo "=== $SECONDS s without the build; results are in $results"

@@ -5,7 +5,15 @@ import json
 import statistics
 import sys
 
-# Row, figure, its name, decimals, who is the baseline, who is punctual.
+
+
+def row_of_economy(routes, text):
+    yield f"economy {routes}", "scripts", f"{text}: script calls a message", 3, None, "punctual"
+    yield f"economy {routes}", ("redis_percent", "process_percent"), "the same: Redis / punctual, % of a core", 0, None, "punctual"
+
+
+# Row, figure or figures, their name, decimals, who is the baseline, who is punctual.
+LATE = ("p50_ms", "p99_ms")
 MEASURES = [
     ("schedule", "rate", "schedule, messages/s", 0, "bare", "punctual"),
     ("schedule", "redis_us", "the same: Redis CPU, µs a message", 1, "bare", "punctual"),
@@ -19,14 +27,12 @@ MEASURES = [
     ("http", "peak_mib", "the same: peak memory, MiB", 0, None, "punctual-100"),
     ("kafka", "rate", "drain to Kafka, messages/s", 0, "librdkafka", "punctual"),
     ("rabbitmq", "rate", "drain to RabbitMQ, messages/s", 0, "perf_test", "punctual"),
-    *((f"lateness {rate}", figure, f"{rate:,}/s steady, late by: {figure[:3]}, ms", 1, None, "punctual")
-      for rate in (1000, 5000, 10000, 20000, 40000, 80000) for figure in ("p50_ms", "p99_ms")),
-    *(("burst", figure, f"50,000 in a second to {sink}: {figure[:3]}, ms", 0, None, who)
-      for sink, who in (("a list", "punctual"), ("HTTP", "punctual-http")) for figure in ("p50_ms", "p99_ms")),
-    *((f"economy {routes}", figure, f"{text}, {name}", decimals, None, "punctual")
-      for routes, text in ((1, "5,000/s, one route"), (100, "5,000/s, 100 routes"))
-      for figure, name, decimals in (("scripts", "script calls a message", 3), ("redis_percent", "Redis, % of a core", 1),
-                                     ("process_percent", "punctual, % of a core", 1))),
+    *((f"lateness {rate}", LATE, f"{rate:,}/s steady, late: p50 / p99, ms", 1, None, "punctual")
+      for rate in (1000, 5000, 10000, 20000, 40000, 80000)),
+    ("burst", LATE, "50,000 in a second to a list, late: p50 / p99, ms", 0, None, "punctual"),
+    ("burst", LATE, "50,000 in a second to HTTP, late: p50 / p99, ms", 0, None, "punctual-http"),
+    *row_of_economy(1, "5,000/s on one route"),
+    *row_of_economy(100, "50/s on each of 100 routes"),
     *((f"memory {size}", "bytes", f"Redis bytes a pending message, payload of {size}", 0, None, "punctual")
       for size in (16, 100, 1000)),
     ("idle", "per_second", "commands/s when idle", 1, None, "punctual"),
@@ -57,22 +63,25 @@ def ratio(found, row, figure, baseline, who):
     return statistics.median(ratios) if ratios else None
 
 
-def shown(value, decimals):
-    return "" if value is None else f"{value:,.{decimals}f}"
+def shown(found, row, who, figures, decimals):
+    """One or several figures; empty when they were not measured."""
+    values = [median(found, row, who, figure) for figure in figures]
+    return "" if None in values else " / ".join(f"{value:,.{decimals}f}" for value in values)
 
 
 def main():
     found = read(sys.argv[1])
     print("| measure | baseline | punctual | ratio | BullMQ | asynq |")
     print("|---|---|---|---|---|---|")
-    for row, figure, name, decimals, baseline, who in MEASURES:
-        if (value := median(found, row, who, figure)) is None:
+    for row, figures, name, decimals, baseline, who in MEASURES:
+        figures = (figures,) if isinstance(figures, str) else figures
+        below, measured = (shown(found, row, one, figures, decimals) for one in (baseline, who))
+        if not measured:
             continue
-        below = median(found, row, baseline, figure)
-        # A peer has no list and no endpoint: it is beside the first line of its row.
-        peers = [median(found, row, peer, figure) if who == "punctual" else None for peer in PEERS]
-        cells = [name, shown(below, decimals), shown(value, decimals), shown(ratio(found, row, figure, baseline, who), 2)]
-        print("|", " | ".join(cells + [shown(peer, decimals) for peer in peers]), "|")
+        share = ratio(found, row, figures[0], baseline, who)
+        # Peers have an empty handler, no sink: they are beside the list.
+        peers = [shown(found, row, peer, figures, decimals) if who == "punctual" else "" for peer in PEERS]
+        print("|", " | ".join([name, below, measured, "" if share is None else f"{share:.2f}", *peers]), "|")
 
 
 if __name__ == "__main__":
