@@ -23,6 +23,17 @@ asynq() { # COMMAND...
     "$bench/asynq" "$redis" "$@"
 }
 
+# Each with an empty Redis; in a quick run in the first round only.
+peers() { # ROW COMMAND...
+    local row=$1 who
+    shift
+    [ "$round" = 1 ] || [ -z "$quick" ] || return 0
+    for who in bullmq asynq; do
+        fresh_redis
+        record "$row" "$who" "$who" "$@"
+    done
+}
+
 # What the programs of this suite reach on their own: they must not be what is measured.
 row_limits() {
     for round in $(seq "$rounds"); do
@@ -42,11 +53,7 @@ row_schedule() {
         record schedule bare "$load" bare-schedule --redis "$redis_url" --count "$count"
         fresh_punctual '{ type: redis_list, key: due }'
         record schedule punctual schedule --redis "$redis_url" --count "$count" --wait 3600000
-        [ "$round" = 1 ] || [ -z "$quick" ] || continue
-        fresh_redis
-        record schedule bullmq bullmq schedule $((count / 5))
-        fresh_redis
-        record schedule asynq asynq schedule $((count / 5))
+        peers schedule schedule $((count / 5))
     done
 }
 
@@ -59,11 +66,7 @@ row_drain() {
         fresh_punctual '{ type: redis_list, key: due }'
         fill "$count"
         record drain punctual drain
-        [ "$round" = 1 ] || [ -z "$quick" ] || continue
-        fresh_redis
-        record drain bullmq bullmq process $((count / 10))
-        fresh_redis
-        record drain asynq asynq process $((count / 10))
+        peers drain process $((count / 10))
     done
 }
 
@@ -158,10 +161,7 @@ row_burst() {
         fresh_punctual "{ type: http, url: \"$receiver/due\" }"
         late_http 50000
         kept=0
-        fresh_redis
-        record burst bullmq bullmq burst 50000
-        fresh_redis
-        record burst asynq asynq burst 50000
+        peers burst burst 50000
     done
 }
 
