@@ -1,0 +1,63 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use hyper::Method;
+use redis::aio::MultiplexedConnection;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Result,
+    http::Connection,
+    usage::{self, Usage},
+};
+
+/// Between two looks at the queue: less than a percent of a drain.
+const PAUSE: Duration = Duration::from_millis(5);
+
+#[derive(Args)]
+pub struct Options {
+    /// http://host:port of the API
+    #[arg(long)]
+    api: String,
+    #[arg(long)]
+    redis: String,
+    /// Of punctual
+    #[arg(long)]
+    pid: u32,
+}
+
+/// Route r0 is paused and all its messages are due.
+pub async fn run(options: &Options) -> Result<Value> {
+    let mut redis = usage::connect(&options.redis).await?;
+    let mut api = Connection::open(&options.api).await?;
+    let count = left(&mut redis, 1).await?;
+    usage::reset_peak(options.pid)?;
+    let before = Usage::read(&mut redis, Some(options.pid)).await?;
+    let started = Instant::now();
+    api.send(Method::POST, "/v1/routes/r0/resume", &[], Bytes::new()).await?;
+    while left(&mut redis, 1).await? > 0 {
+        sleep(PAUSE).await;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let used = Usage::read(&mut redis, Some(options.pid)).await?.since(before);
+    let each = |total: f64| total / count as f64;
+    Ok(json!({
+        "count": count, "seconds": seconds, "rate": count as f64 / seconds,
+        "redis_us": each(used.redis * 1e6), "process_us": each(used.process * 1e6), "scripts": each(used.scripts as f64),
+        "peak_mib": usage::peak(options.pid)?,
+    }))
+}
+
+/// Messages of routes r0, r1, ... that are not delivered yet.
+pub async fn left(redis: &mut MultiplexedConnection, routes: usize) -> Result<u64> {
+    let mut pipeline = redis::pipe();
+    for route in 0..routes {
+        for set in ["pending", "unack"] {
+            pipeline.cmd("ZCARD").arg(format!("{{punctual:r{route}:0}}:{set}"));
+        }
+    }
+    let counts: Vec<u64> = pipeline.query_async(redis).await?;
+    Ok(counts.into_iter().sum())
+}

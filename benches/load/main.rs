@@ -1,0 +1,73 @@
+//! Loads, baselines and sinks of `benches/run.sh`. A command prints one JSON object; its options are in its own file.
+//!
+//! Everything runs on one machine, so its clock is that of Redis.
+
+#![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]
+
+mod bare;
+mod drain;
+mod flood;
+mod http;
+mod kafka;
+mod lateness;
+mod list;
+mod message;
+mod rabbitmq;
+mod receive;
+mod schedule;
+mod steady;
+mod usage;
+
+use std::error::Error;
+
+use clap::Parser;
+use serde_json::Value;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+#[derive(Parser)]
+enum Command {
+    /// Schedules messages over HTTP, in arrays.
+    Schedule(schedule::Options),
+    /// Schedules messages with one bare script for each batch.
+    BareSchedule(bare::Options),
+    /// Moves due messages into a list with two bare scripts for each batch.
+    BareDrain(bare::Options),
+    /// Resumes a route and waits until it is empty.
+    Drain(drain::Options),
+    /// Waits for messages that are due over a time, and measures Redis and punctual meanwhile.
+    Steady(steady::Options),
+    /// Reads a list, and measures how late its elements come.
+    List(list::Options),
+    /// Answers HTTP requests; `GET /stats` returns what came, and how late.
+    Receive,
+    /// Sends HTTP requests as fast as plain connections of hyper do.
+    Flood(flood::Options),
+    /// Creates a topic, as soon as the broker answers.
+    Topic(kafka::TopicOptions),
+    /// Produces records with an idempotent producer of librdkafka.
+    Produce(kafka::ProduceOptions),
+    /// Declares a durable queue, bound to an exchange of its name, and empties it.
+    Queue(rabbitmq::Options),
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    // `cargo bench` adds this flag.
+    let arguments = std::env::args().filter(|argument| argument != "--bench");
+    let measured: Value = match Command::parse_from(arguments) {
+        Command::Schedule(options) => schedule::run(options).await?,
+        Command::BareSchedule(options) => bare::schedule(&options).await?,
+        Command::BareDrain(options) => bare::drain(&options).await?,
+        Command::Drain(options) => drain::run(&options).await?,
+        Command::Steady(options) => steady::run(&options).await?,
+        Command::List(options) => list::run(&options).await?,
+        Command::Receive => receive::run().await?,
+        Command::Flood(options) => flood::run(&options).await?,
+        Command::Topic(options) => kafka::create(&options).await?,
+        Command::Produce(options) => kafka::produce(&options).await?,
+        Command::Queue(options) => rabbitmq::run(&options).await?,
+    };
+    println!("{measured}");
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! What Redis and processes used.
+
+use std::fs;
+
+use redis::aio::MultiplexedConnection;
+
+use crate::Result;
+
+/// Of `/proc/PID/stat`, a second.
+const TICKS: f64 = 100.0;
+
+pub async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    // A read that blocks takes as long as it needs.
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    Ok(redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
+}
+
+#[derive(Clone, Copy)]
+pub struct Usage {
+    /// Seconds of CPU.
+    pub redis: f64,
+    pub process: f64,
+    /// Calls of EVALSHA and EVAL.
+    pub scripts: u64,
+}
+
+impl Usage {
+    /// Until now, of Redis and the process `pid`.
+    pub async fn read(redis: &mut MultiplexedConnection, pid: Option<u32>) -> Result<Self> {
+        let info: String = redis::cmd("INFO").arg("cpu").arg("commandstats").query_async(redis).await?;
+        let (mut cpu, mut scripts) = (0.0, 0);
+        for (name, value) in info.lines().filter_map(|line| line.split_once(':')) {
+            match name {
+                "used_cpu_user" | "used_cpu_sys" => cpu += value.parse::<f64>()?,
+                "cmdstat_evalsha" | "cmdstat_eval" => {
+                    let calls = value.split(',').find_map(|part| part.strip_prefix("calls=")).unwrap_or("0");
+                    scripts += calls.parse::<u64>()?;
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { redis: cpu, process: pid.map_or(Ok(0.0), of_process)?, scripts })
+    }
+
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            redis: self.redis - before.redis,
+            process: self.process - before.process,
+            scripts: self.scripts - before.scripts,
+        }
+    }
+}
+
+/// Seconds of CPU that a process has used.
+pub fn of_process(pid: u32) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // Behind the name, which may have spaces: state is the first field, utime the twelfth, stime the thirteenth.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / TICKS)
+}
+
+/// The peak of resident memory starts again from now on.
+pub fn reset_peak(pid: u32) -> Result<()> {
+    Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
+}
+
+/// Most resident memory, MiB.
+pub fn peak(pid: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    Ok(line.trim_end_matches("kB").trim().parse::<f64>()? / 1024.0)
+}
