@@ -23,11 +23,11 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How much longer the way rests than the last call took: few calls take a fifth of Redis' time at most.
-const REST: u32 = 4;
+/// How much longer the way rests than the last call took: few calls take a ninth of Redis' time at most.
+const REST: u32 = 8;
 
 /// Longest rest.
-const LONGEST_REST: Duration = Duration::from_millis(8);
+const LONGEST_REST: Duration = Duration::from_millis(10);
 
 /// So many calls make good company: more would not make each of them cheaper.
 const ENOUGH: usize = 16;
