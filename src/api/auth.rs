@@ -14,6 +14,7 @@ use super::{
     problem::Problem,
     rate::{Rate, TooFast},
     readers::Share,
+    server::Peer,
 };
 use crate::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
@@ -103,14 +104,16 @@ pub struct Guard {
 struct Refused(Mutex<Option<(Instant, u64)>>);
 
 impl Refused {
-    fn record(&self) {
+    fn record(&self, request: &Request) {
         metrics::auth_failure();
         let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
         match &mut *last {
             Some((at, unlogged)) if now - *at < REFUSED_LOG_INTERVAL => *unlogged += 1,
             other => {
                 let more = other.map_or(0, |(_, unlogged)| unlogged);
-                tracing::warn!(more, "a call without a known token was refused");
+                let peer = request.extensions().get::<Peer>().map(|peer| tracing::field::display(peer.0));
+                let (method, path) = (request.method(), request.uri().path());
+                tracing::warn!(peer, %method, path, more, "a call without a known token was refused");
                 *other = Some((now, 0));
             }
         }
@@ -175,7 +178,7 @@ pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, nex
         Some(grant) => Arc::clone(grant),
         None if guard.is_open(request.uri().path()) => Arc::clone(&guard.everything),
         None => {
-            guard.refused.record();
+            guard.refused.record(&request);
             let text = "send `Authorization: Bearer <token>` with a token of the configuration";
             return Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", text).into_response();
         }

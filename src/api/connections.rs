@@ -114,6 +114,8 @@ impl Drop for Busy {
 pub struct Slot {
     slots: Arc<Slots>,
     number: u64,
+    /// `None` for a Unix socket.
+    pub peer: Option<IpAddr>,
     /// For probes alone.
     pub reserved: bool,
     pub activity: Arc<Activity>,
@@ -142,6 +144,7 @@ impl Slots {
     ///
     /// `None` when no slot is available.
     pub fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Slot> {
+        let address = peer;
         let peer = peer.map(network);
         let mut taken = self.taken();
         let own = peer.and_then(|peer| taken.by_peer.get(&peer)).copied().unwrap_or(0);
@@ -168,7 +171,7 @@ impl Slots {
         let holder = Holder { peer, reserved: !has_place, activity: activity.clone(), evicted: evicted.clone() };
         taken.count(&holder, 1);
         taken.holders.insert(number, holder);
-        Some(Slot { slots: self.clone(), number, reserved: !has_place, activity, evicted })
+        Some(Slot { slots: self.clone(), number, peer: address, reserved: !has_place, activity, evicted })
     }
 
     fn taken(&self) -> MutexGuard<'_, UsedSlots> {

@@ -1,6 +1,6 @@
 //! Connections: their timeouts and their end. `connections` bounds their number.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -104,6 +104,10 @@ async fn accept(listener: &Listener, slots: &Arc<Slots>) -> (Accepted, Slot) {
     }
 }
 
+/// The address that a request came from; a request extension, which is missing with a Unix socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
 /// Serves one connection to its end.
 async fn talk(
     accepted: Accepted,
@@ -124,8 +128,11 @@ async fn talk(
     };
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).max_buf_size(MAX_HEAD_BYTES).header_read_timeout(head_timeout);
-    let answer = service_fn(|request| {
+    let answer = service_fn(|mut request| {
         let busy = place.activity.begin();
+        if let Some(address) = place.peer {
+            request.extensions_mut().insert(Peer(address));
+        }
         let service = service.clone();
         async move {
             let response =

@@ -26,7 +26,7 @@ impl Run {
     async fn start() -> Self {
         let (redis, receiver) = (RedisServer::start().await, Receiver::start());
         let punctual = Punctual::start(&format!(
-            "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",
+            "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, max_connections: 1000, url: '{}' }} }}\nroutes: {{ web: {{ sink: hook }} }}\n",
             redis.url(),
             receiver.url()
         ))

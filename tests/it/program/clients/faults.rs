@@ -86,7 +86,7 @@ async fn a_full_route_is_tried_again() {
     let producers = Producer::all().await;
     let Some(first) = producers.first() else { return };
     first.run(&place, Way::Http, &["full", "waits", "3000000"], b"").await.assert_is(&["scheduled"], "waits");
-    let environment = place.environment_with("PUNCTUAL_GIVE_UP_AFTER", "2.5");
+    let environment = place.environment_with("PUNCTUAL_GIVE_UP_AFTER", "6");
     let each = producers.iter().flat_map(|producer| WAYS.map(|way| (producer, way)));
     let calls = each.map(async |(producer, way)| {
         let call = producer.start(&environment, way, &["full", producer.language, "0"], b"").await;
