@@ -38,6 +38,12 @@ pub fn listed(text: impl Display) -> Result<(), Failure> {
     written.map_err(|error| Failure::of_output("standard output", &error))
 }
 
+/// Lines and columns of the terminal that standard output is; one that does not know its size has none.
+pub fn window() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0).then(|| (size.ws_row.into(), size.ws_col.into()))
+}
+
 /// Writes a line to standard error, unless it is closed.
 pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");

@@ -1,11 +1,15 @@
 //! A table for people.
 
 /// Longest cell in characters: an error may contain the body of an HTTP answer.
-const MAX_CELL: usize = 600;
+pub const MAX_CELL: usize = 600;
+
+/// What a cut text ends with.
+const DOTS: &str = "...";
 
 /// Columns as wide as their widest cell, two spaces apart. Cells are one line each, without control characters.
 pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| short(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| cut(cell, MAX_CELL + DOTS.len())).collect()).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -20,12 +24,14 @@ pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-fn short(cell: &str) -> String {
-    let cell = harmless(&cell.replace(['\n', '\r', '\t'], " "));
-    match cell.char_indices().nth(MAX_CELL) {
-        Some((end, _)) => format!("{}...", &cell[..end]),
-        None => cell,
+/// One line of at most `columns` characters, without control characters.
+pub fn cut(text: &str, columns: usize) -> String {
+    let text = harmless(&text.replace(['\n', '\r', '\t'], " "));
+    if text.chars().count() <= columns {
+        return text;
     }
+    let kept = text.chars().take(columns.saturating_sub(DOTS.len()));
+    kept.chain(DOTS.chars()).take(columns).collect()
 }
 
 /// Without the control characters of a terminal: errors and payloads are the text of others.

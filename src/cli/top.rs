@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     Session,
     failure::Failure,
+    output,
     status::{overview, screen},
     table,
 };
@@ -54,9 +55,7 @@ async fn draw(session: &Session<'_>) -> io::Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // A terminal that does not know its size says 0.
-        let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
-        let (lines, columns) = size.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()));
+        let (lines, columns) = output::window().unwrap_or((24, 80));
         let text = match overview(&session.client).await {
             Ok(overview) => screen::text(&overview, session.client.shown(), lines),
             // It may come back.

@@ -1,6 +1,7 @@
 //! `punctual demo`: a private Redis, an instance and a receiver in this process; ten messages with their lateness.
 
 mod receiver;
+mod watcher;
 mod workplace;
 
 use std::{
@@ -46,13 +47,27 @@ pub struct DemoArguments {
     /// End after the ten messages, as without a terminal
     #[arg(long)]
     once: bool,
+    /// For the demo itself: waits until standard input ends, then ends the Redis of the demo of this number
+    #[arg(long, hide = true)]
+    clean_up: Option<u64>,
 }
 
 pub async fn run(arguments: DemoArguments) -> Result<(), Failure> {
-    let stays = !arguments.once && io::stdin().is_terminal() && io::stdout().is_terminal();
-    let failed = |error: io::Error| Failure::Failed(error.to_string());
-    let mut receiver = Receiver::start().await.map_err(failed)?;
+    if let Some(number) = arguments.clean_up {
+        watcher::run(number).await;
+        return Ok(());
+    }
+    let receiver = Receiver::start().await.map_err(failed)?;
     let workplace = Workplace::new(&receiver.url).await.map_err(failed)?;
+    let mut watcher = watcher::start(workplace.number).map_err(failed)?;
+    let stays = !arguments.once && io::stdin().is_terminal() && io::stdout().is_terminal();
+    let run = run_in(&workplace, receiver, stays).await;
+    // Before its pipe is closed. It may have been killed.
+    let _ = watcher.kill().await;
+    run
+}
+
+async fn run_in(workplace: &Workplace, mut receiver: Receiver, stays: bool) -> Result<(), Failure> {
     // Nothing of the user's environment: the demo touches no other Redis.
     let sources = Sources { files: vec![workplace.file()], ..Sources::default() };
     let config = config::load(&sources, &connector::registry());
@@ -63,12 +78,12 @@ pub async fn run(arguments: DemoArguments) -> Result<(), Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut server = tokio::spawn(serve(config));
     let shown = tokio::select! {
-        shown = show(&workplace, &mut receiver.arrivals) => shown,
+        shown = show(workplace, &mut receiver.arrivals) => shown,
         ended = &mut server => return ended_early(ended),
         _ = hangup.recv() => Err(interrupted()),
     };
     if shown.is_ok() && stays {
-        output::line(next(&workplace))?;
+        output::line(next(workplace))?;
         tokio::select! {
             // Ctrl-C.
             end = &mut server => return ended(end),
@@ -165,6 +180,11 @@ fn ended(ended: Ended) -> Result<(), Failure> {
 fn ended_early(ended: Ended) -> Result<(), Failure> {
     ended.map_err(|error| Failure::Failed(error.to_string()))??;
     Err(interrupted())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn failed(error: io::Error) -> Failure {
+    Failure::Failed(error.to_string())
 }
 
 fn interrupted() -> Failure {

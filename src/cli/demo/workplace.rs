@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 /// Deleted on drop.
 pub struct Workplace {
+    pub number: u64,
     directory: PathBuf,
     listen: SocketAddr,
 }
@@ -19,9 +20,10 @@ pub struct Workplace {
 impl Workplace {
     /// With a configuration whose only sink is `receiver`, a URL.
     pub async fn new(receiver: &str) -> io::Result<Self> {
-        let directory = std::env::temp_dir().join(format!("punctual-demo-{:016x}", rand::random::<u64>()));
+        let number = rand::random();
+        let directory = directory_of(number);
         DirBuilder::new().mode(0o700).create(&directory)?;
-        let workplace = Self { directory, listen: free().await? };
+        let workplace = Self { number, directory, listen: free().await? };
         fs::write(workplace.file(), workplace.configuration(receiver))?;
         Ok(workplace)
     }
@@ -36,7 +38,7 @@ impl Workplace {
 
     /// It exists once the private Redis listens.
     pub fn redis_socket(&self) -> PathBuf {
-        self.directory.join("data/redis.sock")
+        data_of(&self.directory).join("redis.sock")
     }
 
     /// Of the API.
@@ -46,7 +48,7 @@ impl Workplace {
 
     fn configuration(&self, receiver: &str) -> String {
         // JSON text is YAML text, whatever the name of the directory.
-        let data = serde_json::Value::from(self.directory.join("data").to_string_lossy());
+        let data = serde_json::Value::from(data_of(&self.directory).to_string_lossy());
         format!(
             "redis: {{ url: embedded, data_dir: {data} }}\nserver: {{ listen: '{}' }}\nlog: {{ level: error }}\n\
              sinks: {{ receiver: {{ type: http, url: '{receiver}' }} }}\nroutes: {{ demo: {{ sink: receiver }} }}\n",
@@ -60,6 +62,16 @@ impl Drop for Workplace {
         // What is left in a temporary directory does no harm.
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// The directory of the demo of this number.
+pub fn directory_of(number: u64) -> PathBuf {
+    std::env::temp_dir().join(format!("punctual-demo-{number:016x}"))
+}
+
+/// Of its Redis.
+pub fn data_of(directory: &Path) -> PathBuf {
+    directory.join("data")
 }
 
 /// The kernel gives a port again only after all others.

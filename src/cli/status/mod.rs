@@ -1,5 +1,6 @@
 //! `punctual status`: everything on one screen, and whether something is wrong.
 
+mod dead;
 mod problems;
 pub mod screen;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::{Session, client::Client, failure::Failure, output};
+use super::{Session, client::Client, failure::Failure, output, table};
 
 #[derive(Args)]
 pub struct StatusArguments {
@@ -34,10 +35,14 @@ pub async fn overview(client: &Client) -> Result<Value, Failure> {
 }
 
 pub async fn run(session: &Session<'_>, arguments: StatusArguments) -> Result<(), Failure> {
-    let overview = overview(&session.client).await?;
+    let mut overview = overview(&session.client).await?;
+    dead::add(&session.client, &mut overview).await;
     let problems = problems::find(&overview, arguments.overdue);
     let rows = if arguments.all { usize::MAX } else { screen::MAX_ROWS };
-    let text = screen::text(&overview, session.client.shown(), rows);
+    let columns = output::window().map_or(table::MAX_CELL, |(_, columns)| columns);
+    let screen = screen::text(&overview, session.client.shown(), rows);
+    let dead = dead::lines(&overview, columns).join("\n");
+    let text = if dead.is_empty() { screen } else { format!("{screen}\n\n{dead}") };
     output::result(session.global, overview, text)?;
     if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\npunctual: "))) }
 }

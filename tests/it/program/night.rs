@@ -146,6 +146,15 @@ fn is_good(status: &Ended) -> bool {
     status.code == Some(0) && status.error.is_empty() && row(status, "hook")[2] == "up"
 }
 
+/// Of `web`, for this reason alone, with a sample of this error.
+fn has_dead(status: &Ended, reason: &str, error: &str) -> bool {
+    let line = status.out.lines().find_map(|line| line.strip_prefix("web: "));
+    row(status, "web")[7].parse::<u64>().is_ok_and(|dead| {
+        let shown = format!("{dead} dead: {reason} {dead} ({error}");
+        dead > 0 && line.is_some_and(|line| line.starts_with(&shown))
+    })
+}
+
 fn alerts_of<'a>(alerts: &'a [Alert], name: &str) -> impl Iterator<Item = &'a Alert> {
     alerts.iter().filter(move |alert| alert.is_firing && alert.name == name)
 }
@@ -199,8 +208,7 @@ async fn whatever_an_endpoint_does_the_operator_sees_it_and_nothing_is_lost() {
                 is_up(metrics) && dead > 0 && responses(metrics, 422) > 0 && attempts(metrics, "rejected") > 0
             },
             overview: &|overview| overview["routes"][0]["dead"].as_u64().is_some_and(|dead| dead > 0),
-            // Only their number: the reason is in `punctual dead summary`.
-            status: &|status| is_good(status) && row(status, "web")[7].parse::<u64>().is_ok_and(|dead| dead > 0),
+            status: &|status| is_good(status) && has_dead(status, "rejected", "HTTP 422: {"),
             alerts: &|alerts| {
                 let mut deaths = alerts_of(alerts, "PunctualDeadLetters");
                 deaths.any(|alert| alert.labels["route"] == "web" && alert.labels["reason"] == "rejected")

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use super::Scene;
+use crate::{program::eventually, support::receiver::Behaviour};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -18,7 +19,8 @@ struct Terminal(Child);
 impl Terminal {
     fn run(scene: &Scene, arguments: &str) -> Self {
         // The shell becomes the program, so that the terminal's process is it.
-        let command = format!("exec {} {arguments} --url {}", env!("CARGO_BIN_EXE_punctual"), scene.punctual.url(""));
+        let program = env!("CARGO_BIN_EXE_punctual");
+        let command = format!("stty rows 24 cols 80 && exec {program} {arguments} --url {}", scene.punctual.url(""));
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--flush", "--command", &command, "/dev/null"]);
         script.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -66,6 +68,22 @@ async fn a_question_is_answered_on_the_terminal() {
     yes.types("y\n").await;
     yes.shows("cancelled 2 pending messages of web").await;
     assert_eq!(yes.code().await, Some(0));
+}
+
+#[tokio::test]
+async fn the_reasons_of_dead_letters_fit_the_terminal() {
+    let scene = Scene::start().await;
+    scene.receiver.behave(Behaviour::Echo(422));
+    scene.done(&["schedule", "web", "--payload", "x"]).await;
+    eventually("it is dead", Duration::from_secs(10), async || {
+        (scene.json(&["dead", "summary", "web"]).await["total"] == 1).then_some(())
+    })
+    .await;
+    let mut status = Terminal::run(&scene, "status");
+    let shown = status.shows("...)").await;
+    let line = shown.lines().find(|line| line.starts_with("web: 1 dead: rejected 1 (HTTP 422: {"));
+    assert_eq!(line.map(|line| line.chars().count()), Some(80), "{shown}");
+    assert_eq!(status.code().await, Some(0));
 }
 
 #[tokio::test]
