@@ -72,7 +72,9 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogConfig {
+    /// One line of text, or one JSON object, for each event.
     pub format: LogFormat,
+    /// Least severity that is logged.
     pub level: LogLevel,
 }
 

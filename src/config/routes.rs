@@ -73,7 +73,7 @@ pub struct Route {
     sink: Arc<str>,
     /// 1 to 256; cannot be changed while the route holds messages.
     partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
-    /// How long a claimed message is ours: 1s to 1h.
+    /// Time after which another instance may take over a message in flight: 1s to 1h.
     lease: Period<1_000, 3_600_000>,
     /// Most messages under way on one instance: 1 to 100000.
     max_in_flight: Whole<1, 100_000>,
@@ -91,7 +91,7 @@ pub struct Route {
 struct Limits {
     /// Most messages that wait or are in flight: `partitions` to 1000000000.
     messages: Option<Count>,
-    /// Most bytes of their bodies: for each partition at least `server.max_payload` and 128KiB.
+    /// Most bytes of the bodies of these messages: for each partition at least `server.max_payload` and 128KiB.
     bytes: Option<Size>,
     /// Longest time from acceptance to the due time: 1ms to 100years.
     delay: Option<Period<1, LONGEST>>,
@@ -101,9 +101,9 @@ struct Limits {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Dead {
-    /// How long: 1m to 100years.
+    /// Dead letters that are older are deleted: 1m to 100years.
     max_age: Option<Period<60_000, LONGEST>>,
-    /// How many: `partitions` to 1000000000.
+    /// Most dead letters; the oldest are deleted: `partitions` to 1000000000.
     max_count: Option<Count>,
 }
 
@@ -111,9 +111,9 @@ struct Dead {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RememberIds {
-    /// How long: up to 30days; without it, and with 0s, none is.
+    /// Time for which the ids of delivered and cancelled messages are kept: up to 30days; without it, and with 0s, none are.
     r#for: Option<Period<0, LONGEST_MEMORY>>,
-    /// How many, the latest ones: 1 to 10000000.
+    /// Most ids that are kept, the latest ones: 1 to 10000000.
     max: Whole<1, 10_000_000>,
 }
 
@@ -125,7 +125,7 @@ struct Retry {
     max_attempts: Whole<1, { u32::MAX as u64 }>,
     /// Wait after the first failure: at least 1ms.
     initial: Period,
-    /// Times so much after each further failure: 1 to 100.
+    /// Multiplies the wait after each further failure: 1 to 100.
     factor: Real,
     /// Longest wait.
     max: Period,

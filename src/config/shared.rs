@@ -40,11 +40,11 @@ pub type Timeout = Period<100, 3_600_000>;
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowingDelay {
-    /// The first: at least 1ms.
+    /// First delay: at least 1ms.
     pub initial: Period,
-    /// Times so much each further time: 1 to 100.
+    /// Multiplies the delay each further time: 1 to 100.
     pub factor: Real,
-    /// The longest.
+    /// Longest delay.
     pub max: Period,
     /// Share of the delay that is drawn at random: 0 to 1.
     pub jitter: Real,

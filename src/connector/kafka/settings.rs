@@ -85,7 +85,7 @@ pub struct KafkaSinkSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaSourceSettings {
-    /// Where its messages go; required.
+    /// Route of its messages; required.
     pub route: Arc<str>,
     /// `host:port` of one or more of the cluster's brokers; required.
     #[serde(default)]
@@ -119,9 +119,12 @@ pub enum Start {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sasl {
+    /// How the broker authenticates the client.
     pub mechanism: Mechanism,
+    /// User name; setting it enables SASL.
     #[serde(deserialize_with = "non_empty")]
     pub username: Option<String>,
+    /// Password of `username`.
     #[serde(deserialize_with = "non_empty")]
     pub password: Option<Secret>,
 }

@@ -59,7 +59,7 @@ pub struct RabbitMqSinkSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RabbitMqSourceSettings {
-    /// Where its messages go; required.
+    /// Route of its messages; required.
     pub route: Arc<str>,
     /// `amqp://` or `amqps://`, ending with the virtual host, `/%2f` for the default one; required.
     #[serde(deserialize_with = "url")]

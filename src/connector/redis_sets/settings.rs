@@ -18,18 +18,18 @@ type Poll = Period<10, 300_000>;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SortedSetSettings {
-    /// Where its messages go; required.
+    /// Route of its messages; required.
     pub route: Arc<str>,
     /// The sorted set; required.
     pub key: String,
-    /// Of the scores; fractions count.
+    /// Unit of the scores; fractions count.
     pub unit: ScoreUnit,
     /// `member`: it is the payload. `hash`: it names a hash, whose fields make the payload, a JSON object.
     pub payload: MemberPayload,
     /// Required with `payload: hash`: only hashes whose names begin with it are read and deleted.
     #[serde(default, deserialize_with = "non_empty")]
     pub hash_prefix: Option<String>,
-    /// How often to look where Redis does not tell of changes (`notify-keyspace-events`): 10ms to 5m.
+    /// Interval of polls where Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 
@@ -37,15 +37,15 @@ pub struct SortedSetSettings {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DelayQueueSettings {
-    /// Where its messages go; required.
+    /// Route of its messages; required.
     pub route: Arc<str>,
-    /// As its producers call the queue; required.
+    /// Name of the queue, as its producers have it; required.
     pub name: String,
     /// Whether its producers use hash tags.
     pub hash_tag: Flag,
-    /// As its producers have it.
+    /// Prefix of the keys, as its producers have it.
     pub prefix: String,
-    /// How often to look where Redis does not tell of changes (`notify-keyspace-events`): 10ms to 5m.
+    /// Interval of polls where Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 
