@@ -111,7 +111,7 @@ struct Dead {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RememberIds {
-    /// Time for which the ids of delivered and cancelled messages are kept: up to 30days; without it, and with 0s, none are.
+    /// Time for which ids of delivered and cancelled messages are kept: up to 30days; without it, or with 0s, none are.
     r#for: Option<Period<0, LONGEST_MEMORY>>,
     /// Most ids that are kept, the latest ones: 1 to 10000000.
     max: Whole<1, 10_000_000>,
