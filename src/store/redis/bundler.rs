@@ -23,8 +23,11 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How much longer the way rests than the last call took: few calls take a ninth of Redis' time at most.
-const REST: u32 = 8;
+/// How much longer the way rests than the last call took without its messages: it is only the call that a shared one saves.
+const REST: u32 = 6;
+
+/// So many messages take as long as a call without any.
+const MESSAGES_OF_CALL: u32 = 10;
 
 /// Longest rest.
 const LONGEST_REST: Duration = Duration::from_millis(10);
@@ -39,6 +42,8 @@ const MAX_CALLS: usize = 64;
 pub struct Bundler {
     /// The bundle of the calls' script.
     script: &'static Script,
+    /// Parts of its reply for each message.
+    parts: usize,
     connection: Arc<Connection>,
     way: Mutex<Way>,
     /// Notified when enough calls wait.
@@ -66,8 +71,9 @@ pub struct Answered {
 }
 
 impl Bundler {
-    pub fn new(script: &'static Script, connection: Arc<Connection>) -> Arc<Self> {
-        Arc::new(Self { script, connection, way: Mutex::default(), enough: Notify::new() })
+    /// `parts`: those of a reply for each message.
+    pub fn new(script: &'static Script, parts: usize, connection: Arc<Connection>) -> Arc<Self> {
+        Arc::new(Self { script, parts, connection, way: Mutex::default(), enough: Notify::new() })
     }
 
     /// Makes the call, with others if there are any.
@@ -94,8 +100,10 @@ impl Bundler {
     async fn drive(self: Arc<Self>) {
         while let Some(calls) = self.next() {
             let sent = Instant::now();
-            self.make(calls, sent).await;
-            let rest = (sent.elapsed() * REST).min(LONGEST_REST);
+            let messages = self.make(calls, sent).await / self.parts;
+            let call = sent.elapsed() * MESSAGES_OF_CALL
+                / (MESSAGES_OF_CALL + u32::try_from(messages).unwrap_or(u32::MAX / 2));
+            let rest = (call * REST).min(LONGEST_REST);
             let _ = timeout(rest, self.enough.notified()).await;
         }
     }
@@ -110,20 +118,24 @@ impl Bundler {
         way.is_driven.then(|| way.waiting.drain(..count).collect())
     }
 
-    async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) {
+    /// The parts of all replies.
+    async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) -> usize {
+        let mut parts = 0;
         if calls.len() == 1
             && let Some(Waiting { call, answer }) = calls.pop()
         {
-            let reply = call.run(&self.connection).await;
+            let reply = call.run::<Vec<Value>>(&self.connection).await;
+            let parts = reply.as_ref().map_or(0, Vec::len);
             // An error means that the caller has given up.
             let _ = answer.send(reply.map(|reply| Answered { sent, reply }));
-            return;
+            return parts;
         }
         let together = self.script.together(calls.iter().map(|one| &one.call));
         match together.run::<Vec<Value>>(&self.connection).await {
             Ok(replies) => {
                 let mut undone = Vec::new();
                 for (one, reply) in calls.into_iter().zip(replies) {
+                    parts += if let Value::Array(reply) = &reply { reply.len() } else { 0 };
                     match self.answer(reply, sent, &one.call) {
                         Some(answer) => drop(one.answer.send(answer)),
                         None => undone.push(one),
@@ -140,6 +152,7 @@ impl Bundler {
                 }
             }
         }
+        parts
     }
 
     /// `None`: not made.

@@ -87,11 +87,11 @@ impl RedisStore {
                 (settings.name.clone(), StoreRoute { settings, keys })
             })
             .collect();
-        let bundler = |script| Bundler::new(script, Arc::clone(&connection));
+        let bundler = |script, parts| Bundler::new(script, parts, Arc::clone(&connection));
         Self {
-            claims: bundler(&script::CLAIMS),
-            settlements: bundler(&script::SETTLEMENTS),
-            transfers: bundler(&script::TRANSFERS),
+            claims: bundler(&script::CLAIMS, 5),
+            settlements: bundler(&script::SETTLEMENTS, 1),
+            transfers: bundler(&script::TRANSFERS, 1),
             listings: connection.clone(),
             connection,
             prefix: prefix.to_owned(),
