@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -93,16 +93,16 @@ impl Bundler {
         if must_drive {
             tokio::spawn(Arc::clone(self).drive());
         }
-        answered.await.unwrap_or_else(|_| Err(stopping()))
+        answered.await.unwrap_or_else(|_| Err(dropped()))
     }
 
     /// Until nothing waits after a rest.
     async fn drive(self: Arc<Self>) {
+        let _driver = Driver(&self);
         while let Some(calls) = self.next() {
             let sent = Instant::now();
-            let messages = self.make(calls, sent).await / self.parts;
-            let call = sent.elapsed() * MESSAGES_OF_CALL
-                / (MESSAGES_OF_CALL + u32::try_from(messages).unwrap_or(u32::MAX / 2));
+            let messages = u32::try_from(self.make(calls, sent).await / self.parts).unwrap_or(u32::MAX / 2);
+            let call = sent.elapsed() * MESSAGES_OF_CALL / (MESSAGES_OF_CALL + messages);
             let rest = (call * REST).min(LONGEST_REST);
             let _ = timeout(rest, self.enough.notified()).await;
         }
@@ -173,11 +173,22 @@ impl Bundler {
     }
 
     /// No panic can leave it half-changed.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Way> {
+    fn lock(&self) -> MutexGuard<'_, Way> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn stopping() -> StoreError {
-    StoreError::Unavailable { kind: "shutdown", text: "punctual is stopping".into() }
+/// After a panic, which is a defect, what waits gets an error, and the next call starts another task.
+struct Driver<'a>(&'a Bundler);
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            *self.0.lock() = Way::default();
+        }
+    }
+}
+
+fn dropped() -> StoreError {
+    StoreError::Unavailable { kind: "shutdown", text: "it was not sent, or its answer is lost".into() }
 }
