@@ -41,7 +41,9 @@ async fn an_exchange_deleted_under_load_loses_nothing() {
         interrupted = outcomes.contains(&Outcome::Confirmed) != outcomes.iter().all(|one| *one == Outcome::Confirmed)
             || !outcomes.contains(&Outcome::Confirmed);
         for outcome in outcomes.iter().filter(|outcome| **outcome != Outcome::Confirmed) {
-            assert_eq!(outcome.failure_kind(), Some("unavailable"), "{outcome:?}");
+            // The broker removes the bindings first, so a message may still find the exchange, and no queue.
+            let is_unbound = outcome.error().is_some_and(|error| error.contains("has no queue"));
+            assert!(is_unbound || outcome.failure_kind() == Some("unavailable"), "{outcome:?}");
         }
         waiting.extend(unconfirmed(batch, &outcomes));
         batches += 1;
