@@ -151,6 +151,9 @@ impl Import<'_> {
             if named.is_empty() {
                 return Err(Failure::from(refusal).map(|text| format!("{place}: {text}")));
             }
+            if named.keys().any(|index| *index >= batch.len()) {
+                return Err(Failure::from(refusal).map(|text| format!("{place}: {text}")));
+            }
             let mut index = 0..;
             batch.retain(|line| {
                 let texts = index.next().and_then(|index| named.get(&index));

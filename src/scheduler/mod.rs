@@ -5,9 +5,9 @@
 //! decision (`attempt`) and handed to the partition's `settler`, which settles many in one call.
 //!
 //! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink or the
-//! message's failure domain is down), the route's `budget` (messages and bytes in flight) and the `pace` of claims. A
-//! claimed message holds its share of each (`held`) until its settlement was answered; all of them are given back on
-//! drop, so an aborted task cannot keep any. Several instances share a partition by the delays of `sharing`.
+//! message's failure domain is down) and the route's `budget` (messages and bytes in flight). `pace` says when to claim
+//! again. A claimed message holds its share of each (`held`) until its settlement was answered; all of them are given
+//! back on drop, so an aborted task cannot keep any. Several instances share a partition by the delays of `sharing`.
 //!
 //! Nothing here knows Redis or a protocol: it runs over `store::Store`, `store::WakeSignal` and `sink::Sink`.
 

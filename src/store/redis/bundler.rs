@@ -59,6 +59,8 @@ struct Way {
 
 struct Waiting {
     call: Call,
+    /// Later it is not made any more.
+    deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -79,12 +81,14 @@ impl Bundler {
     /// Makes the call, with others if there are any.
     ///
     /// # Errors
-    /// Those of a call. It waits for the one before it, so an answer takes twice the timeout of the connection at most.
+    /// Those of a call; `Unavailable` when it was not made within the timeout of the connection. So an answer takes twice that
+    /// at most.
     pub async fn run(self: &Arc<Self>, call: Call) -> Answer {
         let (answer, answered) = oneshot::channel();
         let must_drive = {
             let mut way = self.lock();
-            way.waiting.push_back(Waiting { call, answer });
+            let deadline = Instant::now() + self.connection.timeout();
+            way.waiting.push_back(Waiting { call, deadline, answer });
             if way.waiting.len() == ENOUGH {
                 self.enough.notify_one();
             }
@@ -98,7 +102,7 @@ impl Bundler {
 
     /// Until nothing waits after a rest.
     async fn drive(self: Arc<Self>) {
-        let _driver = Driver(&self);
+        let _guard = PanicGuard(&self);
         while let Some(calls) = self.next() {
             let sent = Instant::now();
             let messages = u32::try_from(self.make(calls, sent).await / self.parts).unwrap_or(u32::MAX / 2);
@@ -111,6 +115,11 @@ impl Bundler {
     /// The calls that are made next; the caller drives on while there are any.
     fn next(&self) -> Option<Vec<Waiting>> {
         let mut way = self.lock();
+        let now = Instant::now();
+        while let Some(one) = way.waiting.pop_front_if(|one| one.deadline <= now) {
+            // An error means that the caller has given up.
+            let _ = one.answer.send(Err(too_late()));
+        }
         // Their callers have given up.
         way.waiting.retain(|one| !one.answer.is_closed());
         let count = way.waiting.len().min(MAX_CALLS);
@@ -122,7 +131,7 @@ impl Bundler {
     async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) -> usize {
         let mut parts = 0;
         if calls.len() == 1
-            && let Some(Waiting { call, answer }) = calls.pop()
+            && let Some(Waiting { call, answer, .. }) = calls.pop()
         {
             let reply = call.run::<Vec<Value>>(&self.connection).await;
             let parts = reply.as_ref().map_or(0, Vec::len);
@@ -179,14 +188,18 @@ impl Bundler {
 }
 
 /// After a panic, which is a defect, what waits gets an error, and the next call starts another task.
-struct Driver<'a>(&'a Bundler);
+struct PanicGuard<'a>(&'a Bundler);
 
-impl Drop for Driver<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             *self.0.lock() = Way::default();
         }
     }
+}
+
+fn too_late() -> StoreError {
+    StoreError::Unavailable { kind: "busy", text: "it waited too long for its turn, and was not sent".into() }
 }
 
 fn dropped() -> StoreError {

@@ -10,6 +10,7 @@ use punctual::{
     time::Due,
 };
 use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
 
 use super::{
     bench::{MAX_PAYLOAD, id, store_of},
@@ -93,9 +94,28 @@ async fn a_server_that_became_a_replica_fails_every_call_that_would_write() {
     }
 }
 
+#[tokio::test]
+async fn many_calls_that_a_silent_server_holds_up_end_within_twice_the_timeout() {
+    let (server, store) = start_with(200).await;
+    let mut raw = server.connection().await;
+    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("ALL").query_async(&mut raw).await;
+    let () = pause.expect("the server answers");
+    let began = Instant::now();
+    for claim in join_all((0..200).map(|number| claim_one(&store, number))).await {
+        assert!(matches!(&claim, Err(StoreError::Unavailable { .. })), "{claim:?}");
+    }
+    let took = began.elapsed();
+    println!("200 claims without an answer ended after {took:?}");
+    assert!(took < store.connection().timeout() * 2 + Duration::from_secs(1), "{took:?}");
+}
+
 async fn start() -> (RedisServer, Arc<RedisStore>) {
+    start_with(PARTITIONS).await
+}
+
+async fn start_with(partitions: u16) -> (RedisServer, Arc<RedisStore>) {
     let server = RedisServer::start_with(&["--appendonly", "no"]).await;
-    let store = store_of([(ROUTE, PARTITIONS)], &server.url(), MAX_PAYLOAD);
+    let store = store_of([(ROUTE, partitions)], &server.url(), MAX_PAYLOAD);
     store.register(false).await.expect("nothing is registered yet");
     (server, Arc::new(store))
 }

@@ -92,7 +92,7 @@ async fn ctrl_c_says_what_was_imported_and_how_to_go_on() {
         (scene.json(&["status"]).await["routes"][0]["pending"] == 1000).then_some(())
     })
     .await;
-    // It waits for more lines now; the reply to the batch may still be on its way.
+    // The import reads on; the reply to the batch may come later.
     interrupt(&child);
     let (status, error) = ended(child).await;
     drop(stdin);
