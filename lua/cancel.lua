@@ -1,18 +1,22 @@
--- include bodies bytes commit fields records remembered revival sizes
+-- include bodies bytes commit fields layout records remembered revival sizes
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
--- KEYS   pending unack messages attempts errors dead remembered records bytes
--- ARGV   id, how long to remember it (ms; a purged one only with a record), how many at most, its record ("" is none;
+-- KEYS   pending unack messages attempts errors dead remembered records bytes route
+-- ARGV   what `route` must begin with, id, how long to remember it (ms; a purged one only with a record), how many at most, its record ("" is none;
 --        see records.lua), 1 when the source read the cancelled message too and did not schedule it, else 0: with a
 --        record such an id is remembered too
--- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed)
-local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
-local id, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed); error
+--        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
+local id, keep, max = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local refusal = closed(route, ARGV[1])
+if refusal then return refusal end
 
 local stored, record
-if ARGV[4] ~= '' then
+if ARGV[5] ~= '' then
   stored = redis.call('HGET', records, id)
-  record = newer(ARGV[4], stored)
+  record = newer(ARGV[5], stored)
   if not record then return 'known' end
 end
 if redis.call('ZSCORE', unack, id) then return 'in_flight' end
@@ -25,7 +29,7 @@ end
 local steps = {}
 if score then
   add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
-elseif record and ARGV[5] == '1' and keep > 0 then
+elseif record and ARGV[6] == '1' and keep > 0 then
   status = 'not_found'
   -- An earlier message of this id may be remembered.
   revive(steps, remembered, { id })

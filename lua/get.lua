@@ -1,12 +1,14 @@
--- include clock ending
+-- include clock ending layout
 -- One live message, or how it was completed, if that is remembered.
 --
--- KEYS   pending unack messages errors dead remembered paused
--- ARGV   id, how long a completed one is remembered (ms)
+-- KEYS   pending unack messages errors dead remembered paused route
+-- ARGV   what `route` must begin with ("": anything), id, how long a completed one is remembered (ms)
 -- reply  nothing, or: pending | unack | dead, score, value of `errors` or "", body or "", now (ms), paused 0/1;
---        or: delivered | cancelled, when (ms)
-local pending, unack, messages, errors, dead, remembered, paused = unpack(KEYS)
-local id, keep = ARGV[1], tonumber(ARGV[2])
+--        or: delivered | cancelled, when (ms); error `PUNCTUAL unregistered <text>` when the partition is not open
+local pending, unack, messages, errors, dead, remembered, paused, route = unpack(KEYS)
+local id, keep = ARGV[2], tonumber(ARGV[3])
+local refusal = closed(route, ARGV[1])
+if refusal then return refusal end
 local now = math.floor(clock() / 1000)
 
 for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dead } }) do

@@ -1,11 +1,14 @@
--- include clock commit scores wake
+-- include clock commit layout scores wake
 -- Stops or restarts claiming, for every instance.
 --
--- KEYS   paused
--- ARGV   wake channel, "pause" | "resume", who pauses it, and why
--- reply  1
-local paused = KEYS[1]
-local channel, action, by, note = unpack(ARGV)
+-- KEYS   paused route
+-- ARGV   wake channel, what `route` must begin with ("": anything), "pause" | "resume", who pauses it, and why
+-- reply  1; error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+local paused, route = unpack(KEYS)
+local channel, layout, action, by, note = unpack(ARGV)
+
+local refusal = closed(route, layout)
+if refusal then return refusal end
 
 -- The shrinking write first: at maxmemory only a script's first write is refused, and pausing must work.
 local was = redis.call('GET', paused)

@@ -4,8 +4,8 @@
 --   redis-cli -x SCRIPT LOAD < lua/produce.lua
 --   redis-cli EVALSHA <sha> 1 '{punctual:order-timeout:0}:pending' 1 order-42 +60000 'the payload' '{"key":"k"}'
 --
--- KEYS[1]  {P:<route>:<partition>}:pending; partition = CRC32 (IEEE) of the id modulo the partitions that
---          HGET P:routes <route> has
+-- KEYS[1]  {P:<route>:<partition>}:pending; partition = N (N - 1) / 2 + CRC32 (IEEE) of the id modulo N, where N is
+--          the number of partitions in HGET P:routes <route>
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
 -- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
@@ -129,7 +129,7 @@ end
 local function quota(settings, pending, unack, bytes)
   local limits = { messages = math.huge, bytes = math.huge, delay = math.huge }
   local left = { messages = math.huge, bytes = math.huge, delay = math.huge }
-  local messages, size, delay = string.match(settings, '^%d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
+  local messages, size, delay = string.match(settings, '^%w+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+)$')
   if not messages then return left, limits end
   if messages ~= '0' then
     limits.messages = tonumber(messages)
@@ -197,6 +197,9 @@ local _, id, when, payload, options = unpack(ARGV)
 -- Partition and limits, as punctual registered them.
 local settings = redis.call('GET', tag .. ':route')
 if not settings then return refuse('unknown-route', 'no route is registered at ' .. tag) end
+if string.sub(settings, 1, 3) == '1m ' then
+  return refuse('wrong-partition', 'the route is being moved to another number of partitions: repeat it later')
+end
 local partitions, number, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
 if not partitions then return refuse('version', 'the route was registered by another release') end
 
@@ -215,8 +218,9 @@ for i = 1, #id do
   end
 end
 crc = bit.bnot(crc) % 4294967296
-if crc % tonumber(partitions) ~= tonumber(number) then
-  return refuse('wrong-partition', 'this id belongs to partition ' .. crc % tonumber(partitions))
+local belongs = partitions * (partitions - 1) / 2 + crc % partitions
+if belongs ~= tonumber(number) then
+  return refuse('wrong-partition', 'this id belongs to partition ' .. belongs)
 end
 
 local relative, digits = string.match(when, '^(%+?)(%d+)$')

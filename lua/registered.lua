@@ -2,14 +2,15 @@
 -- Whether routes are registered, and their partitions open. HDEL of no field writes nothing, but a replica refuses it.
 --
 -- KEYS   P:routes route...; those of a route's partitions in order, route after route
--- ARGV   for each route: route, version, partitions
+-- ARGV   for each route: route, version (with an "m" while messages are moved to its partitions), partitions
 -- reply  for each route: its JSON, or nothing when it is not registered or a partition is not open
 local routes = KEYS[1]
 local reply, place = {}, 1
 for i = 1, #ARGV, 3 do
   local route, version, partitions = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local known = redis.call('HGET', routes, route)
-  for number = 0, tonumber(partitions) - 1 do
+  local first = partitions * (partitions - 1) / 2
+  for number = first, first + partitions - 1 do
     place = place + 1
     if closed(KEYS[place], string.format('%s %s %d ', version, partitions, number)) then known = false end
   end

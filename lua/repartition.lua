@@ -1,33 +1,55 @@
 -- include commit
--- Changes the number of partitions of a route that holds no message. Deletes its remembered ids and records.
+-- Begins or ends the move of a route to another number of partitions.
 --
--- KEYS   P:routes (pending unack dead paused route remembered records claims bytes)...; a group for each partition, old
---        and new
--- ARGV   route, its JSON as it was read, its new JSON
--- reply  1 done: scheduling is refused until the partitions are opened again | 0 it holds messages, is paused, or its
---        JSON has changed
+-- KEYS   P:routes (pending unack dead remembered route paused messages attempts errors records claims bytes)... (route paused)...;
+--        the first groups are of the partitions that the route had, the others of those that it gets
+-- ARGV   route, its JSON as it was read, its JSON while messages move ("" ends the move), its JSON afterwards, then for
+--        each partition that it had: `route` from now on, of a partition that is closed
+-- reply  moving | moved (nothing remains to be moved) | left (messages remain, so that the move cannot end) | changed
+--        (its JSON is another by now); the last two write nothing
+--
+-- What schedules in a closed partition is refused, and programs that call produce.lua look up the number of partitions.
 local routes = KEYS[1]
-local route, old, new = unpack(ARGV)
+local route, known, during, after = unpack(ARGV, 1, 4)
+local EACH, EACH_NEW, BEFORE = 12, 2, 4
+local ROUTE, PAUSED = 5, 6
+local HAD = #ARGV - BEFORE
+local FIRST_NEW = 2 + HAD * EACH
 
-if redis.call('HGET', routes, route) ~= old then return 0 end
-local open, back, others = {}, {}, {}
-for n = 2, #KEYS, 9 do
-  local held = redis.call('GET', KEYS[n + 3]) and 1 or 0
-  for set = n, n + 2 do held = held + redis.call('ZCARD', KEYS[set]) end
-  if held > 0 then return 0 end
-  if redis.call('ZCARD', KEYS[n + 5]) > 0 then others[#others + 1] = KEYS[n + 5] end
-  for hash = n + 6, n + 7 do
-    if redis.call('HLEN', KEYS[hash]) > 0 then others[#others + 1] = KEYS[hash] end
-  end
-  if redis.call('GET', KEYS[n + 8]) then others[#others + 1] = KEYS[n + 8] end
-  local settings = redis.call('GET', KEYS[n + 4])
-  if settings then
-    open[#open + 1] = KEYS[n + 4]
-    back[#back + 1] = { 'SET', KEYS[n + 4], settings }
-  end
+if redis.call('HGET', routes, route) ~= known then return 'changed' end
+local remains, paused, closing, back, left_over = false, false, {}, {}, {}
+for n = 1, HAD do
+  local keys = { unpack(KEYS, 2 + (n - 1) * EACH, 1 + n * EACH) }
+  for set = 1, 4 do remains = redis.call('ZCARD', keys[set]) > 0 or remains end
+  closing[2 * n - 1], closing[2 * n] = keys[ROUTE], ARGV[BEFORE + n]
+  local was = redis.call('GET', keys[ROUTE])
+  back[n] = was and { 'SET', keys[ROUTE], was } or { 'DEL', keys[ROUTE] }
+  paused = redis.call('GET', keys[PAUSED]) or paused
+  for place = PAUSED, EACH do left_over[#left_over + 1] = keys[place] end
+end
+if remains and during == '' then return 'left' end
+-- A value of a wrong type is an error here, before the first write.
+local open = {}
+for n = FIRST_NEW, #KEYS, EACH_NEW do
+  open[n] = redis.call('GET', KEYS[n])
+  redis.call('GET', KEYS[n + 1])
 end
 
-local steps = { { { 'HSET', routes, route, new }, { { 'HSET', routes, route, old } } } }
-if #open > 0 then steps[#steps + 1] = { { 'DEL', unpack(open) }, back } end
-if #others > 0 then steps[#steps + 1] = { { 'UNLINK', unpack(others) }, {} } end
-return commit(steps) or 1
+local text = remains and during or after
+local steps = { { { 'HSET', routes, route, text }, { { 'HSET', routes, route, known } } } }
+if during ~= '' then
+  steps[#steps + 1] = { { 'MSET', unpack(closing) }, back }
+  for n = FIRST_NEW, #KEYS, EACH_NEW do
+    local key = KEYS[n + 1]
+    if paused then steps[#steps + 1] = { { 'SET', key, paused }, { { 'DEL', key } } } end
+  end
+else
+  -- Open, and no longer to those alone that know of the move: "<version>m " becomes "<version> ".
+  for n = FIRST_NEW, #KEYS, EACH_NEW do
+    local was = open[n]
+    local now = was and string.gsub(was, '^(%d+)m ', '%1 ')
+    if now and now ~= was then steps[#steps + 1] = { { 'SET', KEYS[n], now }, { { 'SET', KEYS[n], was } } } end
+  end
+end
+if not remains then steps[#steps + 1] = { { 'UNLINK', unpack(left_over) }, {} } end
+return commit(steps) or (remains and 'moving' or 'moved')

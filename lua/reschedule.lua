@@ -1,11 +1,15 @@
--- include clock commit limits scores wake
+-- include clock commit layout limits scores wake
 -- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route
--- ARGV   wake channel, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows), due ms (0 unless done)
+-- ARGV   wake channel, what `route` must begin with, id, "+<delay ms>" | "<due ms>"
+-- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows), due ms (0 unless done); error
+--        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
-local channel, id, when = unpack(ARGV)
+local channel, layout, id, when = unpack(ARGV)
+
+local refusal, settings = closed(route, layout)
+if refusal then return refusal end
 
 if redis.call('ZSCORE', unack, id) then return { 'in_flight', 0 } end
 if redis.call('ZSCORE', dead, id) then return { 'dead', 0 } end
@@ -17,7 +21,7 @@ if not score or not body then return { 'not_found', 0 } end
 local now = math.floor(clock() / 1000)
 local due = tonumber(when)
 if string.sub(when, 1, 1) == '+' then due = now + due end
-if due - now > quota(redis.call('GET', route) or '', pending, unack, '').delay then return { 'limit_delay', 0 } end
+if due - now > quota(settings, pending, unack, '').delay then return { 'limit_delay', 0 } end
 local earliest = head(pending)
 local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
 local failed = commit({

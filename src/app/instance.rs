@@ -75,9 +75,8 @@ impl Instance {
         let routes = names
             .iter()
             .map(|(name, route)| {
-                let partitions = (0..route.partitions)
-                    .map(|number| {
-                        let partition = Partition { route: name.clone(), number };
+                let partitions = Partition::all(name, route.partitions)
+                    .map(|partition| {
                         let signal = wakes.signal(prefix, &partition);
                         (partition, signal)
                     })
@@ -100,8 +99,8 @@ impl Instance {
         for source in &running_sources {
             let Some(bells) = source.bells() else { continue };
             wakes.notify_on(bells.channels.clone(), &bells.changed);
-            for number in 0..names[source.route()].partitions {
-                wakes.also_notify(prefix, &Partition { route: source.route().clone(), number }, &bells.woken);
+            for partition in Partition::all(source.route(), names[source.route()].partitions) {
+                wakes.also_notify(prefix, &partition, &bells.woken);
             }
         }
         let delivering: Arc<dyn Store> = Arc::new(store(backend.connection()));

@@ -83,8 +83,7 @@ impl Janitor {
     /// Evicts all that exceeds the limits. Returns the time until the next check.
     async fn evict(&self, store: &RedisStore, incidents: &Incidents) -> Result<Duration, StoreError> {
         let mut wait = FALLBACK_INTERVAL;
-        for number in 0..self.partitions {
-            let partition = Partition { route: self.route.clone(), number };
+        for partition in Partition::all(&self.route, self.partitions) {
             loop {
                 let evicted = store.evict(&partition, self.limits).await?;
                 for (reason, count) in REASONS.into_iter().zip([evicted.aged, evicted.beyond]) {

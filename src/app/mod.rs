@@ -8,6 +8,7 @@ mod janitor;
 mod keeper;
 mod listening;
 pub mod logging;
+mod mover;
 mod open_files;
 pub mod reachability;
 pub mod serve;

@@ -22,7 +22,7 @@ use super::{
     instance::Instance,
     janitor, keeper,
     listening::{listen, listen_for_probes},
-    open_files, settings,
+    mover, open_files, settings,
     sinks::RunningSink,
     sources,
 };
@@ -110,13 +110,14 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
+    let mover = mover::run(instance.store.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {
             Ok(()) = preparation => {}
             () = asked(stopped.clone()) => return,
         }
-        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors) };
+        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, mover) };
         tokio::select! {
             // Without routes `work` ends at once.
             _ = work => asked(stopped).await,

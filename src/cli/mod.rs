@@ -28,6 +28,7 @@ mod pages;
 mod pause;
 mod progress;
 mod refusal;
+mod repartition;
 mod schedule;
 mod status;
 mod table;
@@ -115,6 +116,8 @@ enum Command {
     Pause(Operator<pause::PauseArguments>),
     /// Resume the delivery of a route
     Resume(Operator<pause::ResumeArguments>),
+    /// Follow the move of a route to another number of partitions
+    Repartition(Operator<repartition::RepartitionArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
     Health(Operator<health::HealthArguments>),
     /// See it work: a private Redis, a receiver, ten messages
@@ -194,6 +197,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Cancel(operator) => operate!(cancel::run, global, operator),
         Command::Dead(operator) => operate!(dead::run, global, operator),
         Command::Pause(operator) => operate!(pause::run, global, operator),
+        Command::Repartition(operator) => operate!(repartition::run, global, operator),
         Command::Resume(operator) => operate!(pause::resume, global, operator),
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,
         #[cfg(feature = "http")]

@@ -71,7 +71,7 @@ pub struct RouteConfig {
 pub struct Route {
     /// Name of a sink; required.
     sink: Arc<str>,
-    /// 1 to 256; cannot be changed while the route holds messages.
+    /// 1 to 256. After a change the messages are moved.
     partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
     /// Time after which another instance may take over a message in flight: 1s to 1h.
     lease: Period<1_000, 3_600_000>,

@@ -47,7 +47,7 @@ impl Queue {
     pub async fn capacity(&self, route: &str, ids: &[MessageId]) -> Result<PendingCapacity, QueueError> {
         let found = self.route(route)?;
         let numbers: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
-        let asked = numbers.into_iter().map(|number| self.store.capacity(&found.partitions[usize::from(number)].0));
+        let asked = numbers.into_iter().map(|number| self.store.capacity(&found.at(number).0));
         let capacities = try_join_all(asked).await?;
         let has = |capacity| capacities.contains(&capacity);
         Ok(if has(PendingCapacity::Free) || capacities.is_empty() {

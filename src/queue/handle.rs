@@ -1,7 +1,7 @@
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Bulk, DeadSummary, Forecast, Page, QueueError, RoutePause, RouteStats,
+    Bulk, DeadSummary, Forecast, Moving, Page, QueueError, RoutePause, RouteStats,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
@@ -11,7 +11,7 @@ use crate::store::{
     Cancelled, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
 };
 use crate::{
-    message::{Cancellation, MessageId, NewMessage, State},
+    message::{Cancellation, MessageId, NewMessage, State, partition_numbers},
     metrics,
     store::{
         Partition, StoreError,
@@ -51,9 +51,8 @@ impl Queue {
         let routes = store
             .routes()
             .map(|settings| {
-                let partitions = (0..settings.partitions)
-                    .map(|number| {
-                        let partition = Partition { route: settings.name.clone(), number };
+                let partitions = Partition::all(&settings.name, settings.partitions)
+                    .map(|partition| {
                         let coalescer = Coalescer::spawn(store.clone(), registry.clone(), partition.clone());
                         (partition, coalescer)
                     })
@@ -114,16 +113,19 @@ impl Queue {
 
     /// `None` when unknown, or delivered or cancelled and not remembered.
     pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Found>, QueueError> {
-        Ok(self.store.get(self.partition(route, id)?, id).await?)
+        let partition = self.partition(route, id)?;
+        Ok(self.registry.when_open(|| self.store.get(partition, id)).await?)
     }
 
     pub async fn reschedule(&self, route: &str, id: &MessageId, due: Due) -> Result<Rescheduled, QueueError> {
         check_due(due)?;
-        Ok(self.store.reschedule(self.partition(route, id)?, id, due).await?)
+        let partition = self.partition(route, id)?;
+        Ok(self.registry.when_open(|| self.store.reschedule(partition, id, due)).await?)
     }
 
     pub async fn cancel(&self, route: &str, cancellation: &Cancellation) -> Result<Cancelled, QueueError> {
-        let cancelled = self.store.cancel(self.partition(route, &cancellation.id)?, cancellation).await?;
+        let partition = self.partition(route, &cancellation.id)?;
+        let cancelled = self.registry.when_open(|| self.store.cancel(partition, cancellation)).await?;
         match cancelled {
             Cancelled::Cancelled => metrics::cancelled(route, 1),
             Cancelled::Purged => metrics::purged(route, 1),
@@ -171,8 +173,14 @@ impl Queue {
 
     pub async fn stats(&self, route: &str) -> Result<RouteStats, QueueError> {
         let found = self.route(route)?;
-        let parts = try_join_all(found.partitions.iter().map(|(partition, _)| self.store.stats(partition))).await?;
-        Ok(summed(route, found.sink.clone(), &parts))
+        let former = self.store.former_partitions(route);
+        let mut parts = try_join_all(former.iter().map(|partition| self.store.stats(partition))).await?;
+        let left = parts.iter().map(|part| part.pending + part.unack + part.dead).sum();
+        let count = |partitions: usize| u16::try_from(partitions).expect("at most MAX_PARTITIONS");
+        let moving = (!former.is_empty()).then(|| Moving { from: count(former.len()), to: found.count(), left });
+        let own = found.partitions.iter().map(|(partition, _)| self.store.stats(partition));
+        parts.extend(try_join_all(own).await?);
+        Ok(RouteStats { partitions: found.count(), moving, ..summed(route, found.sink.clone(), &parts) })
     }
 
     /// Redrives or purges dead messages, or counts them, from `cursor` on. Sets `bulk`, which is right after an error too,
@@ -193,7 +201,7 @@ impl Queue {
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
         // One after the other: each script is bounded, and all together are.
-        for (partition, _) in found.partitions.iter().skip(first.into()) {
+        for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.number >= first) {
             let own = match work.selection {
                 Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
                 filter @ Selection::Where(_) => filter,
@@ -252,14 +260,23 @@ impl Queue {
 
     /// Stops claiming on every instance, until `resume`. `by` is one line.
     pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<(), QueueError> {
-        let partitions = &self.route(route)?.partitions;
-        try_join_all(partitions.iter().map(|(partition, _)| self.store.pause(partition, by, note))).await?;
+        let partitions = self.all_partitions(route)?;
+        let pause = |partition| self.registry.when_open(move || self.store.pause(partition, by, note));
+        try_join_all(partitions.iter().map(pause)).await?;
         Ok(())
     }
 
     pub async fn resume(&self, route: &str) -> Result<(), QueueError> {
-        try_join_all(self.route(route)?.partitions.iter().map(|(partition, _)| self.store.resume(partition))).await?;
+        let partitions = self.all_partitions(route)?;
+        let resume = |partition| self.registry.when_open(move || self.store.resume(partition));
+        try_join_all(partitions.iter().map(resume)).await?;
         Ok(())
+    }
+
+    /// With those from which messages are moved, where other instances may deliver still.
+    fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
+        let own = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
+        Ok(self.store.former_partitions(route).into_iter().chain(own).collect())
     }
 
     /// Makes the server know scripts and routes, unless it does.
@@ -286,11 +303,8 @@ impl Queue {
             if self.routes.contains_key(&known.name) {
                 continue;
             }
-            let parts = try_join_all((0..known.partitions).map(async |number| {
-                let partition = Partition { route: known.name.clone(), number };
-                self.store.stats(&partition).await
-            }))
-            .await;
+            let partitions = Partition::all(&known.name, known.partitions);
+            let parts = try_join_all(partitions.map(async |partition| self.store.stats(&partition).await)).await;
             let stats = match parts {
                 Ok(parts) => Ok(summed(&known.name, None, &parts)),
                 Err(error @ StoreError::WrongType { .. }) => Err(error),
@@ -309,13 +323,18 @@ impl Queue {
 
     fn partition(&self, route: &str, id: &MessageId) -> Result<&Partition, QueueError> {
         let route = self.route(route)?;
-        Ok(&route.partitions[usize::from(id.partition(route.count()))].0)
+        Ok(&route.at(id.partition(route.count())).0)
     }
 }
 
 impl QueueRoute {
     pub(super) fn count(&self) -> u16 {
         u16::try_from(self.partitions.len()).expect("configured as u16")
+    }
+
+    /// `number`: of one of its partitions.
+    pub(super) fn at(&self, number: u16) -> &(Partition, Coalescer) {
+        &self.partitions[usize::from(number - partition_numbers(self.count()).start)]
     }
 
     pub(super) fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
@@ -356,5 +375,7 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
         due_within: array::from_fn(|n| parts.iter().map(|part| part.due_within[n]).sum()),
         next_due,
         oldest_overdue_seconds: Duration::from_millis(overdue).as_secs_f64(),
+        partitions: u16::try_from(parts.len()).unwrap_or(u16::MAX),
+        moving: None,
     }
 }

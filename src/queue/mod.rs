@@ -96,6 +96,21 @@ pub struct RouteStats {
     pub bytes: u64,
     pub next_due: Option<UnixMillis>,
     pub oldest_overdue_seconds: f64,
+    pub partitions: u16,
+    /// While messages are moved to another number of partitions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moving: Option<Moving>,
+}
+
+/// The move of a route to another number of partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Moving {
+    /// Number of partitions.
+    pub from: u16,
+    /// Number of partitions.
+    pub to: u16,
+    /// Messages and dead letters that are to be moved. Included in the other numbers.
+    pub left: u64,
 }
 
 /// Why a route is paused.

@@ -29,7 +29,7 @@ impl QueueRoute {
             part.push(item);
         }
         let calls = parts.into_iter().map(|(number, (places, part))| {
-            let (partition, coalescer) = &self.partitions[usize::from(number)];
+            let (partition, coalescer) = self.at(number);
             let answers = call(partition, coalescer, part);
             async move { Ok::<_, QueueError>((places, answers.await?)) }
         });

@@ -12,6 +12,8 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 
+use crate::message::partition_numbers;
+
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, Deaths, Lease, Recovered, Suspects, Token},
@@ -25,6 +27,13 @@ pub use self::{
 pub struct Partition {
     pub route: Arc<str>,
     pub number: u16,
+}
+
+impl Partition {
+    /// All of a route that has so many.
+    pub fn all(route: &Arc<str>, partitions: u16) -> impl Iterator<Item = Self> {
+        partition_numbers(partitions).map(|number| Self { route: route.clone(), number })
+    }
 }
 
 impl fmt::Display for Partition {

@@ -31,7 +31,8 @@ func produce(ctx context.Context, server *redis.Client, script *redis.Script, m 
 	if err := json.Unmarshal(registered, &route); err != nil {
 		return "", err
 	}
-	partition := crc32.ChecksumIEEE([]byte(m.id)) % route.Partitions
+	n := route.Partitions
+	partition := n*(n-1)/2 + crc32.ChecksumIEEE([]byte(m.id))%n
 	key := fmt.Sprintf("{%s:%s:%d}:pending", prefix, m.route, partition)
 	options, err := json.Marshal(map[string]any{"headers": m.headers, "on_conflict": m.onConflict})
 	if err != nil {

@@ -106,7 +106,8 @@ public class Schedule {
         if (registered == null) throw new Failed("no route " + m.route + " is registered below " + PREFIX);
         CRC32 crc = new CRC32();
         crc.update(bytes(m.id));
-        long partition = crc.getValue() % json(registered).get("partitions").getAsInt();
+        int n = json(registered).get("partitions").getAsInt();
+        long partition = n * (n - 1) / 2 + crc.getValue() % n;
         List<byte[]> keys = List.of(bytes("{" + PREFIX + ":" + m.route + ":" + partition + "}:pending"));
         String options = new Gson().toJson(Map.of("headers", m.headers, "on_conflict", m.onConflict));
         List<byte[]> arguments = List.of(bytes("1"), bytes(m.id), bytes("+" + m.delay), m.payload, bytes(options));

@@ -69,7 +69,8 @@ async function post({ route, id, delay, payload, headers, onConflict }) {
 async function produce(server, script, { route, id, delay, payload, headers, onConflict }) {
   const registered = await server.hGet(`${PUNCTUAL_KEY_PREFIX}:routes`, route)
   if (!registered) throw new Failed(`no route ${route} is registered below ${PUNCTUAL_KEY_PREFIX}`)
-  const partition = crc32(id) % JSON.parse(registered).partitions
+  const n = JSON.parse(registered).partitions
+  const partition = (n * (n - 1)) / 2 + (crc32(id) % n)
   const call = {
     keys: [`{${PUNCTUAL_KEY_PREFIX}:${route}:${partition}}:pending`],
     arguments: ['1', id, `+${delay}`, payload, JSON.stringify({ headers, on_conflict: onConflict })],

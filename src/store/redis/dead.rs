@@ -23,6 +23,21 @@ impl RedisStore {
     /// Keeps `batch`, all of `partition`, dead from the start, each with an error; whether each was taken, in
     /// order: one whose id is live is not. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
     pub async fn bury(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
+        let in_flight = self.pull(partition, batch.iter().map(|(message, _)| &message.id)).await?;
+        if !in_flight.is_empty() {
+            let here: Vec<_> =
+                batch.iter().filter(|(message, _)| !in_flight.contains_key(&message.id)).cloned().collect();
+            let taken = if here.is_empty() { Vec::new() } else { self.bury_here(partition, &here).await? };
+            let mut taken = taken.into_iter();
+            let answer = |(message, _): &(NewMessage, String)| {
+                if in_flight.contains_key(&message.id) { Some(false) } else { taken.next() }
+            };
+            return Ok(batch.iter().filter_map(answer).collect());
+        }
+        self.bury_here(partition, batch).await
+    }
+
+    async fn bury_here(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let keys = self.keys(partition)?;
         let mut call = script::BURY
             .keys(&[
@@ -56,7 +71,10 @@ impl RedisStore {
         let keys = self.keys(partition)?;
         let (mut filter, mut ids) = match work.selection {
             Selection::Where(filter) => (Filter { until: done.until.or(filter.until), ..filter.clone() }, None),
-            Selection::Ids(ids) => (Filter::default(), Some(&ids[..])),
+            Selection::Ids(ids) => {
+                self.pull(partition, ids.iter()).await?;
+                (Filter::default(), Some(&ids[..]))
+            }
         };
         let mut place = done.place.clone();
         loop {

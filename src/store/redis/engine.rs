@@ -85,8 +85,9 @@ impl Store for RedisStore {
         Ok(claim)
     }
 
+    /// Of former partitions too.
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
-        let keys = self.keys(partition)?;
+        let keys = self.any_keys(partition);
         let reply: Vec<Value> = script::RECOVER
             .keys(&keys.of_messages(&[&keys.bytes]))
             .arg(&keys.wake)

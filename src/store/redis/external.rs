@@ -113,6 +113,29 @@ impl RedisStore {
         max_payload: usize,
         batch: &[ExternalEntry],
     ) -> Result<Vec<MoveOutcome>, StoreError> {
+        let in_flight = self.pull(partition, batch.iter().map(|entry| &entry.id)).await?;
+        if in_flight.is_empty() {
+            return self.take_here(partition, place, max_payload, batch).await;
+        }
+        let here: Vec<_> = batch.iter().filter(|entry| !in_flight.contains_key(&entry.id)).cloned().collect();
+        let mut taken = match &here[..] {
+            [] => Vec::new(),
+            here => self.take_here(partition, place, max_payload, here).await?,
+        }
+        .into_iter();
+        let outcome = |entry: &ExternalEntry| {
+            if in_flight.contains_key(&entry.id) { Some(MoveOutcome::Conflict) } else { taken.next() }
+        };
+        Ok(batch.iter().filter_map(outcome).collect())
+    }
+
+    async fn take_here(
+        &self,
+        partition: &Partition,
+        place: &ExternalPlace,
+        max_payload: usize,
+        batch: &[ExternalEntry],
+    ) -> Result<Vec<MoveOutcome>, StoreError> {
         let own = self.keys(partition)?;
         let mut keys: Vec<&str> = vec![
             &own.pending,

@@ -16,6 +16,7 @@ mod growth;
 mod keys;
 mod pending;
 mod read;
+mod repartition;
 mod reply;
 mod route;
 mod safety;
@@ -28,16 +29,26 @@ pub use engine::MAX_ERROR_BYTES;
 pub use external::{ExternalDue, ExternalEntry, ExternalPlace, MoveOutcome, PendingCapacity};
 pub use keys::DelayQueueKeys;
 pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
+pub use repartition::{Carried, Moved};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+};
 
 use bundler::Bundler;
 use keys::PartitionKeys;
 
-use crate::store::{Partition, StoreError, WakeSignal, redis::connection::Connection};
+use crate::{
+    message::partition_numbers,
+    store::{Partition, StoreError, WakeSignal, redis::connection::Connection},
+};
 
 /// Version of the keys and of what they hold, as `P:routes` stores it.
 pub const DATA_VERSION: u32 = 1;
@@ -76,6 +87,23 @@ struct StoreRoute {
     settings: RouteSettings,
     /// One for each partition.
     keys: Vec<PartitionKeys>,
+    /// The number of partitions from which its messages are moved, or 0.
+    former: AtomicU16,
+}
+
+impl StoreRoute {
+    fn former(&self) -> Option<u16> {
+        Some(self.former.load(Ordering::Relaxed)).filter(|former| *former > 0)
+    }
+
+    /// As the keys `route` begin with it.
+    fn version(&self) -> String {
+        format!("{DATA_VERSION}{}", if self.former().is_some() { "m" } else { "" })
+    }
+
+    fn set_former(&self, former: Option<u16>) {
+        self.former.store(former.unwrap_or(0), Ordering::Relaxed);
+    }
 }
 
 impl RedisStore {
@@ -83,8 +111,10 @@ impl RedisStore {
         let routes = routes
             .into_iter()
             .map(|settings| {
-                let keys = (0..settings.partitions).map(|n| PartitionKeys::new(prefix, &settings.name, n)).collect();
-                (settings.name.clone(), StoreRoute { settings, keys })
+                let keys = partition_numbers(settings.partitions)
+                    .map(|n| PartitionKeys::new(prefix, &settings.name, n))
+                    .collect();
+                (settings.name.clone(), StoreRoute { settings, keys, former: AtomicU16::default() })
             })
             .collect();
         let bundler = |script, parts| Bundler::new(script, parts, Arc::clone(&connection));
@@ -133,15 +163,23 @@ impl RedisStore {
     }
 
     fn keys(&self, partition: &Partition) -> Result<&PartitionKeys, StoreError> {
-        self.routes.get(&partition.route).and_then(|route| route.keys.get(usize::from(partition.number))).ok_or_else(
-            || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") },
-        )
+        let unknown =
+            || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") };
+        let place =
+            |route: &StoreRoute| partition.number.checked_sub(partition_numbers(route.settings.partitions).start);
+        let route = self.routes.get(&partition.route);
+        route.and_then(|route| route.keys.get(usize::from(place(route)?))).ok_or_else(unknown)
+    }
+
+    /// Those of a partition of any route and number.
+    fn any_keys(&self, partition: &Partition) -> PartitionKeys {
+        PartitionKeys::new(&self.prefix, &partition.route, partition.number)
     }
 
     /// What the partition's `route` begins with while it is open as it is here.
     fn layout(&self, partition: &Partition) -> Result<String, StoreError> {
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
-        Ok(format!("{DATA_VERSION} {} {} ", settings.partitions, partition.number))
+        let route = self.route(&partition.route)?;
+        Ok(format!("{} {} {} ", route.version(), route.settings.partitions, partition.number))
     }
 }
 

@@ -20,6 +20,7 @@ impl RedisStore {
         if ids.is_some_and(<[_]>::is_empty) {
             return Ok((0, 0));
         }
+        self.pull(partition, ids.into_iter().flatten()).await?;
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::PURGE_PENDING

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::Value;
 
-use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, keys::PartitionKeys, reply::Reply, script};
+use super::{MAX_BATCH, MAX_BODIES_BYTES, RedisStore, dead::filtered, reply::Reply, script, unless_closed};
 use crate::{
     message::{Ended, Ending, MessageId, State, codec},
     store::{Filter, Found, Partition, Pause, Snapshot, StoreError},
@@ -53,7 +53,22 @@ pub struct Listed {
 
 impl RedisStore {
     pub async fn get(&self, partition: &Partition, id: &MessageId) -> Result<Option<Found>, StoreError> {
-        let keys = self.keys(partition)?;
+        let route = self.route(&partition.route)?;
+        let mut found = self.get_from(partition, &self.layout(partition)?, id).await?;
+        if let (None, Some(former)) = (&found, route.former()) {
+            let former = Partition { number: id.partition(former), ..partition.clone() };
+            found = self.get_from(&former, "", id).await?;
+            if found.is_none() {
+                // Between the two calls it may have been moved.
+                found = self.get_from(partition, "", id).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// `layout`: what the partition must be open as; `""`: anything.
+    async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
+        let keys = self.any_keys(partition);
         let reply: Option<Vec<Value>> = script::GET
             .keys(&[
                 &keys.pending,
@@ -63,11 +78,14 @@ impl RedisStore {
                 &keys.dead,
                 &keys.remembered,
                 &keys.paused,
+                &keys.route,
             ])
+            .arg(layout)
             .arg(id.as_str())
             .arg(self.route(&partition.route)?.settings.keep_millis())
             .run(&self.listings)
-            .await?;
+            .await
+            .map_err(unless_closed)?;
         let Some(reply) = reply else { return Ok(None) };
         let mut reply = Reply::from(reply);
         let text = reply.text()?;
@@ -119,7 +137,7 @@ impl RedisStore {
 
     /// Of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
-        let keys = PartitionKeys::new(&self.prefix, &partition.route, partition.number);
+        let keys = self.any_keys(partition);
         let reply: Vec<Value> = script::STATS
             .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts])
             .arg(&HORIZONS.map(|(_, millis)| millis)[..])

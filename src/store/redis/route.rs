@@ -4,11 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    DATA_VERSION, RedisStore, StoreRoute,
-    keys::{PartitionKeys, routes_key},
-    script,
-};
+use super::{DATA_VERSION, RedisStore, StoreRoute, keys::routes_key, script, unless_closed};
 use crate::{
     message::{MAX_PARTITIONS, Remember, RouteLimits},
     store::{Partition, StoreError},
@@ -38,8 +34,8 @@ pub struct Registrations {
 pub enum RegistrationError {
     #[error(
         "route `{route}` is stored as {stored}, but this release and configuration want version {DATA_VERSION} \
-         and {partitions} partitions, which change only while it holds no message and is not paused: set \
-         `routes.{route}.partitions` as stored, empty it, or use another route name"
+         and {partitions} partitions. While its messages are moved from a `former` number of partitions, another move \
+         cannot begin: set `routes.{route}.partitions` as stored until it is done"
     )]
     Mismatch { route: String, stored: String, partitions: u16 },
     #[error(transparent)]
@@ -64,6 +60,9 @@ struct StoredRoute {
     version: u32,
     partitions: u16,
     max_payload: usize,
+    /// From whose partitions messages are moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    former: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remember: Option<StoredRemember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,22 +107,25 @@ fn whole_millis(period: Duration) -> u64 {
 }
 
 impl RouteSettings {
-    fn to_json(&self) -> String {
+    /// `former`: the number of partitions from which its messages are moved.
+    pub(super) fn to_json(&self, former: Option<u16>) -> String {
         let Self { name: _, partitions, max_payload, .. } = *self;
         let remember = self.remember.filter(|_| self.keep_millis() > 0);
         let remember = remember.map(|one| StoredRemember { r#for: self.keep_millis(), max: one.max });
         let limits = StoredLimits::new(self.limits);
-        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, remember, limits };
+        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, former, remember, limits };
         serde_json::to_string(&stored).expect("numbers always serialize")
     }
 
-    /// `None`: written by another release or program.
-    fn from_json(name: &str, json: &str) -> Option<Self> {
-        let StoredRoute { version, partitions, max_payload, remember, limits } = serde_json::from_str(json).ok()?;
-        let ours = version == DATA_VERSION && (1..=MAX_PARTITIONS).contains(&partitions);
+    /// With the number of partitions from which its messages are moved. `None`: written by another release or program.
+    pub(super) fn from_json(name: &str, json: &str) -> Option<(Self, Option<u16>)> {
+        let StoredRoute { version, partitions, max_payload, former, remember, limits } =
+            serde_json::from_str(json).ok()?;
+        let possible = |partitions| (1..=MAX_PARTITIONS).contains(&partitions);
+        let ours = version == DATA_VERSION && possible(partitions) && former.is_none_or(possible);
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
-        ours.then(|| Self { name: name.into(), partitions, max_payload, remember, limits })
+        ours.then(|| (Self { name: name.into(), partitions, max_payload, remember, limits }, former))
     }
 
     /// How long an ended message is remembered, in milliseconds; 0: not at all.
@@ -156,9 +158,9 @@ impl RouteSettings {
 
 impl RedisStore {
     /// Loads the scripts, makes every route known and opens its partitions. Safe to repeat; writes nothing that stands
-    /// already. `repartition`: where a route is stored with another number of partitions, and holds no message in any
-    /// partition of either number and is not paused, one script changes the number and closes the partitions until they
-    /// are opened anew; an instance that wants the old number can schedule nothing from then on.
+    /// already. `repartition`: where a route is stored with another number of partitions, one script changes the number
+    /// and closes the former partitions, from which messages are moved then (`move_some`); an instance that wants the
+    /// former number can schedule nothing from then on.
     pub async fn register(&self, repartition: bool) -> Result<Registrations, RegistrationError> {
         let may_load = self.load_scripts().await?;
         let mut registrations = Vec::new();
@@ -166,10 +168,8 @@ impl RedisStore {
             let mut registered = self.register_route(route).await?;
             if let Err(stored) = &registered
                 && repartition
-                && self.repartition(route, stored).await?
+                && self.begin_move(route, stored).await?
             {
-                let partitions = route.settings.partitions;
-                tracing::warn!(route = %name, partitions, "the number of partitions of an empty route was changed");
                 registered = self.register_route(route).await?;
             }
             let registration = registered.map_err(|stored| RegistrationError::Mismatch {
@@ -191,9 +191,22 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// The inner error: as what else it is stored.
+    /// The inner error: as what else it is stored. Learns whether its messages are moved.
     async fn register_route(&self, route: &StoreRoute) -> Result<Result<Registration, String>, StoreError> {
-        let StoreRoute { settings, keys } = route;
+        let mut registered = self.try_to_register(route).await?;
+        if let Err(stored) = &registered
+            && let Some((known, former)) = RouteSettings::from_json(&route.settings.name, stored)
+            && known.partitions == route.settings.partitions
+        {
+            route.set_former(former);
+            registered = self.try_to_register(route).await?;
+        }
+        Ok(registered)
+    }
+
+    async fn try_to_register(&self, route: &StoreRoute) -> Result<Result<Registration, String>, StoreError> {
+        let StoreRoute { settings, keys, .. } = route;
+        let former = route.former();
         let routes_key = routes_key(&self.prefix);
         let mut all = vec![routes_key.as_str()];
         all.extend(keys.iter().map(|keys| keys.route.as_str()));
@@ -202,7 +215,8 @@ impl RedisStore {
             .arg(&*settings.name)
             .arg(DATA_VERSION)
             .arg(settings.partitions)
-            .arg(settings.to_json())
+            .arg(former.map_or_else(String::new, |former| former.to_string()))
+            .arg(settings.to_json(former))
             .arg(settings.to_text())
             .run(&self.connection)
             .await?;
@@ -214,28 +228,6 @@ impl RedisStore {
         })
     }
 
-    /// Whether the route has its number of partitions now. `stored`: its JSON with another one.
-    async fn repartition(&self, route: &StoreRoute, stored: &str) -> Result<bool, StoreError> {
-        let settings = &route.settings;
-        let Some(known) = RouteSettings::from_json(&settings.name, stored) else { return Ok(false) };
-        let routes_key = routes_key(&self.prefix);
-        let partitions: Vec<PartitionKeys> = (0..known.partitions.max(settings.partitions))
-            .map(|number| PartitionKeys::new(&self.prefix, &settings.name, number))
-            .collect();
-        let mut all = vec![routes_key.as_str()];
-        for keys in &partitions {
-            all.extend([keys.pending.as_str(), &keys.unack, &keys.dead, &keys.paused, &keys.route]);
-            all.extend([keys.remembered.as_str(), &keys.records, &keys.claims, &keys.bytes]);
-        }
-        script::REPARTITION
-            .keys(&all)
-            .arg(&*settings.name)
-            .arg(stored)
-            .arg(settings.to_json())
-            .run(&self.connection)
-            .await
-    }
-
     /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
     /// replica refuses.
     pub async fn is_registered(&self) -> Result<bool, StoreError> {
@@ -243,13 +235,15 @@ impl RedisStore {
         let mut all = vec![routes_key.as_str()];
         all.extend(self.routes.values().flat_map(|route| &route.keys).map(|keys| keys.route.as_str()));
         let mut call = script::REGISTERED.keys(&all);
-        for settings in self.routes() {
-            call = call.arg(&*settings.name).arg(DATA_VERSION).arg(settings.partitions);
+        for route in self.routes.values() {
+            call = call.arg(&*route.settings.name).arg(route.version()).arg(route.settings.partitions);
         }
         let known: Vec<Option<String>> = call.run(&self.connection).await?;
-        Ok(self.routes().zip(known).all(|(settings, json)| {
-            let known = json.and_then(|json| RouteSettings::from_json(&settings.name, &json));
-            known.is_some_and(|known| known.partitions == settings.partitions)
+        Ok(self.routes.values().zip(known).all(|(route, json)| {
+            let known = json.and_then(|json| RouteSettings::from_json(&route.settings.name, &json));
+            known.is_some_and(|(known, former)| {
+                known.partitions == route.settings.partitions && former == route.former()
+            })
         }))
     }
 
@@ -270,10 +264,10 @@ impl RedisStore {
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
         let known: BTreeMap<String, String> =
             self.connection.run(redis::cmd("HGETALL").arg(routes_key(&self.prefix))).await?;
-        Ok(known.iter().filter_map(|(name, json)| RouteSettings::from_json(name, json)).collect())
+        Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.0)).collect())
     }
 
-    /// `by`: one line.
+    /// Of the route's partitions, and of former ones. `by`: one line.
     pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<(), StoreError> {
         self.set_paused(partition, &["pause", by, note]).await
     }
@@ -283,7 +277,10 @@ impl RedisStore {
     }
 
     async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<(), StoreError> {
-        let keys = self.keys(partition)?;
-        script::PAUSE.keys(&[&keys.paused]).arg(&keys.wake).arg(change).run(&self.connection).await
+        let keys = self.any_keys(partition);
+        // A former one is closed.
+        let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
+        let call = script::PAUSE.keys(&[&keys.paused, &keys.route]).arg(&keys.wake).arg(layout).arg(change);
+        call.run(&self.connection).await.map_err(unless_closed)
     }
 }

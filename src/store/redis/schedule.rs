@@ -1,5 +1,7 @@
 //! Scheduling, rescheduling, cancelling.
 
+use std::iter;
+
 use redis::Value;
 
 use super::{
@@ -19,6 +21,27 @@ impl RedisStore {
     /// `Unavailable` of kind `UNREGISTERED` while Redis does not know the partition as it is here: nothing was written.
     /// Where live messages stand in the way whose bodies are too large for one script together, it goes on in halves.
     pub async fn schedule(&self, partition: &Partition, batch: &[NewMessage]) -> Result<Vec<Scheduled>, StoreError> {
+        let in_flight = self.pull(partition, batch.iter().map(|message| &message.id)).await?;
+        if in_flight.is_empty() {
+            return self.schedule_here(partition, batch).await;
+        }
+        let here: Vec<_> = batch.iter().filter(|message| !in_flight.contains_key(&message.id)).cloned().collect();
+        let answers = if here.is_empty() { Vec::new() } else { self.schedule_here(partition, &here).await? };
+        let mut answers = answers.into_iter();
+        let answer = |message: &NewMessage| match in_flight.get(&message.id) {
+            Some(due) => {
+                let status = match message.on_conflict {
+                    OnConflict::Keep => ScheduleStatus::Exists(State::Unack),
+                    OnConflict::Replace => ScheduleStatus::InFlight,
+                };
+                Some(Scheduled { id: message.id.clone(), due: *due, status })
+            }
+            None => answers.next(),
+        };
+        Ok(batch.iter().filter_map(answer).collect())
+    }
+
+    async fn schedule_here(&self, partition: &Partition, batch: &[NewMessage]) -> Result<Vec<Scheduled>, StoreError> {
         let mut answers = Vec::with_capacity(batch.len());
         // The next one last.
         let mut parts = vec![batch];
@@ -69,14 +92,19 @@ impl RedisStore {
     }
 
     pub async fn reschedule(&self, partition: &Partition, id: &MessageId, due: Due) -> Result<Rescheduled, StoreError> {
+        if !self.pull(partition, iter::once(id)).await?.is_empty() {
+            return Ok(Rescheduled::InFlight);
+        }
         let keys = self.keys(partition)?;
         let reply: Vec<Value> = script::RESCHEDULE
             .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead, &keys.route])
             .arg(&keys.wake)
+            .arg(self.layout(partition)?)
             .arg(id.as_str())
             .arg(due_argument(due))
             .run(&self.connection)
-            .await?;
+            .await
+            .map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         Ok(match reply.text()?.as_str() {
             "done" => Rescheduled::Done(reply.millis()?),
@@ -89,17 +117,22 @@ impl RedisStore {
 
     pub async fn cancel(&self, partition: &Partition, cancellation: &Cancellation) -> Result<Cancelled, StoreError> {
         let Cancellation { id, record, unseen } = cancellation;
+        if !self.pull(partition, iter::once(id)).await?.is_empty() {
+            return Ok(Cancelled::InFlight);
+        }
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let reply: String = script::CANCEL
-            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]))
+            .arg(self.layout(partition)?)
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
             .arg(record_argument(record.as_ref()))
             .arg(u8::from(*unseen))
             .run(&self.connection)
-            .await?;
+            .await
+            .map_err(unless_closed)?;
         Ok(match reply.as_str() {
             "cancelled" => Cancelled::Cancelled,
             "purged" => Cancelled::Purged,

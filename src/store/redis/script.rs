@@ -45,6 +45,7 @@ scripts! {
     GET "get"
     BURY "bury"
     LIST "list"
+    MOVE "move"
     PAUSE "pause"
     PERSIST "persist"
     PURGE "purge"

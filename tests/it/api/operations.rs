@@ -9,7 +9,7 @@ async fn a_route_reports_its_numbers() {
     let server = ApiServer::start().await;
     let empty = json!({
         "route": "a", "sink": "out", "paused": false, "pending": 0, "due": 0, "unack": 0, "dead": 0,
-        "retrying": 0, "bytes": 0, "next_due": null, "oldest_overdue_seconds": 0.0,
+        "retrying": 0, "bytes": 0, "next_due": null, "oldest_overdue_seconds": 0.0, "partitions": 1,
     });
     assert_eq!(server.call("GET", "/v1/routes/a", "").await.json, empty);
 
@@ -133,8 +133,8 @@ async fn unconfigured_routes_are_listed_if_they_hold_messages_or_are_unreadable(
         pipe.hset("punctual:routes", route, settings);
     }
     pipe.hset("punctual:routes", "another's", "not JSON");
-    pipe.zadd("{punctual:full:1}:dead", "x", 1).zadd("{punctual:endless:0}:dead", "x", 1);
-    pipe.set("{punctual:spoilt:1}:unack", "foreign");
+    pipe.zadd("{punctual:full:2}:dead", "x", 1).zadd("{punctual:endless:0}:dead", "x", 1);
+    pipe.set("{punctual:spoilt:2}:unack", "foreign");
     pipe.exec_async(&mut connection).await.unwrap();
     let list = server.call("GET", "/v1/routes", "").await;
     assert_eq!(list.status, 200, "{}", list.text);
@@ -142,7 +142,7 @@ async fn unconfigured_routes_are_listed_if_they_hold_messages_or_are_unreadable(
     let found = |name: &str| routes.iter().find(|route| route["route"] == name);
     assert_eq!(found("full").unwrap()["dead"], 1);
     let error = found("spoilt").unwrap()["error"].as_str().unwrap();
-    assert!(error.contains("{punctual:spoilt:1}"), "{error}");
+    assert!(error.contains("{punctual:spoilt:2}"), "{error}");
     for name in ["empty", "endless", "none", "another's"] {
         assert_eq!(found(name), None);
     }

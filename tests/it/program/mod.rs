@@ -31,6 +31,7 @@ mod poison;
 mod readers;
 mod redis_outage;
 pub mod refusals;
+mod repartition;
 mod rights;
 mod secrets;
 mod sharing;

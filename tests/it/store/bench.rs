@@ -36,6 +36,8 @@ pub struct Bench {
     pub other: RedisStore,
     /// One route only, with two partitions in place of three.
     pub repartitioned: RedisStore,
+    /// One route only, with two partitions in place of one.
+    pub moving: Arc<RedisStore>,
     pub queue: Queue,
     /// For looking at what is stored.
     pub raw: MultiplexedConnection,
@@ -55,7 +57,8 @@ impl Bench {
         let produce = redis::Script::new(&super::lua("produce"));
         let other = self::store(&server.url(), MAX_PAYLOAD - 1);
         let repartitioned = store_of([("three", 2)], &server.url(), MAX_PAYLOAD);
-        let mut bench = Self { server, store, other, repartitioned, queue, raw, produce };
+        let moving = Arc::new(store_of([("one", 2)], &server.url(), MAX_PAYLOAD));
+        let mut bench = Self { server, store, other, repartitioned, moving, queue, raw, produce };
         bench.clear().await;
         bench
     }

@@ -253,12 +253,12 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
                     .expect("a list");
             } else {
                 // Of another route: everything stays pending.
-                let other = Partition { number: 0, route: "three".into() };
+                let other = Partition { number: 3, route: "three".into() };
                 bench.store.claim(&other, everything()).await.expect("a claim");
             }
             let mut recorded = bench.last_call(&mut lines, script).await;
             for key in &mut recorded.keys {
-                *key = key.replace("three", ROUTE);
+                *key = key.replace("three:3", &format!("{ROUTE}:0"));
             }
             let mut call = redis::cmd("EVAL");
             call.arg(&scripts[script]);

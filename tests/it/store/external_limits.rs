@@ -30,7 +30,7 @@ const PLACES: [&str; 3] = ["take members", "take hashes", "take from a delayqueu
 async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     let mut bench = Bench::start().await;
     let url = bench.server.url();
-    let last = Partition { route: "three".into(), number: 2 };
+    let last = Partition { route: "three".into(), number: 5 };
     bench.queue.prepare().await.expect("three partitions");
     let fewer = store_of([("three", 2)], &url, MAX_PAYLOAD);
     fewer.register(true).await.expect("it is empty");

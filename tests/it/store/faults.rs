@@ -2,28 +2,24 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict, State},
+    message::State,
     queue::Bulk,
-    store::{
-        DeadAction, DeadWork, Partition, Selection, Store, StoreError,
-        redis::{RedisStore, RegistrationError},
-    },
-    time::Due,
+    store::{DeadAction, DeadWork, Selection, Store, StoreError, redis::RegistrationError},
 };
 use tokio::time::Instant;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id, later, store, store_of},
-    operation::ids,
+    bench::{Bench, MAX_PAYLOAD, id, later, store},
     rows::key,
     scene::{LISTS, NEW, ROUTE, SCENES, claim, partition},
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 13] = [
+const GROWING: [&str; 15] = [
+    "begin to move",
     "bury new",
+    "end the move",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
@@ -53,7 +49,26 @@ const READING: [&str; 12] = [
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 60] = [
+const UNTOUCHED: [(&str, &str); 79] = [
+    ("begin to move", "attempts"),
+    ("begin to move", "bytes"),
+    ("begin to move", "claims"),
+    ("begin to move", "errors"),
+    ("begin to move", "messages"),
+    ("begin to move", "records"),
+    ("end the move", "attempts"),
+    ("end the move", "bytes"),
+    ("end the move", "claims"),
+    ("end the move", "errors"),
+    ("end the move", "messages"),
+    ("end the move", "paused"),
+    ("end the move", "records"),
+    ("repartition", "attempts"),
+    ("repartition", "bytes"),
+    ("repartition", "claims"),
+    ("repartition", "errors"),
+    ("repartition", "messages"),
+    ("repartition", "records"),
     ("ack", "dead"),
     ("bury", "messages"),
     ("bury", "records"),
@@ -266,52 +281,6 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
         let now: String =
             redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");
         assert_eq!(now, foreign);
-    }
-}
-
-#[tokio::test]
-async fn partitions_change_only_while_the_route_is_empty_and_not_paused() {
-    let mut bench = Bench::start().await;
-    let url = bench.server.url();
-    let last = Partition { route: "three".into(), number: 2 };
-    let stores = [1, 4, 3].map(|partitions| store_of([("three", partitions)], &url, MAX_PAYLOAD));
-    let mismatch = async |store: &RedisStore| {
-        let error = store.register(true).await.expect_err("it holds something");
-        assert!(matches!(error, RegistrationError::Mismatch { .. }), "{error}");
-    };
-    let message = NewMessage {
-        id: ids(&last).remove(0),
-        due: Due::NOW,
-        payload: Bytes::from_static(b"x"),
-        metadata: Metadata::default(),
-        on_conflict: OnConflict::Keep,
-        record: None,
-    };
-    bench.store.schedule(&last, std::slice::from_ref(&message)).await.expect("scheduled");
-    for store in &stores[..2] {
-        mismatch(store).await;
-    }
-    bench.store.cancel(&last, &message.id.clone().into()).await.expect("cancelled");
-    bench.store.pause(&last, "", "").await.expect("paused");
-    for store in &stores[..2] {
-        mismatch(store).await;
-    }
-    bench.store.resume(&last).await.expect("resumed");
-    for store in &stores {
-        store.register(false).await.expect_err("not unless it is asked for");
-        store.register(true).await.expect("it is empty");
-        assert!(store.is_registered().await.expect("an answer"));
-        let count = store.routes().next().expect("one").partitions;
-        let opened: Vec<String> =
-            redis::cmd("KEYS").arg("{p:three:*}:route").query_async(&mut bench.raw).await.expect("the server answers");
-        assert_eq!(opened.len(), usize::from(count), "{opened:?}");
-        // Who wants another number can schedule nothing.
-        let refused = bench.store.schedule(&last, std::slice::from_ref(&message)).await;
-        if count == 3 {
-            refused.expect("as before");
-        } else {
-            assert!(matches!(refused, Err(StoreError::Unavailable { kind: "unregistered", .. })), "{refused:?}");
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod faults;
 mod header;
 mod include;
 mod injection;
+mod moving;
 mod operation;
 mod produce;
 mod property;

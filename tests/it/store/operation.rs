@@ -1,6 +1,6 @@
 //! What a random sequence is made of.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use punctual::{
@@ -107,11 +107,7 @@ pub struct Pick {
 
 /// Every partition of the model.
 pub fn partitions() -> Vec<Partition> {
-    let numbered = |(route, count): (&str, u16)| {
-        let route: Arc<str> = route.into();
-        (0..count).map(move |number| Partition { route: route.clone(), number })
-    };
-    ROUTES.into_iter().flat_map(numbered).collect()
+    ROUTES.into_iter().flat_map(|(route, count)| Partition::all(&route.into(), count).collect::<Vec<_>>()).collect()
 }
 
 /// What the route's settings mean for one of its partitions.

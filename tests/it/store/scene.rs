@@ -4,10 +4,14 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
+    message::{
+        Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State,
+        partition_numbers,
+    },
     store::{
         ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Lease, Partition, Selection, Settlement,
-        Store, StoreError, Suspects, Token, Transfer, redis::RegistrationError,
+        Store, StoreError, Suspects, Token, Transfer,
+        redis::{RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
 };
@@ -30,7 +34,7 @@ pub const SOURCE: &str = "source";
 pub const NEW: u64 = u64::MAX;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 52] = [
+pub const SCENES: [(&str, &str); 55] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -51,6 +55,9 @@ pub const SCENES: [(&str, &str); 52] = [
     ("get", "get"),
     ("bury new", "bury"),
     ("list", "list"),
+    ("move", "move"),
+    ("begin to move", "repartition"),
+    ("end the move", "repartition"),
     ("pause", "pause"),
     ("resume", "pause"),
     ("persist", "persist"),
@@ -112,8 +119,19 @@ impl Bench {
             let text =
                 format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}{memory}{limits}}}"#);
             pipe.hset(&routes, route, text);
-            for number in 0..partitions {
+            for number in partition_numbers(partitions) {
                 pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}{shares}"));
+            }
+        }
+        if ["move", "end the move"].contains(&scene) {
+            let memory = remember(ROUTE).expect("it remembers");
+            let (keep, max) = (memory.period.as_millis(), memory.max);
+            let text = format!(
+                r#"{{"version":1,"partitions":2,"max_payload":{MAX_PAYLOAD},"former":1,"remember":{{"for":{keep},"max":{max}}}}}"#
+            );
+            pipe.hset(&routes, ROUTE, text).set(key(ROUTE, 0, "route"), "1 2 0 0 0");
+            for number in partition_numbers(2) {
+                pipe.set(key(ROUTE, number, "route"), format!("1m 2 {number} {MAX_PAYLOAD} {keep}"));
             }
         }
         if scene != "transfer to a new list" {
@@ -129,7 +147,12 @@ impl Bench {
                 rows.pending.insert(id, FAR_AHEAD);
             }
         }
-        write(&rows, &mut self.raw, ROUTE, 0).await;
+        if scene == "end the move" {
+            let claims = key(ROUTE, 0, "claims");
+            redis::cmd("HSET").arg(&[&*claims, "a", "1 1"]).exec_async(&mut self.raw).await.expect("written");
+        } else {
+            write(&rows, &mut self.raw, ROUTE, 0).await;
+        }
         external::write(&mut self.raw, scene).await;
     }
 
@@ -217,14 +240,21 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
+            "move" => {
+                registered(&self.moving, false).await?;
+                // All of one partition: one call.
+                let named = ["failed", "unknown", "held", "dead-crashed", "failed", "later", "ended"].map(id);
+                self.moving.carry(&partition, &named).await?;
+            }
+            "begin to move" => registered(&self.moving, true).await?,
+            "end the move" => {
+                registered(&self.moving, false).await?;
+                assert!(self.moving.move_some(ROUTE).await?.is_done);
+            }
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
-                let other = if scene == "register" { &self.other } else { &self.repartitioned };
-                other.register(true).await.map_err(|error| match error {
-                    RegistrationError::Store(error) => error,
-                    mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
-                })?;
+                registered(if scene == "register" { &self.other } else { &self.repartitioned }, true).await?;
             }
             other => panic!("no scene `{other}`"),
         }
@@ -273,6 +303,14 @@ impl Bench {
             })
             .collect()
     }
+}
+
+async fn registered(store: &RedisStore, repartition: bool) -> Result<(), StoreError> {
+    let registered = store.register(repartition).await.map_err(|error| match error {
+        RegistrationError::Store(error) => error,
+        mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
+    });
+    registered.map(drop)
 }
 
 /// Current ones with a history and without, a stale one, an unknown one, and one named again.

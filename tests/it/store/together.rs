@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::future::join_all;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict},
+    message::{Metadata, NewMessage, OnConflict, partition_numbers},
     store::{Claim, ClaimEnd, Partition, Settled, Store, StoreError, redis::RedisStore},
     time::Due,
 };
@@ -45,18 +45,18 @@ async fn a_key_of_a_wrong_type_fails_the_calls_of_its_partition_alone() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
     schedule(&store, "small").await;
-    let broken = key(ROUTE, 7, "unack");
+    let broken = key(ROUTE, partition(7).number, "unack");
     let () = redis::cmd("SET").arg(&broken).arg("x").query_async(&mut raw).await.expect("the server answers");
     for (number, claim) in claim_all(&store).await.into_iter().enumerate() {
         match claim {
             Err(StoreError::WrongType { text }) => {
-                assert!(number == 7 && text.contains("{p:many:7}"), "{number}: {text}");
+                assert!(number == 7 && text.contains(&partition(7).to_string()), "{number}: {text}");
             }
             claim => assert_eq!(ids(&claim.expect("a claim")), [format!("m{number}")]),
         }
     }
     let () = redis::cmd("DEL").arg(&broken).query_async(&mut raw).await.expect("the server answers");
-    assert_eq!(ids(&claim_one(&store, 7).await.expect("a claim")), ["m7"]);
+    assert_eq!(ids(&claim_one(&store, partition(7)).await.expect("a claim")), ["m7"]);
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn many_calls_that_a_silent_server_holds_up_end_within_twice_the_timeout()
     let pause = redis::cmd("CLIENT").arg("PAUSE").arg(60_000).arg("ALL").query_async(&mut raw).await;
     let () = pause.expect("the server answers");
     let began = Instant::now();
-    for claim in join_all((0..200).map(|number| claim_one(&store, number))).await {
+    for claim in join_all(Partition::all(&ROUTE.into(), 200).map(|one| claim_one(&store, one))).await {
         assert!(matches!(&claim, Err(StoreError::Unavailable { .. })), "{claim:?}");
     }
     let took = began.elapsed();
@@ -135,18 +135,18 @@ async fn schedule(store: &RedisStore, payload: &str) {
     }
 }
 
-fn partition(number: u16) -> Partition {
-    Partition { route: ROUTE.into(), number }
+fn partition(place: u16) -> Partition {
+    Partition { route: ROUTE.into(), number: partition_numbers(PARTITIONS).start + place }
 }
 
-async fn claim_one(store: &RedisStore, number: u16) -> Result<Claim, StoreError> {
+async fn claim_one(store: &RedisStore, partition: Partition) -> Result<Claim, StoreError> {
     let mut request = claim_request(500, Duration::from_secs(30));
     request.backlog = false;
-    store.claim(&partition(number), request).await
+    store.claim(&partition, request).await
 }
 
 async fn claim_all(store: &RedisStore) -> Vec<Result<Claim, StoreError>> {
-    join_all((0..PARTITIONS).map(|number| claim_one(store, number))).await
+    join_all(Partition::all(&ROUTE.into(), PARTITIONS).map(|one| claim_one(store, one))).await
 }
 
 async fn settle(store: &RedisStore, number: usize, claim: &Claim) -> Result<Vec<Settled>, StoreError> {

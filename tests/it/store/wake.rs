@@ -14,7 +14,7 @@ use super::{
 use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
-const WAKING: [&str; 5] = ["release", "resume", "schedule", "settle in every way", "produce"];
+const WAKING: [&str; 6] = ["move", "release", "resume", "schedule", "settle in every way", "produce"];
 /// Those that only do so where nothing earlier is pending.
 const WAKING_ALONE: [&str; 11] = [
     "defer",
@@ -51,7 +51,8 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
                 received.push(message.get_channel_name().to_owned());
             }
             let wakes = WAKING.contains(&scene) || (alone && WAKING_ALONE.contains(&scene));
-            let expected = if wakes { vec![key(ROUTE, 0, "wake")] } else { Vec::new() };
+            let number = if scene == "move" { 2 } else { 0 };
+            let expected = if wakes { vec![key(ROUTE, number, "wake")] } else { Vec::new() };
             assert_eq!(received, expected, "{scene}, alone: {alone}");
         }
     }
@@ -62,7 +63,7 @@ async fn a_signal_notifies_of_its_own_partition_and_of_a_new_subscription() {
     let mut bench = Bench::start().await;
     let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL"));
     let signal = listener.signal(PREFIX, &partition());
-    let other = listener.signal(PREFIX, &Partition { route: "three".into(), number: 0 });
+    let other = listener.signal(PREFIX, &Partition { route: "three".into(), number: 3 });
     let listening = tokio::spawn(listener.run());
     assert_eq!(notified(&signal).await, WakeReason::Subscription);
     assert_eq!(notified(&other).await, WakeReason::Subscription);

@@ -218,8 +218,7 @@ impl ApiServer {
     /// Makes all due messages of `partitions` dead.
     pub async fn bury_all(&self, route: &str, partitions: u16, reason: DeadReason, error: &str) {
         let end = ClaimEnd::Bury { reason, error: error.into() };
-        for number in 0..partitions {
-            let partition = Partition { number, ..partition(route) };
+        for partition in Partition::all(&route.into(), partitions) {
             let claim = self.store.claim(&partition, claim_request(1000, Duration::from_mins(1))).await.unwrap();
             let leases = claim.messages.iter().map(|message| Lease {
                 id: message.id.clone(),

@@ -1,0 +1,109 @@
+-- include bytes commit fields layout scores wake
+-- Moves ids to a partition of the number of partitions that their route has now.
+--
+-- KEYS   route (pending unack messages attempts errors dead remembered records bytes)...; the first group is of where they
+--        are, the second one and `route` of where they belong
+-- ARGV   wake channel, what `route` must begin with, most bytes of bodies (the first one is moved at any size), ids
+-- reply  for each id: moved | absent | left (too many bytes) | in_flight (its settlement comes first) | conflict (it is
+--        live in both), its due time in ms when it is in flight, else 0; error `PUNCTUAL unregistered <text>`, nothing
+--        written, when the partition is not open
+local EACH, FIRST = 9, 4
+local route = KEYS[1]
+local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS, 2, EACH + 1)
+local to_pending, to_unack, to_messages, to_attempts, to_errors, to_dead, to_remembered, to_records, to_bytes =
+  unpack(KEYS, EACH + 2)
+local channel, layout, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local refusal = closed(route, layout)
+if refusal then return refusal end
+-- A value of a wrong type is an error here, before the first write.
+for _, hash in ipairs({ messages, attempts, errors, records, to_messages, to_attempts, to_errors, to_records }) do
+  redis.call('HLEN', hash)
+end
+redis.call('ZCARD', to_remembered)
+
+local ids = { unpack(ARGV, FIRST) }
+local function scores(set) return redis.call('ZMSCORE', set, unpack(ids)) end
+local waits, flies, died, ended = scores(pending), scores(unack), scores(dead), scores(remembered)
+local others = { scores(to_pending), scores(to_unack), scores(to_dead) }
+
+local function due_inside(id)
+  local body = redis.call('HGET', messages, id)
+  return body and #body >= 17 and struct.unpack('>I8', body, 2) or 0
+end
+
+local reply, moved, seen = {}, {}, {}
+local left, grown = max_bytes, 0
+for i, id in ipairs(ids) do
+  local status, due = 'moved', 0
+  if flies[i] then
+    status, due = 'in_flight', due_inside(id)
+  elseif seen[id] or not (waits[i] or died[i] or ended[i]) then
+    status = 'absent'
+  elseif others[1][i] or others[2][i] or others[3][i] then
+    status = 'conflict'
+  else
+    local size = redis.call('HSTRLEN', messages, id)
+    if size > left and #moved > 0 then
+      status = 'left'
+    else
+      left = left - size
+      if waits[i] then grown = grown + size end
+      moved[#moved + 1], seen[id] = i, true
+    end
+  end
+  reply[2 * i - 1], reply[2 * i] = status, due
+end
+if #moved == 0 then return reply end
+
+local names = {}
+for n, i in ipairs(moved) do names[n] = ids[i] end
+local steps, cleared = {}, {}
+
+-- Members of a sorted set with their scores. The shrinking write first: at maxmemory only a script's first write is
+-- refused.
+local added = {}
+local function carry(set, to_set, all)
+  local members, pairs_of = {}, {}
+  for _, i in ipairs(moved) do
+    if all[i] then
+      members[#members + 1] = ids[i]
+      pairs_of[#pairs_of + 1], pairs_of[#pairs_of + 2] = all[i], ids[i]
+    end
+  end
+  add(steps, 'ZREM', set, members, { { 'ZADD', set, unpack(pairs_of) } })
+  added[#added + 1] = { to_set, members, pairs_of }
+end
+carry(pending, to_pending, waits)
+carry(dead, to_dead, died)
+carry(remembered, to_remembered, ended)
+
+for _, hashes in ipairs({ { attempts, to_attempts }, { errors, to_errors }, { records, to_records }, { messages, to_messages } }) do
+  local values, there, set = redis.call('HMGET', hashes[1], unpack(names)), {}, {}
+  for n, id in ipairs(names) do
+    if values[n] then
+      there[#there + 1] = id
+      set[#set + 1], set[#set + 2] = id, values[n]
+    end
+  end
+  if #there > 0 then
+    -- What an earlier message of the id left there.
+    local old = redis.call('HMGET', hashes[2], unpack(there))
+    add(steps, 'HSET', hashes[2], set, restore(hashes[2], there, old))
+    cleared[#cleared + 1] = { hashes[1], there, set }
+  end
+end
+grow(steps, bytes, -grown)
+grow(steps, to_bytes, grown)
+local earliest = head(to_pending)
+for _, one in ipairs(added) do
+  add(steps, 'ZADD', one[1], one[3], { { 'ZREM', one[1], unpack(one[2]) } })
+end
+for _, one in ipairs(cleared) do
+  add(steps, 'HDEL', one[1], one[2], { { 'HSET', one[1], unpack(one[3]) } })
+end
+local failed = commit(steps)
+if failed then return failed end
+local first = head(to_pending)
+if first and (not earliest or first < earliest) then wake(channel) end
+return reply

@@ -1,0 +1,50 @@
+//! `punctual repartition ROUTE PARTITIONS`: follows the move of a route to another number of partitions.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{Session, client::of_route, failure::Failure, output, progress::Progress};
+
+/// Interval of the questions how much is left.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Args)]
+pub struct RepartitionArguments {
+    route: String,
+    /// The number of partitions that the configuration has now
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    partitions: u64,
+}
+
+/// Waits until all messages of the route are in its partitions.
+///
+/// # Errors
+/// When the instance serves the route with another number of partitions: how to begin.
+pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Result<(), Failure> {
+    let RepartitionArguments { route, partitions } = arguments;
+    let path = of_route(&route, "")?;
+    let mut progress: Option<(Progress, u64)> = None;
+    loop {
+        let stats = session.client.get(&path).await?;
+        let has = &stats["partitions"];
+        if has.as_u64() != Some(partitions) {
+            return Err(Failure::Failed(format!(
+                "the instance serves `{route}` with {has} partitions. Set `routes.{route}.partitions: {partitions}` in its \
+                 configuration, and restart the instances one after the other: the first one begins to move the messages"
+            )));
+        }
+        let Some(left) = stats["moving"]["left"].as_u64() else { break };
+        let (progress, most) = progress.get_or_insert_with(|| {
+            let done = format!("{left} messages are left.");
+            (Progress::new(Some(left), done, "The instances go on. The same command follows them again."), left)
+        });
+        progress.reached(most.saturating_sub(left), format!("{left} messages are left."));
+        sleep(INTERVAL).await;
+    }
+    drop(progress);
+    let json = json!({ "route": route, "partitions": partitions, "status": "done" });
+    output::result(session.global, json, format_args!("{route} has {partitions} partitions, with all its messages"))
+}

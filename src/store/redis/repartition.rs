@@ -1,0 +1,240 @@
+//! Moves the messages of a route to another number of partitions, while instances deliver and schedule.
+//!
+//! Partitions of each number have keys of their own. The first instance that starts with another number closes the former
+//! partitions for scheduling and opens its own. From then on each id belongs to one of the new partitions. A call for an id
+//! first moves what the former partition holds of it (`pull`), in one script. So an id is live in one place only. A task
+//! moves the others, those that are due first before later ones. What is in flight ends where it was claimed.
+//!
+//! A script moves between partitions: on a Redis cluster that is not possible.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::{
+    DATA_VERSION, MAX_CALL_BYTES, RedisStore, StoreRoute,
+    keys::{PartitionKeys, routes_key},
+    reply::{Reply, unexpected},
+    route::RouteSettings,
+    script, unless_closed,
+};
+use crate::{
+    message::{MessageId, partition_numbers},
+    store::{Partition, Store, StoreError},
+    time::UnixMillis,
+};
+
+/// Ids that one script call moves: Redis stands still for 3 ms.
+const MOVED_AT_ONCE: usize = 250;
+
+/// Ids in flight in a former partition, with the due times of their messages.
+pub(super) type InFlight = BTreeMap<MessageId, UnixMillis>;
+
+/// What became of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    Moved,
+    /// It is not in the former partition.
+    Absent,
+    /// The bodies before it were as many bytes as one call takes.
+    Left,
+    /// Its settlement comes first. When its message is due.
+    InFlight(UnixMillis),
+    /// It is live in both.
+    Conflict,
+}
+
+/// What a step of a move did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Ids: of messages, of dead letters, and remembered ones.
+    pub count: u64,
+    /// Ids that are live in a former and in a new partition. Only another program can bring that about.
+    pub conflicts: u64,
+    /// Whether the route has no former partitions any more.
+    pub is_done: bool,
+}
+
+impl RedisStore {
+    /// The partitions from which messages of `route` are moved; none while none are.
+    pub fn former_partitions(&self, route: &str) -> Vec<Partition> {
+        let former = self.routes.get_key_value(route).and_then(|(name, route)| Some((name, route.former()?)));
+        former.map_or_else(Vec::new, |(name, former)| Partition::all(name, former).collect())
+    }
+
+    /// Begins the move of `route` from the partitions of `stored`, or changes their number where they hold nothing.
+    /// Whether it did; else the route is stored as something else by now, or cannot be moved.
+    pub(super) async fn begin_move(&self, route: &StoreRoute, stored: &str) -> Result<bool, StoreError> {
+        let settings = &route.settings;
+        let Some((known, None)) = RouteSettings::from_json(&settings.name, stored) else { return Ok(false) };
+        let during = settings.to_json(Some(known.partitions));
+        let after = settings.to_json(None);
+        let done = self.change_partitions(settings, known.partitions, [stored, &during, &after]).await?;
+        let partitions = settings.partitions;
+        match done.as_str() {
+            "moving" => {
+                tracing::warn!(
+                    route = %settings.name, from = known.partitions, to = partitions,
+                    "its messages are moved to another number of partitions"
+                );
+            }
+            "moved" => {
+                tracing::warn!(route = %settings.name, partitions, "the number of partitions of an empty route was changed");
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    async fn change_partitions(
+        &self,
+        settings: &RouteSettings,
+        former: u16,
+        [stored, during, after]: [&str; 3],
+    ) -> Result<String, StoreError> {
+        let routes_key = routes_key(&self.prefix);
+        let keys_of = |number| PartitionKeys::new(&self.prefix, &settings.name, number);
+        let former_ones: Vec<_> = partition_numbers(former).map(keys_of).collect();
+        let new_ones: Vec<_> = partition_numbers(settings.partitions).map(keys_of).collect();
+        let mut all = vec![routes_key.as_str()];
+        for keys in &former_ones {
+            all.extend([&*keys.pending, &keys.unack, &keys.dead, &keys.remembered, &keys.route, &keys.paused]);
+            all.extend([&*keys.messages, &keys.attempts, &keys.errors, &keys.records, &keys.claims, &keys.bytes]);
+        }
+        all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));
+        let mut call = script::REPARTITION.keys(&all).arg(&*settings.name).arg(stored).arg(during).arg(after);
+        for number in partition_numbers(former) {
+            call = call.arg(format!("{DATA_VERSION} {} {number} 0 0", settings.partitions));
+        }
+        call.run(&self.connection).await
+    }
+
+    /// Recovers expired leases in the former partitions of `route`, moves some of what is there, and ends the move when
+    /// nothing remains.
+    pub async fn move_some(&self, name: &str) -> Result<Moved, StoreError> {
+        let route = self.route(name)?;
+        let mut moved = Moved::default();
+        for partition in self.former_partitions(name) {
+            self.recover(&partition).await?;
+            let ids = self.ids_of(&partition).await?;
+            for carried in self.carry(&partition, &ids).await?.into_values() {
+                moved.count += u64::from(carried == Carried::Moved);
+                moved.conflicts += u64::from(carried == Carried::Conflict);
+            }
+        }
+        if moved.count == 0 && moved.conflicts == 0 {
+            moved.is_done = self.end_move(route).await?;
+        }
+        Ok(moved)
+    }
+
+    /// Some ids of a partition, those that are due first before others.
+    async fn ids_of(&self, partition: &Partition) -> Result<Vec<MessageId>, StoreError> {
+        let keys = self.any_keys(partition);
+        for set in [&keys.pending, &keys.dead, &keys.remembered] {
+            let mut command = redis::cmd("ZRANGE");
+            command.arg(set).arg(0).arg(MOVED_AT_ONCE - 1);
+            let found: Vec<String> = self.connection.run(&command).await?;
+            if !found.is_empty() {
+                let parsed = found.iter().map(|text| MessageId::parse(text));
+                return parsed.collect::<Result<_, _>>().map_err(|text| StoreError::WrongType { text });
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Whether `route` has no former partitions any more.
+    async fn end_move(&self, route: &StoreRoute) -> Result<bool, StoreError> {
+        let name = &route.settings.name;
+        let mut command = redis::cmd("HGET");
+        command.arg(routes_key(&self.prefix)).arg(&**name);
+        let stored: Option<String> = self.connection.run(&command).await?;
+        let known = stored.as_ref().and_then(|stored| RouteSettings::from_json(name, stored));
+        let (Some(stored), Some((known, Some(former)))) = (&stored, &known) else {
+            // Another instance ended it; or the route is lost, which the keeper finds out.
+            route.set_former(None);
+            return Ok(true);
+        };
+        let done = self.change_partitions(known, *former, [stored, "", &known.to_json(None)]).await?;
+        if done == "moved" {
+            route.set_former(None);
+            tracing::info!(route = %name, partitions = known.partitions, "all its messages are moved");
+        }
+        Ok(done == "moved")
+    }
+
+    /// Moves `ids`, which belong to `partition`, from the former partitions; those that are in flight there stay.
+    pub(super) async fn pull<'a>(
+        &self,
+        partition: &Partition,
+        ids: impl Iterator<Item = &'a MessageId>,
+    ) -> Result<InFlight, StoreError> {
+        let mut in_flight = InFlight::new();
+        let route = self.route(&partition.route)?;
+        let Some(former) = route.former() else { return Ok(in_flight) };
+        let mut by_former: BTreeMap<u16, Vec<MessageId>> = BTreeMap::new();
+        for id in ids {
+            by_former.entry(id.partition(former)).or_default().push(id.clone());
+        }
+        for (number, ids) in by_former {
+            let former = Partition { number, ..partition.clone() };
+            for some in ids.chunks(MOVED_AT_ONCE) {
+                let mut left = some.to_vec();
+                while !left.is_empty() {
+                    let carried = self.carry(&former, &left).await?;
+                    left.clear();
+                    for (id, carried) in carried {
+                        match carried {
+                            Carried::InFlight(due) => drop(in_flight.insert(id, due)),
+                            Carried::Left => left.push(id),
+                            Carried::Moved | Carried::Absent | Carried::Conflict => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(in_flight)
+    }
+
+    /// Moves `ids` from a former partition to where they belong.
+    pub async fn carry(
+        &self,
+        former: &Partition,
+        ids: &[MessageId],
+    ) -> Result<BTreeMap<MessageId, Carried>, StoreError> {
+        let from = self.any_keys(former);
+        let partitions = self.route(&former.route)?.settings.partitions;
+        let mut by_new: BTreeMap<u16, Vec<&MessageId>> = BTreeMap::new();
+        for id in ids {
+            by_new.entry(id.partition(partitions)).or_default().push(id);
+        }
+        let mut all_carried = BTreeMap::new();
+        for (number, ids) in by_new {
+            let partition = Partition { number, ..former.clone() };
+            let to = self.keys(&partition)?;
+            let mut all = vec![to.route.as_str()];
+            for keys in [&from, to] {
+                all.extend(keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]));
+            }
+            let mut call = script::MOVE.keys(&all).arg(&to.wake).arg(self.layout(&partition)?).arg(MAX_CALL_BYTES);
+            for id in &ids {
+                call = call.arg(id.as_str());
+            }
+            let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
+            let mut reply = Reply::from(reply);
+            for id in ids {
+                let (status, due) = (reply.text()?, reply.millis()?);
+                let carried = match status.as_str() {
+                    "moved" => Carried::Moved,
+                    "absent" => Carried::Absent,
+                    "left" => Carried::Left,
+                    "in_flight" => Carried::InFlight(due),
+                    "conflict" => Carried::Conflict,
+                    _ => return Err(unexpected("a status that is known", None)),
+                };
+                all_carried.insert(id.clone(), carried);
+            }
+        }
+        Ok(all_carried)
+    }
+}

@@ -1,0 +1,97 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use redis::AsyncCommands;
+use serde_json::json;
+
+use super::{client::Client, eventually};
+use crate::support::{RedisServer, punctual::Punctual, receiver::wall_clock};
+
+/// Due while they are moved, one a millisecond.
+const DUE: u64 = 6000;
+/// Due in an hour: dead weight.
+const LATER: u64 = 20_000;
+/// Scheduled while they are moved, in arrays of `ARRAY`.
+const MORE: u64 = 2000;
+const ARRAY: u64 = 100;
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn configuration(redis: &RedisServer, partitions: u16) -> String {
+    format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+         routes: {{ web: {{ sink: jobs, partitions: {partitions} }} }}\n",
+        redis.url()
+    )
+}
+
+/// Messages `prefix` and a number; the payload is the due time.
+fn messages(prefix: &str, numbers: std::ops::Range<u64>, due: impl Fn(u64) -> u64) -> String {
+    let message = |n: u64| json!({ "id": format!("{prefix}{n}"), "deliver_at": due(n), "payload": format!("{prefix}{n} {}", due(n)) });
+    serde_json::Value::from(numbers.map(message).collect::<Vec<_>>()).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_route_gets_more_partitions_and_nothing_is_lost_early_or_doubled() {
+    let redis = RedisServer::start().await;
+    let mut old = Punctual::start(&configuration(&redis, 1)).await;
+    let client = Client::of(&old);
+    let begun = wall_clock();
+    for first in (0..LATER).step_by(1000) {
+        client.schedule("web", &messages("later", first..first + 1000, |n| begun + 3_600_000 + n)).await;
+    }
+    let due = wall_clock() + 2000;
+    for first in (0..DUE).step_by(1000) {
+        client.schedule("web", &messages("due", first..first + 1000, |n| due + n)).await;
+    }
+    let mut reader = redis.connection().await;
+    let reading = tokio::spawn(async move {
+        let mut times: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
+        loop {
+            reader.set_response_timeout(PATIENCE);
+            let (_, text): (String, String) = reader.blpop("jobs", 0.0).await.expect("an element");
+            if text == "end" {
+                return times;
+            }
+            let (id, due) = text.split_once(' ').expect("two parts");
+            times.entry(id.to_owned()).or_default().push((due.parse().expect("a time"), wall_clock()));
+        }
+    });
+
+    let mut new = Punctual::start(&configuration(&redis, 4)).await;
+    let left = eventually("some are moved, and not all", PATIENCE, async || {
+        let left: u64 = redis.connection().await.zcard("{punctual:web:0}:pending").await.expect("a number");
+        (left < LATER).then_some(left)
+    })
+    .await;
+    new.kill().await;
+    println!("repartition: killed when {left} were left");
+    new.restart().await;
+    let refused = Client::of(&old).try_post("web", messages("none", 0..1, |_| due)).await;
+    assert_eq!(refused, Some(503), "the former number of partitions");
+    let client = Client::of(&new);
+    let posted = async {
+        for first in (0..MORE).step_by(usize::try_from(ARRAY).expect("small")) {
+            client.schedule("web", &messages("more", first..first + ARRAY, |n| due + n)).await;
+            // An id that exists stays one message.
+            client.schedule("web", &messages("later", first..first + 1, |n| begun + 3_600_000 + n)).await;
+        }
+    };
+    let (followed, ()) = tokio::join!(new.command(&["repartition", "web", "4"]), posted);
+    assert_eq!(followed.code, Some(0), "{followed:?}");
+    old.terminate().await;
+    eventually("all that is due is delivered", PATIENCE, async || {
+        (client.stats("web").await["pending"] == LATER).then_some(())
+    })
+    .await;
+    let () = redis.connection().await.rpush("jobs", "end").await.expect("pushed");
+    let times = reading.await.expect("no panic");
+    assert_eq!(times.len() as u64, DUE + MORE, "each arrives");
+    let mut late = Vec::new();
+    for (id, times) in &times {
+        assert_eq!(times.len(), 1, "{id} arrived {} times", times.len());
+        let (due, at) = times[0];
+        assert!(at >= due, "{id} was {} ms early", due - at);
+        late.push(at - due);
+    }
+    late.sort_unstable();
+    println!("repartition: late p50 {} ms, most {} ms", late[late.len() / 2], late[late.len() - 1]);
+}

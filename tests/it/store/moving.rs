@@ -1,0 +1,278 @@
+//! A route that is moved to another number of partitions.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use punctual::{
+    message::{Metadata, NewMessage, OnConflict, State},
+    queue::{Bulk, Queue},
+    store::{
+        Cancelled, ClaimEnd, DeadAction, DeadWork, Found, Lease, Partition, Rescheduled, ScheduleStatus, Selection,
+        Settled, Settlement, Store, StoreError,
+        memory::MemoryPartition,
+        redis::{RedisStore, RegistrationError},
+    },
+    time::Due,
+};
+
+use tokio::time::sleep;
+
+use super::{
+    bench::{Bench, MAX_PAYLOAD, id, later, store_of},
+    rows::{key, read},
+    scene::{ROUTE, partition},
+};
+use crate::support::claim_request;
+
+fn message(text: &str, on_conflict: OnConflict) -> NewMessage {
+    NewMessage {
+        id: id(text),
+        due: Due::After(3_600_000),
+        payload: Bytes::from_static(b"x"),
+        metadata: Metadata::default(),
+        on_conflict,
+        record: None,
+    }
+}
+
+/// Moves until nothing remains.
+async fn move_all(store: &RedisStore) -> u64 {
+    let mut count = 0;
+    loop {
+        let moved = store.move_some(ROUTE).await.expect("the server answers");
+        count += moved.count;
+        if moved.is_done {
+            return count;
+        }
+        if moved.count == 0 {
+            // Another one moved what this one saw, or has it in flight.
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// What all partitions of `partitions` hold together, but for the claims.
+async fn held(bench: &mut Bench, partitions: u16) -> MemoryPartition {
+    let mut all = MemoryPartition::default();
+    for partition in Partition::all(&ROUTE.into(), partitions) {
+        let rows = read(&mut bench.raw, ROUTE, partition.number).await;
+        assert_eq!(rows.bytes, rows.held_bytes(), "{partition}");
+        all.bytes += rows.bytes;
+        for (all, rows) in
+            [(&mut all.pending, &rows.pending), (&mut all.unack, &rows.unack), (&mut all.dead, &rows.dead)]
+        {
+            for (id, score) in rows.iter() {
+                assert_eq!(id_partition(id, partitions), partition.number);
+                all.insert(id, score);
+            }
+        }
+        all.bodies.extend(rows.bodies);
+        all.attempts.extend(rows.attempts);
+        all.errors.extend(rows.errors);
+        all.remembered.extend(rows.remembered);
+        all.records.extend(rows.records);
+    }
+    all
+}
+
+fn id_partition(text: &str, partitions: u16) -> u16 {
+    id(text).partition(partitions)
+}
+
+#[tokio::test]
+async fn a_route_moves_with_all_that_it_holds_and_back() {
+    let mut bench = Bench::start().await;
+    bench.set("get").await;
+    let url = bench.server.url();
+    // No lease ends, and nothing is in flight, but for what the next test has.
+    for text in ["held", "held-failed", "held-crashed", "held-both", "held-anew", "expired", "expired-often"] {
+        let mut pipe = redis::pipe();
+        pipe.zrem(key(ROUTE, 0, "unack"), text).hdel(key(ROUTE, 0, "messages"), text);
+        pipe.hdel(key(ROUTE, 0, "attempts"), text).hdel(key(ROUTE, 0, "errors"), text);
+        pipe.hdel(key(ROUTE, 0, "records"), text);
+        pipe.exec_async(&mut bench.raw).await.expect("the server answers");
+    }
+    let rows = bench.rows(&partition()).await;
+    let () = redis::cmd("SET")
+        .arg(key(ROUTE, 0, "bytes"))
+        .arg(rows.held_bytes())
+        .query_async(&mut bench.raw)
+        .await
+        .expect("the server answers");
+    let before = held(&mut bench, 1).await;
+    for partitions in [2, 256, 3, 1] {
+        let store = store_of([(ROUTE, partitions)], &url, MAX_PAYLOAD);
+        let refused = store.register(false).await.expect_err("only where it is asked for");
+        assert!(matches!(refused, RegistrationError::Mismatch { .. }), "{refused}");
+        store.register(true).await.expect("it begins");
+        assert!(store.is_registered().await.expect("an answer"));
+        let moved = move_all(&store).await;
+        println!("{moved} ids moved to {partitions} partitions");
+        assert!(store.is_registered().await.expect("an answer"), "the move is over");
+        assert_eq!(held(&mut bench, partitions).await, before);
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("{p:one:*}:[^r]*").query_async(&mut bench.raw).await.expect("the server answers");
+        let stays = |key: &&String| (0..40_000).all(|n| !key.contains(&format!(":{n}}}")) || !own(partitions, n));
+        assert_eq!(keys.iter().filter(stays).collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+}
+
+fn own(partitions: u16, number: u16) -> bool {
+    Partition::all(&ROUTE.into(), partitions).any(|one| one.number == number)
+}
+
+#[tokio::test]
+async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice() {
+    let mut bench = Bench::start().await;
+    bench.set("get").await;
+    let old = bench.store.clone();
+    let new = Arc::new(store_of([(ROUTE, 2)], &bench.server.url(), MAX_PAYLOAD));
+    new.register(true).await.expect("it begins");
+    let queue = Queue::new(new.clone(), &BTreeMap::new(), false);
+
+    // The former partition is closed to those that know of it only.
+    let closed =
+        |error: StoreError| assert!(matches!(error, StoreError::Unavailable { kind: "unregistered", .. }), "{error}");
+    let at = partition();
+    closed(old.schedule(&at, &[message("later", OnConflict::Keep)]).await.expect_err("closed"));
+    closed(old.cancel(&at, &id("later").into()).await.expect_err("closed"));
+    closed(old.reschedule(&at, &id("later"), Due::NOW).await.expect_err("closed"));
+    closed(old.get(&at, &id("later")).await.expect_err("closed"));
+    closed(old.pause(&at, "ops", "").await.expect_err("closed"));
+    for number in [0, id("later").partition(2)] {
+        let place = Partition { number, ..at.clone() };
+        let refused = bench.try_produce(&place, &message("later", OnConflict::Keep)).await.expect_err("it is moved");
+        assert_eq!(
+            refused.detail().map(|text| text.split(' ').next().unwrap().to_owned()),
+            Some("wrong-partition".to_owned())
+        );
+    }
+
+    for (text, state) in [("later", State::Pending), ("held", State::Unack), ("dead", State::Dead)] {
+        let Some(Found::Live { snapshot, .. }) = queue.get(ROUTE, &id(text)).await.expect("an answer") else {
+            panic!("`{text}` is not found");
+        };
+        assert_eq!(snapshot.state, state);
+    }
+    assert!(matches!(queue.get(ROUTE, &id("ended")).await.expect("an answer"), Some(Found::Ended(_))));
+    let stats = queue.stats(ROUTE).await.expect("numbers");
+    assert_eq!((stats.pending, stats.unack, stats.dead, stats.moving.expect("it moves").left), (5, 7, 3, 15));
+
+    let batch = ["later", "held", "fresh", "dead", "failed"];
+    let scheduled = |on_conflict| batch.map(|text| message(text, on_conflict)).to_vec();
+    let statuses = async |on_conflict| -> Vec<ScheduleStatus> {
+        let answers = queue.schedule(ROUTE, "api", scheduled(on_conflict)).await.expect("answers");
+        answers.into_iter().map(|one| one.status).collect()
+    };
+    let exists = ScheduleStatus::Exists;
+    let kept = [State::Pending, State::Unack, State::Dead, State::Dead, State::Pending].map(exists);
+    let mut kept = kept.to_vec();
+    kept[2] = ScheduleStatus::Scheduled;
+    assert_eq!(statuses(OnConflict::Keep).await, kept);
+    let replaced = [
+        ScheduleStatus::Replaced,
+        ScheduleStatus::InFlight,
+        ScheduleStatus::Replaced,
+        ScheduleStatus::Revived,
+        ScheduleStatus::Replaced,
+    ];
+    assert_eq!(statuses(OnConflict::Replace).await, replaced);
+    assert_eq!(queue.reschedule(ROUTE, &id("held-failed"), Due::NOW).await, Ok(Rescheduled::InFlight));
+    assert!(matches!(queue.reschedule(ROUTE, &id("due"), Due::After(1000)).await, Ok(Rescheduled::Done(_))));
+    assert_eq!(queue.cancel(ROUTE, &id("held").into()).await, Ok(Cancelled::InFlight));
+    assert_eq!(queue.cancel(ROUTE, &id("suspect").into()).await, Ok(Cancelled::Cancelled));
+    let mut bulk = Bulk::default();
+    let ids = Selection::Ids(vec![id("dead-crashed")]);
+    let work = DeadWork { action: DeadAction::Redrive, selection: &ids, limit: 10, dry_run: false, deadline: later() };
+    queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("done");
+    assert_eq!(bulk.count, 1);
+    let mut purged = Bulk::default();
+    queue.purge_pending(ROUTE, Some(&[id("failed")]), 10, false, later(), &mut purged).await.expect("done");
+    assert_eq!(purged.count, 1);
+
+    // What is in flight ends where it was claimed; expired leases too are moved.
+    let held_until = super::content::HELD_UNTIL - 1;
+    let lease = |text: &str| Lease { id: id(text), token: punctual::store::Token(held_until), bytes: 0 };
+    let ends =
+        [("held", ClaimEnd::Ack), ("held-failed", ClaimEnd::Release { at: punctual::time::UnixMillis::default() })];
+    let settlements = ends.map(|(text, end)| Settlement { lease: lease(text), end });
+    assert_eq!(old.settle(&at, &settlements).await, Ok(vec![Settled::Done; 2]));
+    let mut steps = 0;
+    while new.move_some(ROUTE).await.expect("an answer").count > 0 {
+        steps += 1;
+    }
+    println!("moved in {steps} steps");
+    let moving = queue.stats(ROUTE).await.expect("numbers").moving.expect("three are in flight");
+    assert_eq!(moving.left, 3);
+    let rest =
+        ["held-crashed", "held-both", "held-anew"].map(|text| Settlement { lease: lease(text), end: ClaimEnd::Ack });
+    assert_eq!(old.settle(&at, &rest).await, Ok(vec![Settled::Done; 3]));
+    move_all(&new).await;
+    assert_eq!(queue.stats(ROUTE).await.expect("numbers").moving, None);
+    assert_eq!(held(&mut bench, 1).await, MemoryPartition::default());
+
+    // Open for all that know the number.
+    let place = Partition { number: id("later").partition(2), ..at };
+    let (found, _) = bench.try_produce(&place, &message("later", OnConflict::Keep)).await.expect("taken");
+    assert_eq!(found, "exists");
+}
+
+#[tokio::test]
+async fn several_that_schedule_while_it_is_moved_agree_on_each_id() {
+    const IDS: usize = 2000;
+    let mut bench = Bench::start().await;
+    bench.clear().await;
+    let url = bench.server.url();
+    let named = |n: usize| message(&format!("m{n}"), OnConflict::Keep);
+    for n in (0..IDS / 2).step_by(100) {
+        bench.store.schedule(&partition(), &(n..n + 100).map(named).collect::<Vec<_>>()).await.expect("scheduled");
+    }
+    let stores = [(); 3].map(|()| Arc::new(store_of([(ROUTE, 5)], &url, MAX_PAYLOAD)));
+    stores[0].register(true).await.expect("it begins");
+    for store in &stores[1..] {
+        store.register(false).await.expect("it is known");
+    }
+    // Each schedules all ids, while all of them move.
+    let all = stores.iter().map(async |store| {
+        let queue = Queue::new(store.clone(), &BTreeMap::new(), false);
+        let schedule = async {
+            let mut new = 0;
+            for n in (0..IDS).step_by(50) {
+                let answers = queue.schedule(ROUTE, "api", (n..n + 50).map(named).collect()).await.expect("answers");
+                new += answers.iter().filter(|one| one.status == ScheduleStatus::Scheduled).count();
+            }
+            new
+        };
+        let (new, moved) = tokio::join!(schedule, move_all(store));
+        println!("{new} new, {moved} moved");
+        new
+    });
+    let new: usize = join_all(all).await.into_iter().sum();
+    assert_eq!(new, IDS / 2, "each other one was live already");
+    let held = held(&mut bench, 5).await;
+    assert_eq!((held.pending.len(), held.bodies.len()), (IDS, IDS));
+    assert_eq!(self::held(&mut bench, 1).await, MemoryPartition::default());
+}
+
+#[tokio::test]
+async fn a_paused_route_stays_paused_and_a_second_move_waits_for_the_first() {
+    let mut bench = Bench::start().await;
+    bench.clear().await;
+    let url = bench.server.url();
+    bench.store.schedule(&partition(), &[message("one", OnConflict::Keep)]).await.expect("scheduled");
+    bench.store.pause(&partition(), "ops", "a note").await.expect("paused");
+    let two = store_of([(ROUTE, 2)], &url, MAX_PAYLOAD);
+    two.register(true).await.expect("it begins");
+    for one in Partition::all(&ROUTE.into(), 2) {
+        let claim = two.claim(&one, claim_request(10, Duration::from_secs(1))).await.expect("a claim");
+        assert!(claim.paused, "{one}");
+    }
+    for other in [1, 3] {
+        let store = store_of([(ROUTE, other)], &url, MAX_PAYLOAD);
+        let refused = store.register(true).await.expect_err("one is under way").to_string();
+        assert!(refused.contains("until it is done"), "{refused}");
+    }
+    assert_eq!(move_all(&two).await, 1);
+    store_of([(ROUTE, 3)], &url, MAX_PAYLOAD).register(true).await.expect("the next begins");
+}
