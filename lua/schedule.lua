@@ -1,11 +1,11 @@
--- include bytes clock commit ending fields layout limits records scores wake
+-- include bytes clock commit ending fields layout limits members records scores wake
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
 -- KEYS   pending unack messages attempts errors dead route remembered records bytes
 -- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
---        how long a completed one is remembered (ms), then for each message: id, "+<delay ms>" | "<due ms>",
---        "keep" | "replace", its record ("" is none; see records.lua), body from the metadata's length on
---        (checked by the caller)
+--        how long a completed one is remembered (ms), then groups of messages: "keep" | "replace", number of messages,
+--        1 when they have records else 0, then for each message: id, "+<delay ms>" | "<due ms>", body after the times
+--        (checked by the caller), its record if they have one (see records.lua)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
 --        in_flight (not replaced) | delivered, cancelled (remembered, and it has no record: nothing changed; the time
@@ -16,40 +16,59 @@
 --        caller registers the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local FIRST, EACH = 5, 5
+local FIRST = 5
+local VERSION = 1
 
 local refusal, settings = closed(route, layout)
 if refusal then return refusal end
 
 local now = math.floor(clock() / 1000)
 local earliest = head(pending)
-local ids = {}
-for i = FIRST, #ARGV, EACH do ids[#ids + 1] = ARGV[i] end
 
--- The state of each id, updated as the batch proceeds.
-local state, due_of = {}, {}
-for _, set in ipairs({ { 'pending', pending }, { 'unack', unack }, { 'dead', dead } }) do
-  local scores = redis.call('ZMSCORE', set[2], unpack(ids))
-  for i, id in ipairs(ids) do
-    if scores[i] then
-      state[id] = set[1]
-      due_of[id] = tonumber(scores[i])
-    end
+-- Columns of the batch. `places` has the last place of each id.
+local ids, whens, tails, replaces, record_at, places, is_repeated = {}, {}, {}, {}, {}, {}, false
+local at, n = FIRST, 0
+while at < #ARGV do
+  local replace, last, has_record = ARGV[at] == 'replace', n + ARGV[at + 1], ARGV[at + 2] == '1'
+  at = at + 3
+  while n < last do
+    n = n + 1
+    local id = ARGV[at]
+    ids[n], whens[n], tails[n] = id, ARGV[at + 1], ARGV[at + 2]
+    is_repeated = is_repeated or places[id] ~= nil
+    places[id] = n
+    if replace then replaces[n] = true end
+    if has_record then record_at[n] = ARGV[at + 3] end
+    at = at + (has_record and 4 or 3)
   end
+end
+
+-- The state of each live id, updated as the batch proceeds when it names an id again.
+local state, due_of = {}, {}
+local function look(name, set)
+  local scores = redis.call('ZMSCORE', set, unpack(ids))
+  for i = 1, n do
+    if scores[i] then state[ids[i]], due_of[ids[i]] = name, tonumber(scores[i]) end
+  end
+end
+if earliest then look('pending', pending) end
+if redis.call('EXISTS', unack, dead) > 0 then
+  look('unack', unack)
+  look('dead', dead)
 end
 
 -- Stored bodies are read for their due time, and to undo a replacement. Those in pending count in `bytes`.
 local bytes, counted, size_of = 0, {}, {}
-for i = FIRST, #ARGV, EACH do
-  local id = ARGV[i]
-  if state[id] and not counted[id] and (state[id] ~= 'pending' or ARGV[i + 2] == 'replace') then
+for i = 1, next(state) and n or 0 do
+  local id = ids[i]
+  if state[id] and not counted[id] and (state[id] ~= 'pending' or replaces[i]) then
     counted[id] = true
     local size = redis.call('HSTRLEN', messages, id)
     bytes = bytes + size
     if state[id] == 'pending' then size_of[id] = size end
   end
 end
-if bytes > max_bytes and #ids > 1 then
+if bytes > max_bytes and n > 1 then
   return redis.error_reply('PUNCTUAL split the stored bodies take ' .. bytes .. ' bytes')
 end
 
@@ -72,13 +91,12 @@ end
 
 -- The record last applied to each id that has one in the batch: as stored, and updated as the batch proceeds.
 local recorded, stored, record_of = {}, {}, {}
-for i = FIRST, #ARGV, EACH do
-  local id = ARGV[i]
-  if ARGV[i + 3] ~= '' and record_of[id] == nil then
-    recorded[#recorded + 1], record_of[id] = id, false
+if next(record_at) then
+  for i, id in ipairs(ids) do
+    if record_at[i] and record_of[id] == nil then
+      recorded[#recorded + 1], record_of[id] = id, false
+    end
   end
-end
-if #recorded > 0 then
   stored = redis.call('HMGET', records, unpack(recorded))
   for i, id in ipairs(recorded) do record_of[id] = stored[i] end
 end
@@ -92,99 +110,104 @@ local function exceeded(is, size, wait)
   if size > 0 and size > left.bytes then return 'limit_bytes' end
 end
 
+-- Of the last message: messages that are due at the same time share them.
+local when, due, score, prefix
+local function read_due(text)
+  when, due, score = text, tonumber(text), text
+  if string.sub(text, 1, 1) == '+' then
+    due = now + due
+    score = whole(due)
+  end
+  prefix = struct.pack('>BI8I8', VERSION, due, now)
+end
+
 local reply = {}
-local bodies, old_ids, old_bodies, scores, fresh, revived = {}, {}, {}, {}, {}, {}
-local reused, reused_scores = {}, { 'ZADD', remembered }
-local old_score = {}
+local bodies, scores, n_written = { 'HSET', messages }, { 'ZADD', pending }, 0
+-- The bodies that are replaced, by id.
+local old_ids, old_bodies, old_score, revived = {}, {}, {}, {}
+local reused, reused_scores = { 'ZREM', remembered }, {}
 local wake_up = false
-for i = FIRST, #ARGV, EACH do
-  local id, when, conflict, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4]
-  local is = state[id]
-  local record = ARGV[i + 3] ~= '' and newer(ARGV[i + 3], record_of[id])
-  local status, due
-  if record == nil then
-    status, due = 'known', 0
+for i = 1, n do
+  local id, tail = ids[i], tails[i]
+  local is, record, status, kept_due = state[id], record_at[i]
+  if record then record = newer(record, record_of[id]) or 'known' end
+  if record == 'known' then
+    status, kept_due = 'known', 0
   elseif not is and not record and keep > 0 then
-    status, due = ending(completed[id], keep, now)
+    status, kept_due = ending(completed[id], keep, now)
   end
   if status then
     -- Completed, or its record was applied before.
-  elseif is and conflict == 'keep' then
+  elseif is and not replaces[i] then
     status = is
-    due = is == 'pending' and due_of[id] or due_inside(id)
+    kept_due = is == 'pending' and due_of[id] or due_inside(id)
   elseif is == 'unack' then
     status = 'in_flight'
-    due = due_inside(id)
+    kept_due = due_inside(id)
   else
-    due = tonumber(when)
-    if string.sub(when, 1, 1) == '+' then due = now + due end
+    if whens[i] ~= when then read_due(whens[i]) end
     local new = 17 + #tail
-    local size = is == 'pending' and new - (size_of[id] or old_score[id]) or new
-    status = limited and exceeded(is, size, due - now)
+    local size = is == 'pending' and new - size_of[id] or new
+    status, kept_due = limited and exceeded(is, size, due - now), due
     if not status then
       added = added + size
       if limited then
         if is ~= 'pending' then left.messages = left.messages - 1 end
         left.bytes = left.bytes - size
       end
-      if is then size_of[id] = new end
       if not is then
-        fresh[#fresh + 1] = id
         if completed[id] then
-          reused[#reused + 1] = id
-          reused_scores[#reused_scores + 1], reused_scores[#reused_scores + 2] = completed[id], id
+          reused[#reused + 1], reused_scores[#reused_scores + 1] = id, completed[id]
         end
       elseif not old_score[id] then
         -- Read once, also when the batch names the id again.
         old_score[id] = whole(due_of[id])
         old_ids[#old_ids + 1] = id
-        old_bodies[#old_bodies + 1] = redis.call('HGET', messages, id)
+        old_bodies[id] = redis.call('HGET', messages, id)
         if is == 'dead' then revived[#revived + 1] = id end
       end
       status = is == 'dead' and 'revived' or is and 'replaced' or 'scheduled'
-      bodies[#bodies + 1] = id
-      bodies[#bodies + 1] = struct.pack('>BI8I8', 1, due, now) .. tail
-      scores[#scores + 1] = whole(due)
-      scores[#scores + 1] = id
-      -- No score, but its size: the batch may name it again.
-      if not is then old_score[id] = new end
-      state[id], due_of[id] = 'pending', due
+      n_written = n_written + 2
+      bodies[n_written + 1], bodies[n_written + 2] = id, prefix .. tail
+      scores[n_written + 1], scores[n_written + 2] = score, id
+      if is_repeated then
+        -- No score: it was absent before.
+        if not is then old_score[id] = true end
+        state[id], due_of[id], size_of[id] = 'pending', due, new
+      end
       if record then record_of[id] = record end
       if not earliest or due < earliest then wake_up = true end
     end
   end
-  reply[#reply + 1] = status
-  reply[#reply + 1] = due
+  reply[2 * i - 1], reply[2 * i] = status, kept_due
 end
 
 -- The growing write first: at maxmemory only a script's first write is refused.
 local steps = {}
-local undo = restore(messages, old_ids, old_bodies)
-if #fresh > 0 then undo[#undo + 1] = { 'HDEL', messages, unpack(fresh) } end
-add(steps, 'HSET', messages, bodies, undo)
+write(steps, bodies, function(command)
+  local fields, old = {}, {}
+  for i = 3, #command, 2 do fields[#fields + 1], old[#old + 1] = command[i], old_bodies[command[i]] or false end
+  return restore(messages, fields, old)
+end)
 if #revived > 0 then
-  local dead_scores = { 'ZADD', dead }
-  for _, id in ipairs(revived) do
-    dead_scores[#dead_scores + 1] = old_score[id]
-    dead_scores[#dead_scores + 1] = id
-  end
-  add(steps, 'ZREM', dead, revived, { dead_scores })
+  local dead_scores = {}
+  for i, id in ipairs(revived) do dead_scores[i] = old_score[id] end
+  remove(steps, { 'ZREM', dead, unpack(revived) }, dead_scores)
 end
-add(steps, 'ZREM', remembered, reused, { reused_scores })
+remove(steps, reused, reused_scores)
 -- A replaced message starts again: no failures.
 drop(steps, attempts, old_ids)
 drop(steps, errors, old_ids)
-local noted, note_ids, notes = {}, {}, {}
+local noted, note_old = { 'HSET', records }, {}
 for i, id in ipairs(recorded) do
   if record_of[id] ~= stored[i] then
-    local n = #note_ids + 1
-    note_ids[n], notes[n] = id, stored[i]
-    noted[2 * n - 1], noted[2 * n] = id, record_of[id]
+    note_old[#note_old + 1] = stored[i]
+    noted[#noted + 1], noted[#noted + 2] = id, record_of[id]
   end
 end
-add(steps, 'HSET', records, noted, restore(records, note_ids, notes))
+put(steps, noted, note_old)
 grow(steps, held_bytes, added)
-add(steps, 'ZADD', pending, scores, {})
+write(steps, scores, {})
 
 local failed = commit(steps)
 if failed then return failed end

@@ -1,10 +1,10 @@
--- include attempts bodies bytes clock commit failures fields leases remembered scores wake
+-- include attempts bytes clock commit completion failures fields leases members scores sizes wake
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes
--- ARGV   wake channel, how long to remember an acknowledged one (ms), how many at most, then for each lease: id, token,
---        bytes of its body, and its end: ack | retry, delay ms, error | bury, 1 when the attempt counts else 0,
---        "<reason>: <error>" | release, score | defer, pause ms
+-- ARGV   wake channel, how long to remember an acknowledged one (ms), how many at most, then groups of leases with the
+--        same token and end: token, number of leases, bytes of their bodies, their end: ack | retry, delay ms, error |
+--        bury, 1 when the attempt counts else 0, "<reason>: <error>" | release, score | defer, pause ms; then the ids
 -- reply  for each lease: 1 done | 0 stale
 --
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
@@ -14,97 +14,103 @@ local ARGUMENTS = { ack = 0, retry = 2, bury = 2, release = 1, defer = 1 }
 
 -- Adds the steps that set the failures of ids and reset their crashes. An id with neither has no field.
 local function count(steps, attempts, ids, failures, old)
-  local set, changed, changed_old, cleared, cleared_old = {}, {}, {}, {}, {}
+  local set, changed, changed_old = { 'HSET', attempts }, { 'HDEL', attempts }, {}
+  local cleared, cleared_old = { 'HDEL', attempts }, {}
   for i, id in ipairs(ids) do
     local value = failures[i] > 0 and failures[i] .. ' 0'
     if value and value ~= old[i] then
-      changed[#changed + 1], changed_old[#changed_old + 1] = id, old[i]
+      changed[#changed + 1], changed_old[#changed_old + 1] = id, old[i] or false
       set[#set + 1], set[#set + 2] = id, value
     elseif old[i] and not value then
       cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
     end
   end
   -- When all are stale this is the first write, which must shrink: see below.
-  if #steps == 0 then add(steps, 'HDEL', attempts, changed, restore(attempts, changed, changed_old)) end
-  add(steps, 'HSET', attempts, set, restore(attempts, changed, changed_old))
-  add(steps, 'HDEL', attempts, cleared, restore(attempts, cleared, cleared_old))
-end
-
-local ids, tokens, ends, places = {}, {}, {}, {}
-local at = 4
-while at <= #ARGV do
-  local n = #ids + 1
-  ids[n], tokens[n], ends[n], places[n] = ARGV[at], ARGV[at + 1], ARGV[at + 3], at + 4
-  at = at + 4 + ARGUMENTS[ends[n]]
+  if #steps == 0 then clear(steps, changed, changed_old) end
+  put(steps, set, changed_old)
+  clear(steps, cleared, cleared_old)
 end
 
 local now = math.floor(clock() / 1000)
-local earliest = head(pending)
-local reply = held(unack, ids, tokens)
-local values = redis.call('EXISTS', attempts) == 1 and redis.call('HMGET', attempts, unpack(ids)) or {}
-local settled, moved, back = {}, {}, { 'ZADD', unack }
-local completed, dues, waiting, dead_scores, buried, texts = {}, {}, {}, {}, {}, {}
+local has_attempts = redis.call('EXISTS', attempts) == 1
+local reply, seen, left = {}, {}, 0
+-- Of the messages that are settled.
+local moved, tokens, moves = {}, {}, { 'ZREM', unack }
+local completed, waiting, buried = {}, {}, {}
+local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
-local wake_up, left = false, 0
+local stale, earliest_due = {}, math.huge
 
--- Failures that the message had, and `more`.
-local function failures_of(i, more)
-  return (counts(values[i])) + more
-end
-
-local function keep_count(i, count)
-  local n = #counted + 1
-  counted[n], failures[n], old[n] = ids[i], count, values[i]
-end
-
-for i, id in ipairs(ids) do
-  if reply[i] == 1 then
-    local how, place = ends[i], places[i]
-    settled[id] = true
-    moved[#moved + 1] = id
-    back[#back + 1], back[#back + 2] = tokens[i], id
-    if how == 'ack' then
-      completed[#completed + 1] = id
-      left = left + ARGV[place - 2]
-    elseif how == 'bury' then
-      left = left + ARGV[place - 2]
-      buried[#buried + 1] = id
-      dead_scores[#dead_scores + 1], dead_scores[#dead_scores + 2] = whole(now), id
-      texts[#texts + 1], texts[#texts + 2] = id, failure(now, failures_of(i, ARGV[place]), ARGV[place + 1])
-      keep_count(i, 0)
-    else
-      local due = tonumber(ARGV[place]) + (how == 'release' and 0 or now)
-      waiting[#waiting + 1] = id
-      dues[#dues + 1], dues[#dues + 2] = whole(due), id
-      local count = failures_of(i, how == 'retry' and 1 or 0)
-      if how == 'retry' then texts[#texts + 1], texts[#texts + 2] = id, failure(now, count, ARGV[place + 1]) end
-      keep_count(i, count)
-      if not earliest or due < earliest then wake_up = true end
+-- Settles one message; `value` is that of `attempts`.
+local function settle(id, how, place, value)
+  local failed = (counts(value))
+  if how == 'bury' then
+    buried[#buried + 1], named[#named + 1] = id, id
+    deaths[#deaths + 1], deaths[#deaths + 2] = whole(now), id
+    texts[#texts + 1], texts[#texts + 2] = id, failure(now, failed + ARGV[place], ARGV[place + 1])
+    failed = 0
+  else
+    local due = tonumber(ARGV[place]) + (how == 'release' and 0 or now)
+    waiting[#waiting + 1] = id
+    dues[#dues + 1], dues[#dues + 2] = whole(due), id
+    if due < earliest_due then earliest_due = due end
+    if how == 'retry' then
+      failed, named[#named + 1] = failed + 1, id
+      texts[#texts + 1], texts[#texts + 2] = id, failure(now, failed, ARGV[place + 1])
     end
   end
+  local n = #counted + 1
+  counted[n], failures[n], old[n] = id, failed, value
 end
-for i, id in ipairs(ids) do
-  if values[i] and not settled[id] then
-    settled[id] = true
-    keep_count(i, failures_of(i, 0))
+
+local at, done = 4, 0
+while at < #ARGV do
+  local token, number, size, how = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
+  local place, before, first = at + 4, #reply, done
+  at = place + ARGUMENTS[how] + number
+  local ids = { unpack(ARGV, at - number, at - 1) }
+  held(unack, token, ids, seen, reply)
+  local values = has_attempts and redis.call('HMGET', attempts, unpack(ids)) or {}
+  for i = 1, number do
+    local id = ids[i]
+    if reply[before + i] == 1 then
+      done = done + 1
+      moved[done], moves[done + 2], tokens[done] = id, id, token
+      if how == 'ack' then
+        completed[#completed + 1] = id
+      else
+        settle(id, how, place, values[i])
+      end
+    elseif values[i] then
+      stale[#stale + 1] = { id, values[i] }
+    end
+  end
+  if how == 'ack' or how == 'bury' then
+    left = left + (done - first == number and size or sizes(messages, { unpack(moved, first + 1) }))
+  end
+end
+for _, one in ipairs(stale) do
+  local id, value = unpack(one)
+  if not seen[id] then
+    seen[id] = true
+    local n = #counted + 1
+    counted[n], failures[n], old[n] = id, counts(value), value
   end
 end
 
+-- Also a check of the type, which costs less than the head.
+local wake_up = redis.call('ZCARD', pending) == 0
+if not wake_up and #waiting > 0 then wake_up = earliest_due < head(pending) end
 -- The shrinking write first: at maxmemory only a script's first write is refused, and settling must work.
 local steps = {}
-add(steps, 'ZREM', unack, moved, { back })
-add(steps, 'ZADD', pending, dues, { { 'ZREM', pending, unpack(waiting) } })
-add(steps, 'ZADD', dead, dead_scores, { { 'ZREM', dead, unpack(buried) } })
+remove(steps, moves, tokens)
+insert(steps, dues)
+insert(steps, deaths)
 count(steps, attempts, counted, failures, old)
-if #texts > 0 then
-  local named = {}
-  for i = 1, #texts, 2 do named[#named + 1] = texts[i] end
-  add(steps, 'HSET', errors, texts, restore(errors, named, redis.call('HMGET', errors, unpack(named))))
-end
+if #named > 0 then put(steps, texts, redis.call('HMGET', errors, unpack(named))) end
 grow(steps, bytes, -left)
-remember(steps, remembered, records, completed, false, keep, max)
-delete(steps, attempts, errors, messages, completed)
+complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 local failed = commit(steps)
 if failed then return failed end
-if wake_up then wake(channel) end
+if wake_up and #waiting > 0 then wake(channel) end
 return reply

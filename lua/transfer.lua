@@ -1,48 +1,51 @@
--- include bodies bytes commit leases remembered
+-- include bytes commit completion leases members sizes
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   unack messages attempts errors remembered records bytes list...
--- ARGV   how long to remember it (ms), how many at most, then for each lease: id, token, bytes of its body,
---        which of the lists (from 1), value
+-- ARGV   how long to remember it (ms), how many at most, then groups of leases with the same token and list: token,
+--        which of the lists (from 1), number of leases, bytes of their bodies, the ids, the values
 -- reply  for each lease: 1 done | 0 stale | the type of the list's key, if it is no list: still claimed
 local BEFORE_LISTS = 7
 local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
 
-local EACH = 5
-local ids, tokens = {}, {}
-for i = 3, #ARGV, EACH do
-  ids[#ids + 1] = ARGV[i]
-  tokens[#tokens + 1] = ARGV[i + 1]
-end
-local reply = held(unack, ids, tokens)
-local kinds, values = {}, {}
+local kinds, pushes = {}, {}
 for n = BEFORE_LISTS + 1, #KEYS do
-  kinds[n], values[n] = redis.call('TYPE', KEYS[n]).ok, {}
+  kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
-local completed, back, left = {}, { 'ZADD', unack }, 0
-for i, id in ipairs(ids) do
-  if reply[i] == 1 then
-    local place = EACH * i - 2
-    local n = BEFORE_LISTS + tonumber(ARGV[place + 3])
-    if kinds[n] == 'none' or kinds[n] == 'list' then
-      completed[#completed + 1] = id
-      back[#back + 1] = tokens[i]
-      back[#back + 1] = id
-      left = left + ARGV[place + 2]
-      values[n][#values[n] + 1] = ARGV[place + 4]
-    else
-      reply[i] = kinds[n]
+local reply, seen, left = {}, {}, 0
+local completed, tokens, moves = {}, {}, { 'ZREM', unack }
+local at, done = 3, 0
+while at < #ARGV do
+  local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local size, before, first = tonumber(ARGV[at + 3]), #reply, done
+  local ids = { unpack(ARGV, at + 4, at + 3 + count) }
+  held(unack, token, ids, seen, reply)
+  local kind, push, pushed = kinds[n], pushes[n], #pushes[n]
+  for i = 1, count do
+    if reply[before + i] == 1 then
+      if kind == 'none' or kind == 'list' then
+        done, pushed = done + 1, pushed + 1
+        completed[done], moves[done + 2], tokens[done] = ids[i], ids[i], token
+        push[pushed] = ARGV[at + 3 + count + i]
+      else
+        reply[before + i] = kind
+      end
     end
   end
+  if done - first == count then
+    left = left + size
+  else
+    left = left + sizes(messages, { unpack(completed, first + 1) })
+  end
+  at = at + 4 + 2 * count
 end
 
 local steps = {}
-add(steps, 'ZREM', unack, completed, { back })
+remove(steps, moves, tokens)
 for n = BEFORE_LISTS + 1, #KEYS do
-  add(steps, 'RPUSH', KEYS[n], values[n], { { 'LTRIM', KEYS[n], 0, -(#values[n] + 1) } })
+  write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end
 grow(steps, bytes, -left)
-remember(steps, remembered, records, completed, false, keep, max)
-delete(steps, attempts, errors, messages, completed)
+complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
 return commit(steps) or reply

@@ -1,6 +1,21 @@
 -- Bytes and parts of replies after which the rest of the calls is left undone: the caller makes them again.
 local MAX_BYTES, MAX_PARTS = 1024 * 1024, 2000
 
+-- Parts of a reply and bytes of its strings.
+local function weight(reply)
+  local parts, bytes = 0, 0
+  for _, part in ipairs(reply) do
+    if type(part) == 'table' then
+      local more, longer = weight(part)
+      parts, bytes = parts + more, bytes + longer
+    else
+      parts = parts + 1
+      if type(part) == 'string' then bytes = bytes + #part end
+    end
+  end
+  return parts, bytes
+end
+
 -- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script.
 --
 -- KEYS   those of the first call, then of the next...
@@ -8,23 +23,21 @@ local MAX_BYTES, MAX_PARTS = 1024 * 1024, 2000
 -- reply  for each call: its reply, an array; or its error as a string, which has no effect on the others; or nothing
 --        when it was left undone
 local function bundle(transition)
-  local replies, key, argument, bytes, parts = {}, 0, 1, 0, 0
+  local replies, key, argument, bytes, parts = {}, 0, 0, 0, 0
   while argument < #ARGV do
-    local keys, arguments = {}, {}
-    for i = 1, tonumber(ARGV[argument]) do keys[i] = KEYS[key + i] end
-    for i = 1, tonumber(ARGV[argument + 1]) do arguments[i] = ARGV[argument + 1 + i] end
-    key, argument = key + #keys, argument + 2 + #arguments
+    local keys, arguments = tonumber(ARGV[argument + 1]), tonumber(ARGV[argument + 2])
+    argument = argument + 2
     local reply = false
     if bytes <= MAX_BYTES and parts <= MAX_PARTS then
-      local _, result = pcall(transition, keys, arguments)
+      local own = { unpack(KEYS, key + 1, key + keys) }
+      local _, result = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
       reply = type(result) == 'table' and result.err or result
       if type(reply) == 'table' then
-        parts = parts + #reply
-        for _, part in ipairs(reply) do
-          if type(part) == 'string' then bytes = bytes + #part end
-        end
+        local more, longer = weight(reply)
+        parts, bytes = parts + more, bytes + longer
       end
     end
+    key, argument = key + keys, argument + arguments
     replies[#replies + 1] = reply
   end
   return replies

@@ -18,8 +18,35 @@ local function restore(key, fields, old)
   return undo
 end
 
--- Adds the step that deletes fields of a hash, which often does not exist.
+local function undeleted(command, old)
+  return restore(command[2], { unpack(command, 3) }, old)
+end
+
+-- Adds the step `command`, a HDEL of fields with the values `old`.
+local function clear(steps, command, old)
+  write(steps, command, undeleted, old)
+end
+
+local function unset(command, old)
+  local fields = {}
+  for i = 3, #command, 2 do fields[#fields + 1] = command[i] end
+  return restore(command[2], fields, old)
+end
+
+-- Adds the step `command`, a HSET of fields with the values `old`: false where it is absent.
+local function put(steps, command, old)
+  write(steps, command, unset, old)
+end
+
+-- Adds the step that deletes fields of a hash, which often does not exist, or has none of them.
 local function drop(steps, key, fields)
   if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
-  add(steps, 'HDEL', key, fields, restore(key, fields, redis.call('HMGET', key, unpack(fields))))
+  local found, values = { 'HDEL', key }, {}
+  for i, value in ipairs(redis.call('HMGET', key, unpack(fields))) do
+    if value then
+      values[#values + 1] = value
+      found[#found + 1] = fields[i]
+    end
+  end
+  clear(steps, found, values)
 end

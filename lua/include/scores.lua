@@ -5,5 +5,5 @@ end
 
 -- The lowest score of a sorted set, or nil.
 local function head(key)
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  return tonumber(redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')[2])
 end

@@ -134,7 +134,7 @@ impl Bundler {
             && let Some(Waiting { call, answer, .. }) = calls.pop()
         {
             let reply = call.run::<Vec<Value>>(&self.connection).await;
-            let parts = reply.as_ref().map_or(0, Vec::len);
+            let parts = reply.as_ref().map_or(0, |reply| parts_of(reply));
             // An error means that the caller has given up.
             let _ = answer.send(reply.map(|reply| Answered { sent, reply }));
             return parts;
@@ -144,7 +144,7 @@ impl Bundler {
             Ok(replies) => {
                 let mut undone = Vec::new();
                 for (one, reply) in calls.into_iter().zip(replies) {
-                    parts += if let Value::Array(reply) = &reply { reply.len() } else { 0 };
+                    parts += if let Value::Array(reply) = &reply { parts_of(reply) } else { 0 };
                     match self.answer(reply, sent, &one.call) {
                         Some(answer) => drop(one.answer.send(answer)),
                         None => undone.push(one),
@@ -185,6 +185,10 @@ impl Bundler {
     fn lock(&self) -> MutexGuard<'_, Way> {
         self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn parts_of(reply: &[Value]) -> usize {
+    reply.iter().map(|part| if let Value::Array(parts) = part { parts_of(parts) } else { 1 }).sum()
 }
 
 /// After a panic, which is a defect, what waits gets an error, and the next call starts another task.

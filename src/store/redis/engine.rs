@@ -70,14 +70,23 @@ impl Store for RedisStore {
             taken_elsewhere: reply.optional()?,
             messages: Vec::new(),
         };
-        while !reply.is_done() {
+        let (mut ids, mut bodies, mut scores) = (reply.array()?, reply.array()?, reply.array()?);
+        while !ids.is_done() {
             claim.messages.push(Claimed {
-                id: reply.id()?,
-                body: reply.bytes()?,
-                failures: reply.count()?,
-                not_before: reply.millis()?,
-                suspect: reply.flag()?,
+                id: ids.id()?,
+                body: bodies.bytes()?,
+                failures: 0,
+                not_before: scores.score()?,
+                suspect: false,
             });
+        }
+        let mut tried = reply.array()?;
+        while !tried.is_done() {
+            let place = tried.count()? as usize;
+            let (failures, suspect) = (tried.count()?, tried.flag()?);
+            if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
+                (claimed.failures, claimed.suspect) = (failures, suspect);
+            }
         }
         if claim.orphans.count > 0 {
             self.buried(partition);
@@ -113,8 +122,11 @@ impl Store for RedisStore {
             .arg(&keys.wake)
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition());
-        for Settlement { lease, end } in settlements {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes);
+        let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
+        for group in settlements.chunk_by(alike) {
+            let Settlement { lease, end } = &group[0];
+            let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
+            call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
             call = match end {
                 ClaimEnd::Ack => call.arg("ack"),
                 ClaimEnd::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
@@ -126,6 +138,9 @@ impl Store for RedisStore {
                 ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
                 ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
             };
+            for one in group {
+                call = call.arg(one.lease.id.as_str());
+            }
         }
         let is_small = settlements.len() <= SMALL;
         let mut reply = Reply::from(self.run(&self.settlements, call, is_small).await?.reply);
@@ -152,8 +167,16 @@ impl Store for RedisStore {
         all.extend(&lists);
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::TRANSFER.keys(&all).arg(settings.keep_millis()).arg(settings.kept_by_partition());
-        for Transfer { lease, list, value } in transfers {
-            call = call.arg(lease.id.as_str()).arg(lease.token.0).arg(lease.bytes).arg(places[&**list]).arg(&value[..]);
+        for group in transfers.chunk_by(|a, b| a.lease.token == b.lease.token && a.list == b.list) {
+            let Transfer { lease, list, .. } = &group[0];
+            let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
+            call = call.arg(lease.token.0).arg(places[&**list]).arg(group.len()).arg(bytes);
+            for one in group {
+                call = call.arg(one.lease.id.as_str());
+            }
+            for one in group {
+                call = call.arg(&one.value[..]);
+            }
         }
         let bytes: usize = transfers.iter().map(|transfer| transfer.value.len()).sum();
         let is_small = transfers.len() <= SMALL && bytes <= SMALL_BYTES;
@@ -177,6 +200,10 @@ impl RedisStore {
         let sent = Instant::now();
         Ok(Answered { sent, reply: call.run(&self.connection).await? })
     }
+}
+
+fn is_ack(settlement: &Settlement) -> bool {
+    matches!(settlement.end, ClaimEnd::Ack)
 }
 
 /// At most the longest delay that may be asked for.

@@ -119,7 +119,7 @@ impl RedisStore {
             .collect();
         let bundler = |script, parts| Bundler::new(script, parts, Arc::clone(&connection));
         Self {
-            claims: bundler(&script::CLAIMS, 5),
+            claims: bundler(&script::CLAIMS, 3),
             settlements: bundler(&script::SETTLEMENTS, 1),
             transfers: bundler(&script::TRANSFERS, 1),
             listings: connection.clone(),

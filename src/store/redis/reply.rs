@@ -63,6 +63,14 @@ impl Reply {
         u32::try_from(self.integer()?).map_err(|_| unexpected("a count", None))
     }
 
+    /// A reply within this one.
+    pub fn array(&mut self) -> Result<Self, StoreError> {
+        match self.0.next() {
+            Some(Value::Array(values)) => Ok(values.into()),
+            other => Err(unexpected("an array", other.as_ref())),
+        }
+    }
+
     /// A count, and the id of one of them.
     pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
         let (count, id) = (self.count()?, self.bytes()?);
@@ -117,6 +125,13 @@ impl Reply {
 
     pub fn millis(&mut self) -> Result<UnixMillis, StoreError> {
         UnixMillis::new(self.integer()?).ok_or_else(|| unexpected("milliseconds", None))
+    }
+
+    /// A score as Redis writes it; what follows a decimal point was not written by punctual.
+    pub fn score(&mut self) -> Result<UnixMillis, StoreError> {
+        let text = self.text()?;
+        let whole = text.split('.').next().and_then(|digits| digits.parse().ok());
+        whole.and_then(UnixMillis::new).ok_or_else(|| unexpected("milliseconds", None))
     }
 }
 

@@ -70,15 +70,21 @@ impl RedisStore {
             .arg(MAX_CALL_BYTES)
             .arg(self.layout(partition)?)
             .arg(settings.keep_millis());
-        for message in batch {
-            let conflict = match message.on_conflict {
+        let alike =
+            |a: &NewMessage, b: &NewMessage| a.on_conflict == b.on_conflict && a.record.is_some() == b.record.is_some();
+        for group in batch.chunk_by(alike) {
+            let conflict = match group[0].on_conflict {
                 OnConflict::Keep => "keep",
                 OnConflict::Replace => "replace",
             };
-            let tail = codec::tail(&message.metadata, &message.payload);
-            let record = record_argument(message.record.as_ref());
-            call =
-                call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(conflict).arg(record).arg(&tail[..]);
+            call = call.arg(conflict).arg(group.len()).arg(u8::from(group[0].record.is_some()));
+            for message in group {
+                let tail = codec::tail(&message.metadata, &message.payload);
+                call = call.arg(message.id.as_str()).arg(due_argument(message.due)).arg(&tail[..]);
+                if let Some(record) = &message.record {
+                    call = call.arg(record.to_string());
+                }
+            }
         }
         let reply: Vec<Value> = call.run(&self.connection).await?;
         let mut reply = Reply::from(reply);

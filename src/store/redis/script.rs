@@ -75,8 +75,9 @@ macro_rules! includes {
 }
 
 includes! {
-    "attempts" "bodies" "bundle" "bytes" "clock" "commit" "ending" "external" "failures" "fields" "filter" "json" "layout"
-    "leases" "limits" "places" "records" "remembered" "revival" "scores" "seconds" "selection" "sizes" "taking" "utf8" "wake"
+    "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "external" "failures" "fields"
+    "filter" "json" "layout" "leases" "limits" "members" "places" "records" "remembered" "revival" "scores" "seconds"
+    "selection" "sizes" "taking" "utf8" "wake"
 }
 
 impl Script {

@@ -79,7 +79,8 @@ async fn a_busy_route_gets_more_partitions_and_nothing_is_lost_early_or_doubled(
     assert_eq!(followed.code, Some(0), "{followed:?}");
     old.terminate().await;
     eventually("all that is due is delivered", PATIENCE, async || {
-        (client.stats("web").await["pending"] == LATER).then_some(())
+        let stats = client.stats("web").await;
+        (stats["pending"] == LATER && stats["unack"] == 0).then_some(())
     })
     .await;
     let () = redis.connection().await.rpush("jobs", "end").await.expect("pushed");

@@ -310,8 +310,9 @@ async fn a_batch_in_place_of_large_messages_is_split_down_to_single_ones() {
         let mut call = redis::cmd("EVAL");
         call.arg(&scripts()["schedule"]).arg(recorded.keys.len()).arg(&recorded.keys);
         call.arg(&recorded.arguments[0]).arg(max_bytes).arg(&recorded.arguments[2..4]);
+        call.arg("replace").arg(count).arg(0);
         for message in batch(count, 1, OnConflict::Replace) {
-            call.arg(message.id.as_str()).arg("+0").arg("replace").arg("").arg("tail");
+            call.arg(message.id.as_str()).arg("+0").arg("tail");
         }
         call
     };
