@@ -73,10 +73,14 @@ fn shown(content_type: &'static str, body: impl Into<Bytes>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     /// Bytes of all files together.
     const MOST: usize = 100 * 1024;
+    /// Of `preact.js`: `preact/standalone.module.js` of the npm package htm 3.1.1, see `page/preact.LICENSE.txt`.
+    const VENDORED: &str = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7";
 
     #[test]
     fn the_page_is_small_and_names_no_other_origin() {
@@ -89,6 +93,13 @@ mod tests {
             let foreign = links.iter().any(|link| !link.contains("http://www.w3.org/"));
             assert!(!foreign, "{name}");
         }
+    }
+
+    #[test]
+    fn the_vendored_module_is_the_published_one() {
+        let (.., text) = FILES.iter().find(|(name, ..)| *name == "preact.js").expect("it is served");
+        let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(digest, VENDORED);
     }
 
     #[test]

@@ -13,8 +13,6 @@ export const rights = (overview) => {
   return { schedule: given.includes("schedule"), admin: given.includes("admin") };
 };
 
-const letters = (number) => (Number(number) === 1 ? "dead letter" : "dead letters");
-
 /** Of `selection`: a filter, `{all: true}` or `{ids}`; how many dead letters it is, and the selection of just these. */
 async function counted(route, verb, selection) {
   let body = selection, all = 0, until;
@@ -43,38 +41,30 @@ async function actOnDead(route, verb, { count, selection }, progress) {
   return done;
 }
 
-/** `selection` as of `POST dead/redrive`; `what` names it. */
-export function redrive(route, selection, what, onDone = () => {}) {
+const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDone = () => {}) =>
   ask({
-    title: `Redrive ${what}`,
-    text: `They become due now on route ${route}, with 0 attempts.`,
-    verb: "Redrive",
-    noun: letters,
-    count: () => counted(route, "redrive", selection),
+    ...texts(route),
+    title: `${title} ${what}`,
+    verb: title,
+    noun: (number) => (Number(number) === 1 ? "dead letter" : "dead letters"),
+    count: () => counted(route, verb, selection),
     run: async (_, found, progress) => {
-      const done = await actOnDead(route, "redrive", found, progress);
+      const number = await actOnDead(route, verb, found, progress);
       onDone();
-      return `Redrove ${plural(done, "dead letter")} of ${route}.`;
+      return `${done} ${plural(number, "dead letter")} of ${route}.`;
     },
   });
-}
 
-export function purge(route, selection, what, onDone = () => {}) {
-  ask({
-    title: `Purge ${what}`,
-    text: `They are deleted from route ${route} for good.`,
-    verb: "Purge",
-    isDanger: true,
-    typed: route,
-    noun: letters,
-    count: () => counted(route, "purge", selection),
-    run: async (_, found, progress) => {
-      const done = await actOnDead(route, "purge", found, progress);
-      onDone();
-      return `Purged ${plural(done, "dead letter")} of ${route}.`;
-    },
-  });
-}
+/** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it. */
+export const redrive = actionOnDead("redrive", "Redrive", "Redrove", (route) => ({
+  text: `They become due now on route ${route}, with 0 attempts.`,
+}));
+
+export const purge = actionOnDead("purge", "Purge", "Purged", (route) => ({
+  text: `They are deleted from route ${route} for good.`,
+  isDanger: true,
+  typed: route,
+}));
 
 export function deliver(route, id) {
   ask({

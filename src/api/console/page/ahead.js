@@ -8,10 +8,10 @@ import { html } from "./preact.js";
 
 /** Name, title, horizon and intervals of a forecast. */
 const HORIZONS = [
-  ["minute", "Next minute", "1m", 60],
-  ["hour", "Next hour", "1h", 60],
-  ["day", "Next day", "1d", 48],
-  ["week", "Next week", "7d", 56],
+  ["minute", "Minute", "1m", 60],
+  ["hour", "Hour", "1h", 60],
+  ["day", "Day", "1d", 48],
+  ["week", "Week", "7d", 56],
 ];
 /** Times below a chart. */
 const TICKS = 5;
@@ -25,6 +25,7 @@ export function Ahead({ overview, query }) {
   );
   return html`
     <h1>Ahead</h1>
+    <p class="lead">Messages by due time. A bar lists those of its interval.</p>
     <nav class="choice" aria-label="Horizon">${HORIZONS.map(([known, title]) => html`
       <a key=${known} href=${link("ahead", { within: known })} aria-current=${known === name ? "true" : undefined}>${title}</a>`)}</nav>
     <${Trouble} problem=${problem} />

@@ -90,7 +90,7 @@ export const ofMessage = (route, id, rest = "") => ofRoute(route, `/messages/${p
  * Calls `load(signal)` again and again while the page is visible, and at once when something was changed. `keys`: when one
  * of them changes, what was loaded is forgotten. `problem` is that of the last call; `data` stays.
  */
-export function usePoll(load, keys) {
+export function usePoll(load, keys, least = PAUSE) {
   const key = JSON.stringify(keys);
   const [state, setState] = useState({});
   useEffect(() => {
@@ -115,7 +115,7 @@ export function usePoll(load, keys) {
       }
       isLoading = false;
       if (signal.aborted) return;
-      const pause = isWanted ? 0 : Math.max(PAUSE, REST * (performance.now() - begun));
+      const pause = isWanted ? 0 : Math.max(least, REST * (performance.now() - begun));
       isWanted = false;
       timer = setTimeout(round, pause);
     };

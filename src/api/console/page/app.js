@@ -13,10 +13,10 @@ import { Lamp, link, Loading, Text, Trouble } from "./parts.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Sinks } from "./sinks.js";
 
-const VIEWS = [["", "Overview"], ["ahead", "Ahead"], ["messages", "Messages"], ["dead", "Dead letters"], ["sinks", "Sinks and sources"]];
+/** Name in the address, title, and what a narrow page leaves out of it. */
+const VIEWS = [["", "Overview"], ["ahead", "Ahead"], ["messages", "Messages"], ["dead", "Dead", " letters"], ["sinks", "Sinks", " and sources"]];
 /** Numbers that are older, in ms, are out of date. */
 const OLD = 10_000;
-const THEME = "punctual-theme";
 const asksForToken = document.documentElement.dataset.asksForToken === "yes";
 
 /** `#/messages/R/ID?x=y` is `{path: ["messages", "R", "ID"], query: {x: "y"}}`. */
@@ -98,15 +98,14 @@ function Frame({ leave }) {
   const view = VIEWS.find(([name]) => name === path[0]) ?? VIEWS[0];
   const isMessage = path[0] === "messages" && path.length === 3;
   useEffect(() => {
-    document.title = `${isMessage ? path[2] : view[1]} · punctual`;
+    document.title = `${isMessage ? path[2] : view.slice(1).join("")} · punctual`;
   }, [path.join("/")]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <header class="top">
       <a class="brand" href="#/"><img src="./icon.svg" alt="" width="22" height="22" />punctual</a>
-      <nav aria-label="Views">${VIEWS.map(([name, title]) => html`
-        <a key=${name} href=${link(name)} aria-current=${name === view[0] ? "page" : undefined}>${title}</a>`)}</nav>
-      <${Theme} />
+      <nav aria-label="Views">${VIEWS.map(([name, title, more]) => html`
+        <a key=${name} href=${link(name)} aria-current=${name === view[0] ? "page" : undefined}>${title}<span>${more}</span></a>`)}</nav>
       ${leave && html`<button class="small" onClick=${leave}>Sign out</button>`}
     </header>
     <${Banners} overview=${overview} problem=${problem} at=${at} last=${last.current} />
@@ -158,18 +157,6 @@ function Foot({ overview: { instance, token: caller }, problem }) {
       ${seen() > 1 && html`<b>This address leads to ${seen()} instances: rates, lateness, sinks and sources are those of the one named here.</b>`}
       ${caller.name !== null && html`<span>token <${Text}>${caller.name}</${Text}>: ${caller.rights.join(", ")}${caller.routes ? `; ${caller.routes.length} of the routes` : ""}</span>`}
     </footer>`;
-}
-
-function Theme() {
-  const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "system");
-  useEffect(() => {
-    document.documentElement.dataset.theme = theme;
-    localStorage.setItem(THEME, theme);
-  }, [theme]);
-  return html`<label class="theme"><span class="hidden">Colours</span>
-    <select value=${theme} onChange=${(event) => setTheme(event.target.value)}>
-      <option value="system">System</option><option value="light">Light</option><option value="dark">Dark</option>
-    </select></label>`;
 }
 
 document.getElementById("app").replaceChildren();

@@ -8,21 +8,16 @@ const HEIGHT = 44;
 
 /** Deliveries per second as an area, failures as a line over it. `points`: of `history.work`. */
 export function Curve({ points, label }) {
-  const known = points.filter(Boolean);
-  const top = Math.max(1, ...known.map(({ delivered, failed }) => Math.max(delivered, failed)));
-  const x = (n) => (n * WIDTH) / (points.length - 1);
-  const y = (value) => HEIGHT - 1 - (value / top) * (HEIGHT - 5);
-  const from = points.findIndex(Boolean);
-  const path = (name) => points.map((point, n) => point && `${x(n).toFixed(1)} ${y(point[name]).toFixed(1)}`).filter(Boolean).join(" L ");
-  const hasCurve = known.length > 1;
+  const most = Math.max(0, ...points.map((point) => point.delivered));
+  const top = Math.max(1, most, ...points.map((point) => point.failed));
+  const path = (name) => points.map((point) => `${(point.x * WIDTH).toFixed(1)} ${(HEIGHT - 1 - (point[name] / top) * (HEIGHT - 5)).toFixed(1)}`).join(" L ");
   return html`
-    <svg class="curve" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img"
-      aria-label="${label}: at most ${rate(Math.max(0, ...known.map((point) => point.delivered)))} delivered per second">
+    <svg class="curve" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label="${label}: at most ${rate(most)} delivered per second">
       <line class="ground" x1="0" x2=${WIDTH} y1=${HEIGHT - 0.5} y2=${HEIGHT - 0.5} />
-      ${hasCurve && html`
-        <path class="area" d="M ${x(from).toFixed(1)} ${HEIGHT} L ${path("delivered")} L ${WIDTH} ${HEIGHT} Z" />
+      ${points.length > 1 && html`
+        <path class="area" d="M ${(points[0].x * WIDTH).toFixed(1)} ${HEIGHT} L ${path("delivered")} L ${WIDTH} ${HEIGHT} Z" />
         <path class="line" d="M ${path("delivered")}" />
-        ${known.some(({ failed }) => failed > 0) && html`<path class="failed" d="M ${path("failed")}" />`}`}
+        ${points.some(({ failed }) => failed > 0) && html`<path class="failed" d="M ${path("failed")}" />`}`}
     </svg>`;
 }
 

@@ -9,6 +9,8 @@ import { html, useEffect, useMemo, useState } from "./preact.js";
 
 /** So many of the selected ones are grouped by error. */
 const GROUPED = 1000;
+/** And so often, in ms. */
+const GROUPED_EVERY = 10_000;
 
 const go = (query) => {
   location.hash = link("dead", query);
@@ -51,17 +53,17 @@ function Letters({ overview, query, route }) {
     ${can && messages.length > 0 && html`
       <div class="bar" role="group" aria-label="Actions">
         <span>${ids.length ? `${count(ids.length)} selected` : what.replace(/^a/, "A")}</span>
-        <button class="primary" onClick=${() => redrive(route, chosen, what, clear)}>Redrive ${what}</button>
+        <button onClick=${() => redrive(route, chosen, what, clear)}>Redrive ${what}</button>
         <button class="danger" onClick=${() => purge(route, chosen, what, clear)}>Purge ${what}</button>
       </div>`}
     ${!list.data && !list.problem && html`<${Loading} />`}
     ${list.data && !messages.length && html`<${Empty}>${list.data.cursor ? "None matches on this page; later pages may have some." : isFiltered ? "No dead letter matches." : `Route ${route} has no dead letters.`}</${Empty}>`}
     ${messages.length > 0 && html`<${Table} messages=${messages} state="dead" selected=${selected} onSelect=${can ? setSelected : null} />`}
-    ${list.data && html`<${Pages} cursor=${cursor} next=${list.data.cursor} to=${(value) => link("dead", { route, reason, contains, cursor: value })} />`}`;
+    <${Pages} cursor=${cursor} next=${list.data?.cursor} to=${(value) => link("dead", { route, reason, contains, cursor: value })} />`;
 }
 
-/** The start of an error, up to its second colon: `rejected: HTTP 422`. What follows differs by message. */
-export const kind = (error) => error.split(": ", 2).join(": ").split("\n")[0].slice(0, 120);
+/** The start of an error, up to its second colon or a long number: `rejected: HTTP 422`. What follows differs by message. */
+const kind = (error) => error.split(": ", 2).join(": ").split(/\n|\d{5}/)[0].trimEnd().slice(0, 120);
 
 function Groups({ summary, route, reason, contains }) {
   if (!summary?.reasons.length) return null;
@@ -84,6 +86,7 @@ function Errors({ route, reason, contains, total }) {
   const { data } = usePoll(
     (signal) => get(ofRoute(route, "/messages"), { state: "dead", reason, limit: GROUPED, payload: false }, signal),
     [route, reason],
+    GROUPED_EVERY,
   );
   const kinds = useMemo(() => {
     const counts = new Map();

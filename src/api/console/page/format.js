@@ -3,8 +3,10 @@
 import { now } from "./api.js";
 import { html } from "./preact.js";
 
+const groups = new Intl.NumberFormat("en");
+
 /** Exact; groups of three digits. */
-export const count = (number) => (number ?? 0).toLocaleString("en");
+export const count = (number) => groups.format(number ?? 0);
 
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Number(number) === 1 ? one : many}`;
 
@@ -19,7 +21,7 @@ const UNITS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 
 /** Two units at most: `3 h 20 min`, `4.2 s`, `15 ms`. */
 export function duration(seconds) {
-  if (seconds < 0.0995) return `${seconds < 0.001 && seconds > 0 ? "< 1" : Math.round(seconds * 1000)} ms`;
+  if (seconds < 0.9995) return `${seconds < 0.001 && seconds > 0 ? "< 1" : Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
   let whole = Math.round(seconds);
   const at = UNITS.findIndex(([, length]) => whole >= length);

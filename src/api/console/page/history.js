@@ -4,8 +4,8 @@
 const KEPT = 300;
 /** Rates are over the last so many seconds. */
 const RATE_OVER = 10;
-/** Points of a curve at most. */
-const POINTS = 60;
+/** Shortest time that a curve spans, in s. */
+const SPAN = 60;
 
 /** By instance: behind one address there may be several, and their counters are apart. */
 const instances = new Map();
@@ -32,7 +32,7 @@ export function remember({ instance, activity }, at = performance.now() / 1000) 
 
 /**
  * Of a route, or of all with null: deliveries and failures per second, a curve of both, and counts of the lateness
- * histogram over `seconds`; with one sample alone they are those since the start, and there are no rates.
+ * histogram over `seconds`; at first, with null as `seconds`, they are those since the start of the instance.
  */
 export function work(instance, route) {
   const samples = instances.get(instanceKey(instance)) ?? [];
@@ -62,20 +62,19 @@ function sum(routes, route) {
   };
 }
 
-/** Deliveries and failures per second between samples, in `POINTS` equal intervals that end with the last sample. */
+/** Deliveries and failures per second between samples; `x` is 1 at the last one. */
 function curve(values) {
-  const step = KEPT / POINTS;
-  const points = Array.from({ length: POINTS }, () => undefined);
-  for (let n = 1; n < values.length; n += 1) {
-    const [from, to] = [values[n - 1], values[n]];
-    const at = POINTS - 1 - Math.floor((values.at(-1).at - to.at) / step);
-    if (at < 0) continue;
-    const point = (points[at] ??= { delivered: 0, failed: 0, seconds: 0 });
-    point.delivered += minus(to.delivered, from.delivered);
-    point.failed += minus(to.failed, from.failed);
-    point.seconds += to.at - from.at;
-  }
-  return points.map((point) => point && { delivered: point.delivered / point.seconds, failed: point.failed / point.seconds });
+  const end = values.at(-1).at;
+  const span = Math.max(SPAN, end - values[0].at);
+  return values.slice(1).map((to, n) => {
+    const from = values[n];
+    const seconds = to.at - from.at;
+    return {
+      x: 1 - (end - to.at) / span,
+      delivered: minus(to.delivered, from.delivered) / seconds,
+      failed: minus(to.failed, from.failed) / seconds,
+    };
+  });
 }
 
 /** The lateness in seconds that `share` of the deliveries do not exceed. `undefined` of none; Infinity beyond all bounds. */

@@ -16,7 +16,7 @@ export function Message({ overview, route, id }) {
   return html`
     <p class="path"><a href=${link("messages", { route })}>Messages of ${route}</a></p>
     <h1 class="title"><${Text}>${id}</${Text}> ${message && !isGone && html`<${Badge} kind=${message.state === "dead" ? "bad" : ""}>${message.last_error && message.state === "pending" && message.attempts ? "retrying" : STATES[message.state]}</${Badge}>`}</h1>
-    <${Trouble} problem=${problem} />
+    ${!(isGone && message) && html`<${Trouble} problem=${problem} />`}
     ${isGone && message && html`<p class="muted">It was delivered, cancelled or purged. Below is what was last seen.</p>`}
     ${!message && !problem && html`<${Loading} />`}
     ${isOver && html`<p>It was ${STATES[message.state]} <${Time} at=${message.ended_at} />. The route remembers its id.</p>`}

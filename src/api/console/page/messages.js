@@ -45,7 +45,7 @@ export function Messages({ overview, query }) {
     ${data && !data.messages.length && html`
       <${Empty}>${data.cursor ? "None matches on this page; later pages may have some." : isFiltered ? "No message matches." : "There is none."}</${Empty}>`}
     ${data?.messages.length > 0 && html`<${Table} messages=${data.messages} state=${state} />`}
-    ${data && html`<${Pages} cursor=${cursor} next=${data.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`}`;
+    <${Pages} cursor=${cursor} next=${data?.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`;
 }
 
 /** Opens the message with an id. */

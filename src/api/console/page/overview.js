@@ -23,7 +23,7 @@ export function Overview({ overview }) {
     <dl class="figures">
       <${Fact} name="Delivered per second">${rate(all.delivered)}</${Fact}>
       <${Fact} name="Failed per second"><span class=${all.failed ? "bad" : ""}>${rate(all.failed)}</span></${Fact}>
-      <${Fact} name="Late, p50 / p99">${late.text}</${Fact}>
+      <${Fact} name="Late, p50 / p99 ${late.over}">${late.text}</${Fact}>
       <${Fact} name="Pending">${routes ? count(sum("pending")) : "–"}</${Fact}>
       <${Fact} name="Dead letters"><span class=${sum("dead") ? "bad" : ""}>${routes ? count(sum("dead")) : "–"}</span></${Fact}>
       <${Fact} name="Oldest overdue">${overdue ? duration(overdue) : "none"}</${Fact}>
@@ -44,8 +44,8 @@ function lateness({ late, seconds }, bounds) {
     const value = quantile(late, bounds, share);
     return value === Infinity ? `> ${duration(bounds.at(-1))}` : duration(value);
   };
-  const over = seconds === null ? "since the start of the instance" : `in the last ${duration(Math.max(1, seconds))}`;
-  return late.at(-1) ? { text: `${text(0.5)} / ${text(0.99)}`, over } : { text: "–", over: `nothing was delivered ${over}` };
+  const over = seconds === null ? "since the start" : `in ${duration(Math.max(1, Math.round(seconds)))}`;
+  return { text: late.at(-1) ? `${text(0.5)} / ${text(0.99)}` : "none", over };
 }
 
 /** What `punctual status` would name, each with a link to where to act. */
@@ -112,7 +112,7 @@ function Route({ route, overview }) {
       ${route.paused && html`
         <p class="pause"><${Badge} kind="warn">paused</${Badge}> ${route.paused_at && html`<${Time} at=${route.paused_at} far="only" />`}
           ${route.paused_by && html` by <${Text}>${route.paused_by}</${Text}>`}${route.note && html`: <${Text}>${route.note}</${Text}>`}</p>`}
-      <${Curve} points=${done.points} label="Deliveries of ${name} in the last five minutes" />
+      <${Curve} points=${done.points} label="Deliveries of ${name}" />
       <p class="rates"><span><b>${rate(done.delivered)}</b> delivered/s</span><span class=${done.failed ? "bad" : ""}><b>${rate(done.failed)}</b> failed/s</span></p>
       <div class="numbers">
         ${number("pending", route.pending, link("messages", { route: name, state: "pending" }))}
@@ -121,7 +121,7 @@ function Route({ route, overview }) {
         ${number("dead", route.dead, link("dead", { route: name }), route.dead ? "bad" : "")}
       </div>
       <dl class="lines">
-        <${Fact} name="Late, p50 / p99"><span title=${late.over}>${late.text}</span></${Fact}>
+        <${Fact} name="Late, p50 / p99 ${late.over}">${late.text}</${Fact}>
         <${Fact} name="Oldest overdue"><span class=${route.oldest_overdue_seconds > OVERDUE ? "bad" : ""}>${route.oldest_overdue_seconds ? duration(route.oldest_overdue_seconds) : "none"}</span></${Fact}>
         <${Fact} name="Next due">${route.next_due ? html`<${Time} at=${route.next_due} far="only" />` : "none"}</${Fact}>
       </dl>

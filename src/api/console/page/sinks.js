@@ -24,8 +24,8 @@ function Head({ thing, lamp: [state, text] }) {
   return html`<header><h3>${thing.name}</h3><span class="muted">${thing.type}</span><${Lamp} state=${state}>${text}</${Lamp}></header>`;
 }
 
-const LastError = ({ thing }) =>
-  thing.last_error && html`<p class="error"><${Text}>${thing.last_error}</${Text}> <${Time} at=${thing.last_error_at} /></p>`;
+const LastError = ({ thing, lamp: [state] }) =>
+  thing.last_error && html`<${Text} tag="p" class=${state === "good" ? "more" : "error"}>${thing.last_error}</${Text}>`;
 
 const routeLinks = (names) => names.map((name, n) => html`${n ? ", " : ""}<a href=${link("messages", { route: name })}>${name}</a>`);
 
@@ -36,7 +36,7 @@ function Sink({ sink, routes }) {
   return html`
     <article class="tile" aria-label="Sink ${sink.name}">
       <${Head} thing=${sink} lamp=${sinkLamp(sink)} />
-      <${LastError} thing=${sink} />
+      <${LastError} thing=${sink} lamp=${sinkLamp(sink)} />
       ${isFailing && html`<p class="error">check: <${Text}>${sink.check}</${Text}></p>`}
       <dl class="lines">
         <${Fact} name="Since"><${Time} at=${sink.since} /></${Fact}>
@@ -56,9 +56,10 @@ function Source({ source }) {
   return html`
     <article class="tile" aria-label="Source ${source.name}">
       <${Head} thing=${source} lamp=${sourceLamp(source)} />
-      <${LastError} thing=${source} />
+      <${LastError} thing=${source} lamp=${sourceLamp(source)} />
       <dl class="lines">
         <${Fact} name="Since"><${Time} at=${source.since} /></${Fact}>
+        <${Fact} name="Last error"><${Time} at=${source.last_error_at} /></${Fact}>
         <${Fact} name="Last messages taken"><${Time} at=${source.last_success_at} /></${Fact}>
         <${Fact} name="Wait in its system">${source.depth === undefined ? "unknown" : count(source.depth)}</${Fact}>
         <${Fact} name="Route">${routeLinks([source.route])}</${Fact}>
