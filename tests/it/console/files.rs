@@ -10,8 +10,7 @@ async fn started(server: &str) -> Punctual {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_is_open_and_strict_and_its_redirects_are_relative() {
-    let without_redirects = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    let client = without_redirects.build().expect("a client");
+    let client = http::client_without_redirects();
     for (server, asks) in [(TOKENS, "yes"), ("auth: none", "no")] {
         let punctual = started(server).await;
         for path in ["/", "/console"] {

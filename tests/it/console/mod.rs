@@ -1,6 +1,7 @@
 //! The operator's console in a real browser, on a real punctual with real sinks. Each test is a script in `tests/console/`,
 //! which asks its stage for what it needs.
 
+mod calls;
 mod files;
 mod stage;
 

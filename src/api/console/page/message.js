@@ -35,14 +35,14 @@ function Waits({ message, overview }) {
   const sink = overview.sinks.find((one) => one.name === stats?.sink);
   const next = html`<${Time} at=${message.deliver_at} />`;
   const reasons = {
-    due: () => html`It waits for its time, ${next}.`,
-    retry: () => html`Attempt ${count(message.attempts)} failed. It waits for the next one, ${next}.`,
+    due: () => html`It waits for its time: ${next}`,
+    retry: () => html`Attempt ${count(message.attempts)} failed. It waits for the next one: ${next}`,
     sink: () => html`It waits for ${sink ? html`<a href=${link("sinks")}>sink ${sink.name}</a>, which is down` : "its sink"} ${sink?.since && sink.breaker !== "closed" && html`since <${Time} at=${sink.since} />`}, or for its failure domain. No attempt counts.${sink?.last_error && html` <${Text} tag="span" class="more">${sink.last_error}</${Text}>`}`,
     paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
     capacity: () => "It is due, and waits until an instance has capacity.",
   };
   const text = {
-    unack: () => html`It is in flight: an instance is sending it. Its lease ends ${next}.`,
+    unack: () => html`It is in flight: an instance is sending it. Its lease ends: ${next}`,
     dead: () => "It is a dead letter. Nothing delivers it until it is redriven.",
     pending: reasons[message.waits_for] ?? (() => ""),
   }[message.state];

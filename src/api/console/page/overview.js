@@ -23,7 +23,7 @@ export function Overview({ overview }) {
     <dl class="figures">
       <${Fact} name="Delivered per second">${rate(all.delivered)}</${Fact}>
       <${Fact} name="Failed per second"><span class=${all.failed ? "bad" : ""}>${rate(all.failed)}</span></${Fact}>
-      <${Fact} name="Late, p50 / p99 ${late.over}">${late.text}</${Fact}>
+      <${Fact} name="Late, p50 / p99"><span title=${late.over}>${late.text}</span></${Fact}>
       <${Fact} name="Pending">${routes ? count(sum("pending")) : "–"}</${Fact}>
       <${Fact} name="Dead letters"><span class=${sum("dead") ? "bad" : ""}>${routes ? count(sum("dead")) : "–"}</span></${Fact}>
       <${Fact} name="Oldest overdue">${overdue ? duration(overdue) : "none"}</${Fact}>

@@ -14,10 +14,10 @@ export function Sinks({ overview }) {
     <p class="lead">As this instance sees them. While one is down its messages wait, and no attempt counts.</p>
     <h2>Sinks</h2>
     ${!sinks.length && html`<${Empty}>No sink is configured.</${Empty}>`}
-    <div class="tiles wide">${sinks.map((sink) => html`<${Sink} key=${sink.name} sink=${sink} routes=${routes} />`)}</div>
+    <div class="tiles">${sinks.map((sink) => html`<${Sink} key=${sink.name} sink=${sink} routes=${routes} />`)}</div>
     <h2>Sources</h2>
     ${!sources.length && html`<${Empty}>No source is configured.</${Empty}>`}
-    <div class="tiles wide">${sources.map((source) => html`<${Source} key=${source.name} source=${source} />`)}</div>`;
+    <div class="tiles">${sources.map((source) => html`<${Source} key=${source.name} source=${source} />`)}</div>`;
 }
 
 function Head({ thing, lamp: [state, text] }) {
