@@ -62,35 +62,50 @@ async function rotated(page) {
   await shows(page, "It waits for its time");
 }
 
-/** A proxy that serves punctual at /ops/ alone. */
-async function prefix() {
+/** A proxy that serves each of `targets` in its turn, below `prefix` alone; it runs until the script ends. */
+async function proxied(prefix, targets) {
+  let turn = 0;
   const proxy = http.createServer((request, response) => {
-    const inner = request.url.match(/^\/ops(\/.*)$/)?.[1];
-    if (inner === undefined) {
+    const { method, headers, url } = request;
+    if (!url.startsWith(prefix)) {
       response.writeHead(404).end();
       return;
     }
-    const { hostname, port } = new URL(BASE);
-    const { method, headers } = request;
-    request.pipe(http.request({ hostname, port, method, headers, path: inner }, (reply) => {
+    turn += 1;
+    const { hostname, port } = new URL(targets[turn % targets.length]);
+    request.pipe(http.request({ hostname, port, method, headers, path: `/${url.slice(prefix.length)}` }, (reply) => {
       response.writeHead(reply.statusCode, reply.headers);
       reply.pipe(response);
     }));
   });
   await new Promise((resolve) => proxy.listen(0, "127.0.0.1", resolve));
-  const base = `http://127.0.0.1:${proxy.address().port}/ops/`;
+  return `http://127.0.0.1:${proxy.address().port}${prefix}`;
+}
+
+async function prefix() {
+  const base = await proxied("/ops/", [BASE]);
   const page = await open({ base });
   await signIn(page, "day-shift");
   await pending(page, 4).waitFor();
   assert.equal(page.url(), `${base}console/`);
-  await page.getByRole("article", { name: "Route invoices" }).getByRole("link", { name: "4 pending" }).click();
+  await pending(page, 4).click();
   await page.getByRole("link", { name: "held-1", exact: true }).click();
   await shows(page, "It waits for its time");
   await page.goto(`${base}console`);
   await pending(page, 4).waitFor();
+  assert.equal(await page.getByText("This address leads to").count(), 0, "one instance");
   await page.context().close();
-  proxy.closeAllConnections();
-  proxy.close();
+}
+
+async function severalInstances() {
+  const second = await stage("punctual second");
+  const page = await open({ base: `${await proxied("/", [BASE, second])}console/` });
+  await signIn(page, "day-shift");
+  await shows(page, "This address leads to 2 instances");
+  const shown = async () => (await page.locator("footer").innerText()).match(/process (\d+)/)[1];
+  const first = await shown();
+  await eventually("the other instance", async () => await shown() !== first);
+  await page.context().close();
 }
 
 run(async () => {
@@ -101,6 +116,7 @@ run(async () => {
   await punctual(page);
   await rotated(page);
   await prefix();
+  await severalInstances();
   const refused = await fetch(`${BASE}/v1/overview`, { headers: { authorization: `Bearer ${TOKENS.ops}` } });
   assert.equal(refused.status, 401, "the old token is not valid any more");
 });

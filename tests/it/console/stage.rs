@@ -31,13 +31,15 @@ pub struct Stage {
     /// Of a sink that is down.
     closed: Port,
     punctual: Punctual,
+    /// Another instance on the same Redis.
+    second: Option<Punctual>,
 }
 
 impl Stage {
     pub async fn start() -> Self {
         let (redis, receiver, closed) = (RedisServer::start().await, Receiver::start(), Port::reserve());
         let punctual = Punctual::start(&configuration(&redis, &receiver, &closed, FIRST)).await;
-        Self { redis, receiver, closed, punctual }
+        Self { redis, receiver, closed, punctual, second: None }
     }
 
     /// Runs a script of `tests/console/` to its end. Without its browser it is skipped, except in CI.
@@ -91,6 +93,11 @@ impl Stage {
             ["redis", "restart"] => self.redis.restart().await,
             ["punctual", "kill"] => self.punctual.kill().await,
             ["punctual", "restart"] => self.punctual.restart().await,
+            ["punctual", "second"] => {
+                let text = configuration(&self.redis, &self.receiver, &self.closed, SECOND);
+                let second = self.second.insert(Punctual::start(&text).await);
+                return second.url("");
+            }
             ["token", "rotate"] => {
                 let text = configuration(&self.redis, &self.receiver, &self.closed, SECOND);
                 fs::write(self.punctual.path("punctual.yaml"), text).expect("it is written");

@@ -12,14 +12,19 @@ const instances = new Map();
 
 export const instanceKey = ({ host, process }) => `${host} ${process}`;
 
-/** The number of instances that replied in the last minutes. */
-export const seen = () => instances.size;
+/** The last instance that replied, and when one replied again after another, in s. One that was replaced does not. */
+let latest, alternated = -Infinity;
+
+/** The number of instances that reply by turns. */
+export const seen = () => (alternated > performance.now() / 1000 - KEPT ? instances.size : 1);
 
 const minus = (a, b) => Number(BigInt(a ?? 0) - BigInt(b ?? 0));
 
 export function remember({ instance, activity }, at = performance.now() / 1000) {
   const key = instanceKey(instance);
   let samples = instances.get(key) ?? [];
+  if (samples.length && latest !== key) alternated = at;
+  latest = key;
   // Started again: its counters began again.
   if (samples.length && samples.at(-1).uptime > instance.uptime_seconds) samples = [];
   samples.push({ at, uptime: instance.uptime_seconds, routes: activity.routes });
