@@ -27,7 +27,7 @@ export function Curve({ points, label }) {
  */
 export function Bars({ bars, ticks, label }) {
   const list = useRef();
-  const top = Math.max(1, ...bars.map((bar) => Number(bar.count)));
+  const top = Math.max(0, ...bars.map((bar) => Number(bar.count)));
   const go = (event) => {
     const links = [...list.current.querySelectorAll("a")];
     const at = links.indexOf(document.activeElement);
@@ -40,7 +40,7 @@ export function Bars({ bars, ticks, label }) {
   return html`
     <div class="bars">
       <div class="plot">
-        <span class="top" aria-hidden="true">${count(top)}</span>
+        <span class="top" aria-hidden="true">${top ? count(top) : ""}</span>
         <svg ref=${list} viewBox="0 0 100 60" preserveAspectRatio="none" role="group" aria-label=${label} onKeyDown=${go}>
           ${bars.map((bar, n) => {
             const height = bar.count ? Math.max(1.5, (Number(bar.count) / top) * 58) : 0;

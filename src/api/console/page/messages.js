@@ -34,7 +34,7 @@ export function Messages({ overview, query }) {
       <nav class="choice" aria-label="State">${STATES.map(([name, title]) => html`
         <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
           ${title} <span class="muted">${stats && !stats.error ? count(stats[name]) : ""}</span></a>`)}</nav>
-      <${Find} route=${route} />
+      <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
       <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => go({ ...of, since, until, contains: text })} />
     </div>
     ${stats?.paused && html`<p class="pause"><${Badge} kind="warn">paused</${Badge}>${stats.note && html` <${Text}>${stats.note}</${Text}>`}</p>`}
@@ -48,26 +48,18 @@ export function Messages({ overview, query }) {
     <${Pages} cursor=${cursor} next=${data?.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`;
 }
 
-/** Opens the message with an id. */
-function Find({ route }) {
-  const find = (event) => {
+/** A field with a label that is read with Enter. */
+export function Field({ name, label, value = "", most, onEnter }) {
+  const enter = (event) => {
     event.preventDefault();
-    const id = new FormData(event.target).get("id").trim();
-    if (id) location.hash = `#/${messagePath(route, id)}`;
+    onEnter(new FormData(event.target).get(name).trim());
   };
-  return html`<form class="field" role="search" onSubmit=${find}><label for="find">Open an id</label>
-    <input id="find" name="id" autocomplete="off" spellcheck="false" maxlength="128" /></form>`;
+  return html`<form class="field" onSubmit=${enter}><label for=${name}>${label}</label>
+    <input id=${name} name=${name} defaultValue=${value} key=${value} maxlength=${most} autocomplete="off" spellcheck="false" /></form>`;
 }
 
 /** A part of the last error. */
-export function Filter({ value, onFilter }) {
-  const filter = (event) => {
-    event.preventDefault();
-    onFilter(new FormData(event.target).get("contains"));
-  };
-  return html`<form class="field" onSubmit=${filter}><label for="contains">Error contains</label>
-    <input id="contains" name="contains" defaultValue=${value ?? ""} key=${value} autocomplete="off" spellcheck="false" maxlength="512" /></form>`;
-}
+export const Filter = ({ value, onFilter }) => html`<${Field} name="contains" label="Error contains" value=${value} most="512" onEnter=${onFilter} />`;
 
 /** `selected`: ids; with `onSelect` each row has a box. */
 export function Table({ messages, state, selected, onSelect }) {
