@@ -174,6 +174,23 @@ for language in python node go amqp java; do
     fi
 done
 
+# A browser for the tests of the console: Debian's, driven by the packages of tests/console/package-lock.json.
+console() {
+    .ci/need node=nodejs npm=npm chromium=chromium || return
+    local packages=target/console
+    # Only as a whole: an installation that was cut off must not look like one.
+    cmp -s tests/console/package-lock.json $packages/package-lock.json && [ -d $packages/node_modules ] && return
+    rm -rf $packages $packages.new && mkdir -p $packages.new && cp tests/console/package.json tests/console/package-lock.json $packages.new &&
+        npm ci --prefix $packages.new --silent --no-audit --no-fund && mv $packages.new $packages
+}
+if [ "${CI:-}" = true ]; then
+    step console console
+elif console; then
+    summary+=("ok      console")
+else
+    skip console "the browser cannot be installed; its tests do not run"
+fi
+
 # Whether cargo has SUBCOMMAND, if need be after rustup has installed COMPONENT.
 component() { # SUBCOMMAND COMPONENT
     cargo "$1" --version >/dev/null 2>&1 ||

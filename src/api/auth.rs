@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Api, origin,
+    Api, console, origin,
     problem::Problem,
     rate::{Rate, TooFast},
     readers::Share,
@@ -26,6 +26,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// Interval of log lines about refused calls.
@@ -79,6 +80,11 @@ impl Grant {
     pub fn admit(&self, messages: usize) -> Result<(), Problem> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.admit(messages, Instant::now()).map_err(|TooFast { per_second, wait }| Problem::too_fast(per_second, wait))
+    }
+
+    /// What the token may do, for those who hold it.
+    pub fn shown(&self) -> Value {
+        json!({ "name": self.name, "rights": self.rights, "routes": self.routes })
     }
 
     pub fn covers_all(&self) -> bool {
@@ -154,6 +160,11 @@ impl Guard {
         known.filter(|_| scheme.eq_ignore_ascii_case("bearer")).map(|(_, grant)| grant)
     }
 
+    /// Whether calls need a token.
+    pub fn asks(&self) -> bool {
+        self.tokens.is_some()
+    }
+
     fn is_open(&self, path: &str) -> bool {
         is_probe(path) || (path == "/metrics" && self.open_metrics)
     }
@@ -168,15 +179,17 @@ pub fn is_probe(path: &str) -> bool {
 /// configured tokens, requests of web pages are refused.
 pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
     let guard = &api.guard;
+    let path = request.uri().path();
+    let is_open = guard.is_open(path) || (api.console && console::is_open(path));
     if guard.tokens.is_none()
-        && !guard.is_open(request.uri().path())
+        && !is_open
         && let Err(problem) = origin::check(request.method(), request.headers())
     {
         return problem.into_response();
     }
     let grant = match guard.grant(request.headers()) {
         Some(grant) => Arc::clone(grant),
-        None if guard.is_open(request.uri().path()) => Arc::clone(&guard.everything),
+        None if is_open => Arc::clone(&guard.everything),
         None => {
             guard.refused.record(&request);
             let text = "send `Authorization: Bearer <token>` with a token of the configuration";

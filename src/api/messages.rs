@@ -63,11 +63,11 @@ pub async fn look_at(
 
 fn one(route: String, snapshot: Snapshot, waits_for: Option<&'static str>, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
-        return readers::whole(shown::pieces(&route, &snapshot, waits_for));
+        return readers::whole(shown::pieces(&route, &snapshot, waits_for, shown::Payload::Shown));
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        write(&mut writer, &route, &snapshot, waits_for).await?;
+        write(&mut writer, &route, &snapshot, waits_for, shown::Payload::Shown).await?;
         Ok(writer)
     })
 }
@@ -139,7 +139,7 @@ pub async fn cancel(
 
 /// The query parameters of a filter, and of a listing.
 pub const FILTER_QUERY: &[&str] = &["reason", "contains", "since", "until"];
-pub const LIST_QUERY: &[&str] = &["state", "reason", "contains", "since", "until", "limit", "cursor"];
+pub const LIST_QUERY: &[&str] = &["state", "reason", "contains", "since", "until", "limit", "cursor", "payload"];
 
 #[derive(Deserialize)]
 pub struct FilterQuery {
@@ -199,6 +199,7 @@ pub struct ListQuery {
     until: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
+    payload: Option<bool>,
 }
 
 pub async fn list(
@@ -224,7 +225,8 @@ pub async fn list(
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
     // Errors of the request or of Redis occur with the first part.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
-    let listing = MessageListing { api, grant, route, state, filter, part, end };
+    let payload = if query.payload.unwrap_or(true) { shown::Payload::Shown } else { shown::Payload::LeftOut };
+    let listing = MessageListing { api, grant, route, state, filter, payload, part, end };
     let first = listing.fetch(limit, query.cursor.as_deref()).await?;
     Ok(readers::json(async move |writer: Writer| {
         let _permit = permit;
@@ -239,6 +241,7 @@ struct MessageListing {
     route: String,
     state: State,
     filter: Filter,
+    payload: shown::Payload,
     /// Bytes of bodies in a part of it.
     part: u64,
     /// When a page with a filter ends: few of many messages may match. Others end by their size.
@@ -262,7 +265,7 @@ impl MessageListing {
             left -= page.messages.len();
             for snapshot in page.messages {
                 writer.write(separator.as_bytes()).await?;
-                write(&mut writer, &self.route, &snapshot, None).await?;
+                write(&mut writer, &self.route, &snapshot, None, self.payload).await?;
                 separator = ",";
             }
             match page.cursor {
@@ -284,8 +287,9 @@ async fn write(
     route: &str,
     snapshot: &Snapshot,
     waits_for: Option<&'static str>,
+    payload: shown::Payload,
 ) -> Result<(), Broken> {
-    for piece in shown::pieces(route, snapshot, waits_for) {
+    for piece in shown::pieces(route, snapshot, waits_for, payload) {
         writer.write(&piece).await?;
     }
     Ok(())

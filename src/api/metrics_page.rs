@@ -36,6 +36,11 @@ impl MetricsPage {
         Self { queue, recorder, sources }
     }
 
+    /// What the recorder has, unordered; the gauges of queues are those of the last scrape.
+    pub fn recorded(&self) -> String {
+        self.recorder.render()
+    }
+
     /// The gauges of a route whose numbers cannot be read within `patience` keep their last values. `ready`: the check of
     /// readiness.
     async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {

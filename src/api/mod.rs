@@ -6,11 +6,13 @@
 //! reads bodies: it bounds size, time and the memory of all bodies. `readers` bounds the same of replies with messages.
 //! `server::serve` and `connections` bound connections.
 
+mod activity;
 mod audit;
 mod auth;
 mod body;
 mod bulk;
 mod connections;
+mod console;
 mod deadline;
 mod forecast;
 #[cfg(test)]
@@ -77,6 +79,7 @@ pub struct Api {
     queue: Arc<Queue>,
     routes: BTreeSet<Arc<str>>,
     guard: Guard,
+    console: bool,
     max_payload: usize,
     request_timeout: Duration,
     body_memory: BodyMemory,
@@ -111,6 +114,7 @@ impl Api {
             routes: queue.routes().into_iter().collect(),
             queue,
             guard: Guard::new(config.auth.as_ref(), matches!(config.listen, Listen::Tcp(_))),
+            console: config.console,
             max_payload: config.max_payload,
             request_timeout: config.request_timeout,
             body_memory: BodyMemory::default(),
@@ -135,6 +139,9 @@ pub fn router(api: impl Into<Arc<Api>>) -> Router {
         let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
         let check_query = from_fn_with_state(query, strict::check_query);
         router = router.route(path, handler.route_layer(check_query).route_layer(authorise));
+    }
+    if api.console {
+        router = console::routes(router);
     }
     router
         .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))

@@ -1,12 +1,12 @@
-//! Everything at once: routes, sinks, sources, Redis and this instance.
+//! Everything at once: routes, sinks, sources, Redis, this instance and its work, and the caller's rights.
 
-use std::{sync::Arc, time::Duration};
+use std::{process, sync::Arc, time::Duration};
 
 use axum::{Extension, Json, extract::State};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Api, auth::Grant, routes, sinks, sources};
+use super::{Api, activity, auth::Grant, routes, sinks, sources};
 
 pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Value> {
     // The other parts are shown while Redis is down.
@@ -32,9 +32,13 @@ pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<A
         "sources": sources,
         "redis": { "up": up, "error": error },
         "instance": {
+            "host": rustix::system::uname().nodename().to_string_lossy(),
+            "process": process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "ready": ready.is_ok(),
             "uptime_seconds": api.started.elapsed().as_secs(),
         },
+        "activity": activity::shown(&api.metrics.recorded(), &grant),
+        "token": grant.shown(),
     }))
 }

@@ -57,12 +57,20 @@ fn shown_origin(origin: &Origin) -> Option<Origin> {
     (shown != Origin::default()).then_some(shown)
 }
 
+/// Whether the JSON object of a message has its payload.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    Shown,
+    LeftOut,
+}
+
 /// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
 /// the string `payload`, any other is `payload_base64`.
 pub fn pieces<'a>(
     route: &'a str,
     snapshot: &'a Snapshot,
     waits_for: Option<&'static str>,
+    payload: Payload,
 ) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
     let none = Metadata::default();
     let (metadata, unreadable) = match &snapshot.message {
@@ -91,7 +99,8 @@ pub fn pieces<'a>(
         unreadable,
     };
     let mut head = serde_json::to_vec(&shown).expect("strings and integers always serialize");
-    let payload = snapshot.message.as_ref().ok().map(|message| &message.payload[..]);
+    let stored = snapshot.message.as_ref().ok().filter(|_| payload == Payload::Shown);
+    let payload = stored.map(|message| &message.payload[..]);
     let text = payload.and_then(|payload| std::str::from_utf8(payload).ok());
     let bytes = payload.filter(|_| text.is_none());
     let end = payload.map(|_| {
@@ -140,7 +149,7 @@ mod tests {
             last_error: Some("rejected: HTTP 400".into()),
             message,
         };
-        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, None).collect();
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, None, Payload::Shown).collect();
         assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
         serde_json::from_slice(&pieces.concat()).expect("JSON")
     }

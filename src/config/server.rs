@@ -37,6 +37,8 @@ pub struct ServerConfig {
     /// Bytes.
     pub max_payload: usize,
     pub request_timeout: Duration,
+    /// Whether `/console/` is served.
+    pub console: bool,
 }
 
 /// The API's own certificate chain and key, PEM.
@@ -69,6 +71,8 @@ pub struct Server {
     pub max_payload: Size<1, MAX_PAYLOAD>,
     /// Longest time that one API call may take: 100ms to 60s.
     request_timeout: Period<100, 60_000>,
+    /// Whether the operator's console is served at /console/.
+    console: bool,
 }
 
 /// TLS of `server.listen`; read again on SIGHUP.
@@ -127,6 +131,7 @@ impl Server {
             auth,
             max_payload: usize::try_from(self.max_payload.0).expect("at most 3 MiB"),
             request_timeout: self.request_timeout.0,
+            console: self.console,
         }
     }
 }

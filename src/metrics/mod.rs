@@ -19,7 +19,7 @@ pub const REDIS_SCRIPT: &str = "punctual_redis_script_seconds";
 pub const API_SECONDS: &str = "punctual_api_request_seconds";
 
 const SCHEDULED: &str = "punctual_messages_scheduled_total";
-const DELIVERED: &str = "punctual_messages_delivered_total";
+pub const DELIVERED: &str = "punctual_messages_delivered_total";
 const RETRIED: &str = "punctual_messages_retried_total";
 const DEAD: &str = "punctual_messages_dead_total";
 const CANCELLED: &str = "punctual_messages_cancelled_total";
@@ -27,7 +27,7 @@ const REDRIVEN: &str = "punctual_messages_redriven_total";
 const DEAD_EVICTED: &str = "punctual_dead_evicted_total";
 const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
-const FAILURES: &str = "punctual_delivery_failures_total";
+pub const FAILURES: &str = "punctual_delivery_failures_total";
 const LEASES_EXPIRED: &str = "punctual_leases_expired_total";
 const STALE: &str = "punctual_stale_settlements_total";
 const PENDING: &str = "punctual_pending_messages";

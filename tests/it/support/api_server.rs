@@ -114,6 +114,7 @@ impl ApiServer {
             auth: setup.auth,
             max_payload: MAX_PAYLOAD,
             request_timeout: REQUEST_TIMEOUT,
+            console: false,
         };
         let sink = SinkStatus {
             name: "out".into(),

@@ -1,8 +1,19 @@
 use std::time::Duration;
 
+use reqwest::{Client, ClientBuilder, redirect::Policy};
+
 /// A client that gives up after 10 s.
-pub fn client() -> reqwest::Client {
+pub fn client() -> Client {
+    builder().build().expect("a client")
+}
+
+/// The same, which shows a redirect as it is.
+pub fn client_without_redirects() -> Client {
+    builder().redirect(Policy::none()).build().expect("a client")
+}
+
+fn builder() -> ClientBuilder {
     // Another test of this process may have installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().timeout(Duration::from_secs(10)).build().expect("a client")
+    Client::builder().timeout(Duration::from_secs(10))
 }

@@ -1,0 +1,88 @@
+//! What this instance has delivered since its start, by route, as counters and a histogram: whoever calls twice gets rates.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::auth::Grant;
+use crate::metrics::{BUCKETS, DELIVERED, FAILURES, LATENESS};
+
+/// Since the start of this instance.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Activity {
+    /// Messages that the sink confirmed.
+    delivered: u64,
+    /// Attempts that were not confirmed.
+    failed: u64,
+    /// Deliveries that were no later than each bound, then all: cumulative, as in `/metrics`.
+    lateness: Vec<u64>,
+}
+
+/// Of the routes of the token. `page`: of the recorder.
+pub fn shown(page: &str, grant: &Grant) -> Value {
+    let mut routes = by_route(page);
+    routes.retain(|route, _| grant.covers(route));
+    json!({ "lateness_bounds_seconds": BUCKETS, "routes": routes })
+}
+
+fn by_route(page: &str) -> BTreeMap<&str, Activity> {
+    let mut routes: BTreeMap<&str, Activity> = BTreeMap::new();
+    for (name, labels, value) in page.lines().filter_map(series) {
+        let is_bucket = name.strip_suffix("_bucket") == Some(LATENESS);
+        if !is_bucket && name != DELIVERED && name != FAILURES {
+            continue;
+        }
+        let (Some(route), Ok(value)) = (label(labels, "route"), value.parse::<u64>()) else { continue };
+        let activity = routes.entry(route).or_default();
+        match name {
+            DELIVERED => activity.delivered += value,
+            FAILURES => activity.failed += value,
+            _ => activity.lateness.push(value),
+        }
+    }
+    routes
+}
+
+/// Name, labels, value.
+fn series(line: &str) -> Option<(&str, &str, &str)> {
+    let (name, rest) = line.split_once('{')?;
+    let (labels, value) = rest.rsplit_once("} ")?;
+    Some((name, labels, value))
+}
+
+/// Names of routes need no escape.
+fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::metrics::RouteMetrics;
+
+    #[test]
+    fn counters_and_buckets_of_a_route_are_read_from_the_page() {
+        let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS).unwrap().build_recorder();
+        let route = metrics::with_local_recorder(&recorder, || RouteMetrics::new("a.b-c", "s"));
+        let other = metrics::with_local_recorder(&recorder, || RouteMetrics::new("other", "s"));
+        route.delivered.increment((1 << 53) + 1);
+        for late in [Duration::from_micros(900), Duration::from_millis(30), Duration::from_hours(2)] {
+            route.lateness.record(late.as_secs_f64());
+        }
+        metrics::with_local_recorder(&recorder, || ["failed", "rejected"].map(|kind| route.failure(kind)));
+        other.delivered.increment(7);
+        let page = recorder.handle().render();
+        let routes = by_route(&page);
+        let mut lateness = vec![1; 5];
+        lateness.extend([2; 10]);
+        lateness.push(3);
+        assert_eq!(routes["a.b-c"], Activity { delivered: (1 << 53) + 1, failed: 2, lateness });
+        assert_eq!((routes["other"].delivered, routes.len()), (7, 2));
+    }
+}

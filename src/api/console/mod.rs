@@ -1,0 +1,116 @@
+//! The operator's console at `/console/`: static files that call the API with the operator's token.
+//!
+//! The files are open, as they hold no data. What they may do is in `POLICY`: load from their own origin alone, and never
+//! make HTML of a text.
+
+mod files;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::{HeaderName, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use self::files::{FILES, INDEX};
+use super::{Api, problem::Problem};
+
+/// Content-Security-Policy. With `trusted-types` no script of the page can turn a text into HTML.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// In `INDEX`: whether the page asks for a token before its first call.
+const ASKS: &str = "data-asks-for-token=\"no\"";
+
+/// Whether anybody may see what is at this path.
+pub fn is_open(path: &str) -> bool {
+    matches!(path, "/" | "/console") || path.starts_with("/console/")
+}
+
+/// The page and what leads to it. The redirects are relative, so that a proxy may add a prefix to the path.
+pub fn routes(router: Router<Arc<Api>>) -> Router<Arc<Api>> {
+    router
+        .route("/", get(moved))
+        .route("/console", get(moved))
+        .route("/console/", get(index))
+        .route("/console/{file}", get(file))
+}
+
+async fn moved() -> impl IntoResponse {
+    (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "console/")])
+}
+
+async fn index(State(api): State<Arc<Api>>) -> Response {
+    let index = if api.guard.asks() { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
+    shown("text/html; charset=utf-8", index)
+}
+
+async fn file(Path(name): Path<String>) -> Result<Response, Problem> {
+    let (_, content_type, text) = FILES
+        .iter()
+        .find(|(known, ..)| *known == name)
+        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown-path", "the console has no such file"))?;
+    Ok(shown(content_type, *text))
+}
+
+fn shown(content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let headers: [(HeaderName, &str); 6] = [
+        (header::CONTENT_TYPE, content_type),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // The files of one release belong together.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, body.into()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    /// Bytes of all files together.
+    const MOST: usize = 100 * 1024;
+    /// Of `preact.js`: `preact/standalone.module.js` of the npm package htm 3.1.1, see `page/preact.LICENSE.txt`.
+    const VENDORED: &str = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7";
+
+    #[test]
+    fn the_page_is_small_and_names_no_other_origin() {
+        let size = INDEX.len() + FILES.iter().map(|(.., text)| text.len()).sum::<usize>();
+        assert!(size <= MOST, "{size} bytes");
+        assert!(INDEX.contains(ASKS));
+        for (name, _, text) in FILES {
+            let links: Vec<_> = text.match_indices("://").map(|(at, _)| &text[at.saturating_sub(5)..]).collect();
+            // Names of XML namespaces.
+            let foreign = links.iter().any(|link| !link.contains("http://www.w3.org/"));
+            assert!(!foreign, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_vendored_module_is_the_published_one() {
+        let (.., text) = FILES.iter().find(|(name, ..)| *name == "preact.js").expect("it is served");
+        let byte = |at| u8::from_str_radix(&VENDORED[at..at + 2], 16).expect("hexadecimal digits");
+        let digest: Vec<u8> = (0..VENDORED.len()).step_by(2).map(byte).collect();
+        assert_eq!(Sha256::digest(text)[..], digest);
+    }
+
+    #[test]
+    fn every_file_that_a_file_names_is_served() {
+        let served = |name: &str| FILES.iter().any(|(known, ..)| *known == name);
+        for (name, _, text) in FILES.iter().chain(&[("index.html", "", INDEX)]) {
+            for part in text.split("\"./").skip(1) {
+                let target = part.split('"').next().unwrap_or_default();
+                assert!(served(target), "{name} names {target}");
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+// What an operator can do, with the question before it. The token's rights decide which actions are shown.
+
+import { call, ofMessage, ofRoute, post } from "./api.js";
+import { ask } from "./dialog.js";
+import { instant, local, plural } from "./format.js";
+
+/** Messages of one call: the API takes so many ids, and progress shows between calls. */
+const PER_CALL = 1000;
+
+/** What the token may do. */
+export const rights = (overview) => {
+  const given = overview.token.rights;
+  return { schedule: given.includes("schedule"), admin: given.includes("admin") };
+};
+
+/** Of `selection`: a filter, `{all: true}` or `{ids}`; how many dead letters it is, and the selection of just these. */
+async function counted(route, verb, selection) {
+  let body = selection, all = 0, until;
+  for (;;) {
+    const reply = await post(ofRoute(route, `/dead/${verb}`), { ...body, dry_run: true });
+    all += Number(reply.count);
+    until ??= reply.until;
+    if (!reply.cursor) break;
+    body = { ...body, cursor: reply.cursor };
+  }
+  const { all: _, ...filter } = selection;
+  // What dies from now on was not asked about.
+  return { count: all, selection: selection.ids || !until ? selection : { until, ...filter } };
+}
+
+async function actOnDead(route, verb, { count, selection }, progress) {
+  let done = 0, cursor;
+  while (done < count) {
+    const limit = Math.min(count - done, PER_CALL);
+    const reply = await post(ofRoute(route, `/dead/${verb}`), { ...selection, limit, ...(cursor && { cursor }) });
+    done += Number(reply.count);
+    cursor = reply.cursor;
+    progress(done);
+    if (!reply.more || (!cursor && !Number(reply.count))) break;
+  }
+  return done;
+}
+
+const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDone = () => {}) =>
+  ask({
+    ...texts(route),
+    title: `${title} ${what}`,
+    verb: title,
+    noun: (number) => (Number(number) === 1 ? "dead letter" : "dead letters"),
+    count: () => counted(route, verb, selection),
+    run: async (_, found, progress) => {
+      const number = await actOnDead(route, verb, found, progress);
+      onDone();
+      return `${done} ${plural(number, "dead letter")} of ${route}.`;
+    },
+  });
+
+/** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it. */
+export const redrive = actionOnDead("redrive", "Redrive", "Redrove", (route) => ({
+  text: `They become due now on route ${route}, with 0 attempts.`,
+}));
+
+export const purge = actionOnDead("purge", "Purge", "Purged", (route) => ({
+  text: `They are deleted from route ${route} for good.`,
+  isDanger: true,
+  typed: route,
+}));
+
+export function deliver(route, id) {
+  ask({
+    title: "Deliver now",
+    text: `${id} becomes due now, whatever its time.`,
+    verb: "Deliver now",
+    run: async () => {
+      await post(ofMessage(route, id, "/deliver"));
+      return `${id} is due now.`;
+    },
+  });
+}
+
+export function move(route, id) {
+  ask({
+    title: "Move to another time",
+    text: `${id} becomes due at the new time. Fill in one of both.`,
+    verb: "Move",
+    fields: [
+      { name: "delay", label: "Delay from now, such as 5m or 1h 30m", initial: "1h" },
+      { name: "at", label: "Or a time in your zone", type: "datetime-local", step: 1 },
+    ],
+    run: async ({ delay, at }) => {
+      const body = at ? { deliver_at: new Date(at).toISOString() } : { delay };
+      const reply = await call("PATCH", ofMessage(route, id), { body });
+      const due = instant(reply.deliver_at);
+      return `${id} is due ${Number.isNaN(due) ? reply.deliver_at : local(due)}.`;
+    },
+  });
+}
+
+export function cancel(route, id, canCount, onDone) {
+  ask({
+    title: "Cancel the message",
+    text: `${id} is deleted from route ${route} and will not be delivered.`,
+    verb: "Cancel the message",
+    isDanger: true,
+    typed: route,
+    noun: (number) => `pending ${Number(number) === 1 ? "message" : "messages"}`,
+    // The dry run needs the right `admin`; the call itself needs `schedule`.
+    count: canCount ? () => post(ofRoute(route, "/purge"), { ids: [id], dry_run: true }) : async () => ({ count: 1 }),
+    run: async () => {
+      await call("DELETE", ofMessage(route, id));
+      onDone();
+      return `${id} is cancelled.`;
+    },
+  });
+}
+
+export function pause(route) {
+  ask({
+    title: `Pause ${route}`,
+    text: "The route accepts messages and delivers none, on every instance, until it is resumed.",
+    verb: "Pause",
+    fields: [{ name: "note", label: "Note: why, for others who see it", maxlength: 500 }],
+    run: async ({ note }) => {
+      await post(ofRoute(route, "/pause"), note ? { note } : undefined);
+      return `${route} is paused.`;
+    },
+  });
+}
+
+export function resume(route) {
+  ask({
+    title: `Resume ${route}`,
+    text: "Messages that are due leave at once.",
+    verb: "Resume",
+    run: async () => {
+      await post(ofRoute(route, "/resume"));
+      return `${route} is resumed.`;
+    },
+  });
+}

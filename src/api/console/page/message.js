@@ -1,0 +1,102 @@
+// The view of one message: what it is, and why it waits.
+
+import { get, ofMessage, usePoll } from "./api.js";
+import { cancel, deliver, move, purge, redrive, rights } from "./actions.js";
+import { count, instant, Time } from "./format.js";
+import { Badge, Fact, link, Loading, Text, Trouble } from "./parts.js";
+import { Payload } from "./payload.js";
+import { html } from "./preact.js";
+
+const STATES = { pending: "pending", unack: "in flight", dead: "dead", delivered: "delivered", cancelled: "cancelled" };
+
+export function Message({ overview, route, id }) {
+  const { data: message, problem } = usePoll((signal) => get(ofMessage(route, id), {}, signal), [route, id]);
+  const isGone = problem?.status === 404;
+  const isOver = message?.ended_at !== undefined;
+  return html`
+    <p class="path"><a href=${link("messages", { route })}>Messages of ${route}</a></p>
+    <h1 class="title"><${Text}>${id}</${Text}> ${message && !isGone && html`<${Badge} kind=${message.state === "dead" ? "bad" : ""}>${message.last_error && message.state === "pending" && message.attempts ? "retrying" : STATES[message.state]}</${Badge}>`}</h1>
+    ${!(isGone && message) && html`<${Trouble} problem=${problem} />`}
+    ${isGone && message && html`<p class="muted">It was delivered, cancelled or purged. Below is what was last seen.</p>`}
+    ${!message && !problem && html`<${Loading} />`}
+    ${isOver && html`<p>It was ${STATES[message.state]} <${Time} at=${message.ended_at} />. The route remembers its id.</p>`}
+    ${message && !isOver && html`
+      ${!isGone && html`<${Waits} message=${message} overview=${overview} /><${Actions} message=${message} overview=${overview} />`}
+      <div class="pair">
+        <${Facts} message=${message} />
+        <${Details} message=${message} />
+      </div>
+      <${Payload} key=${`${route} ${id}`} message=${message} />`}`;
+}
+
+/** Why it is not delivered yet, with what the page knows of the cause. */
+function Waits({ message, overview }) {
+  const stats = overview.routes?.find((route) => route.route === message.route);
+  const sink = overview.sinks.find((one) => one.name === stats?.sink);
+  const next = html`<${Time} at=${message.deliver_at} />`;
+  const reasons = {
+    due: () => html`It waits for its time: ${next}`,
+    retry: () => html`Attempt ${count(message.attempts)} failed. It waits for the next one: ${next}`,
+    sink: () => html`It waits for ${sink ? html`<a href=${link("sinks")}>sink ${sink.name}</a>, which is down` : "its sink"} ${sink?.since && sink.breaker !== "closed" && html`since <${Time} at=${sink.since} />`}, or for its failure domain. No attempt counts.${sink?.last_error && html` <${Text} tag="span" class="more">${sink.last_error}</${Text}>`}`,
+    paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
+    capacity: () => "It is due, and waits until an instance has capacity.",
+  };
+  const text = {
+    unack: () => html`It is in flight: an instance is sending it. Its lease ends: ${next}`,
+    dead: () => "It is a dead letter. Nothing delivers it until it is redriven.",
+    pending: reasons[message.waits_for] ?? (() => ""),
+  }[message.state];
+  return html`<p class="waits ${message.state === "dead" ? "bad" : ""}"><b>Why it waits</b> ${text?.()}</p>`;
+}
+
+function Actions({ message: { route, id, state }, overview }) {
+  const can = rights(overview);
+  const back = () => {
+    location.hash = link("messages", { route });
+  };
+  const button = (name, act, kind = "") => html`<button class=${kind} onClick=${act}>${name}</button>`;
+  const buttons = [];
+  if (can.schedule && state !== "dead") {
+    buttons.push(button("Deliver now", () => deliver(route, id), "primary"), button("Move", () => move(route, id)));
+    buttons.push(button("Cancel", () => cancel(route, id, can.admin, back), "danger"));
+  }
+  if (can.admin && state === "dead") {
+    buttons.push(button("Redrive", () => redrive(route, { ids: [id] }, id), "primary"));
+    buttons.push(button("Purge", () => purge(route, { ids: [id] }, id, back), "danger"));
+  }
+  return buttons.length > 0 && html`<div class="buttons left">${buttons}</div>`;
+}
+
+function Facts({ message }) {
+  const { max_attempts: most, expires_at: expires, origin } = message;
+  return html`
+    <section class="panel" aria-label="Times and attempts"><dl class="facts">
+      <${Fact} name="Due"><${Time} at=${message.due} /></${Fact}>
+      ${message.next_attempt_at && instant(message.next_attempt_at) !== instant(message.due) && html`<${Fact} name="Next attempt"><${Time} at=${message.next_attempt_at} /></${Fact}>`}
+      <${Fact} name="Attempts">${count(message.attempts)}${most !== undefined && ` of ${count(most)}`}</${Fact}>
+      ${message.died_at && html`<${Fact} name="Died"><${Time} at=${message.died_at} /></${Fact}>`}
+      ${message.last_error && html`<${Fact} name="Last error"><${Text} tag="span" class="more">${message.last_error}</${Text}> <${Time} at=${message.last_error_at} /></${Fact}>`}
+      ${expires !== undefined && html`<${Fact} name="Expires"><${Time} at=${String(expires)} /></${Fact}>`}
+      ${origin && html`<${Fact} name="Origin"><${Values} values=${origin} /></${Fact}>`}
+    </dl></section>`;
+}
+
+function Details({ message }) {
+  const headers = Object.entries(message.headers ?? {});
+  return html`
+    <section class="panel" aria-label="Headers and properties"><dl class="facts">
+      <${Fact} name="Content type"><${Text}>${message.content_type ?? "none"}</${Text}></${Fact}>
+      <${Fact} name="Key"><${Text}>${message.key ?? "none"}</${Text}></${Fact}>
+      <${Fact} name="Headers">${headers.length ? html`<${Values} values=${message.headers} />` : "none"}</${Fact}>
+      ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
+    </dl></section>`;
+}
+
+/** Nested values as JSON; large integers as they are. */
+const shown = (value) => (typeof value === "object" && value !== null
+  ? JSON.stringify(value, (_, inner) => (typeof inner === "bigint" ? String(inner) : inner))
+  : String(value));
+
+const Values = ({ values }) => html`
+  <table class="values"><tbody>${Object.entries(values).map(([name, value]) => html`
+    <tr key=${name}><th scope="row"><${Text}>${name}</${Text}></th><td><${Text}>${shown(value)}</${Text}></td></tr>`)}</tbody></table>`;

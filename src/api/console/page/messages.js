@@ -1,0 +1,102 @@
+// The view of a route's messages: a table by state, page by page.
+
+import { get, ofRoute, usePoll } from "./api.js";
+import { count, instant, local, Time } from "./format.js";
+import { Badge, Empty, link, Loading, messagePath, RoutePicker, Text, Trouble, usable } from "./parts.js";
+import { html, useState } from "./preact.js";
+
+/** Messages of a page. */
+export const PAGE = 100;
+
+const STATES = [["pending", "Pending"], ["retrying", "Retrying"], ["unack", "In flight"], ["dead", "Dead"]];
+
+const go = (query) => {
+  location.hash = link("messages", query);
+};
+
+export function Messages({ overview, query }) {
+  const names = usable(overview).map((route) => route.route);
+  const route = query.route ?? names[0];
+  const state = query.state ?? "pending";
+  const of = { route, state };
+  const { since, until, contains, cursor } = query;
+  const { data, problem } = usePoll(
+    (signal) => (route ? get(ofRoute(route, "/messages"), { state, since, until, contains, cursor, limit: PAGE, payload: false }, signal) : null),
+    [route, state, since, until, contains, cursor],
+  );
+  const stats = overview.routes?.find((one) => one.route === route);
+  const isFiltered = since || until || contains;
+  if (!route) return html`<h1>Messages</h1><${Empty}>No route is configured, or Redis does not reply.</${Empty}>`;
+  return html`
+    <h1>Messages</h1>
+    <div class="controls">
+      <${RoutePicker} routes=${names} value=${route} onPick=${(name) => go({ route: name, state })} />
+      <nav class="choice" aria-label="State">${STATES.map(([name, title]) => html`
+        <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
+          ${title} <span class="muted">${stats && !stats.error ? count(stats[name]) : ""}</span></a>`)}</nav>
+      <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
+      <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => go({ ...of, since, until, contains: text })} />
+    </div>
+    ${stats?.paused && html`<p class="pause"><${Badge} kind="warn">paused</${Badge}>${stats.note && html` <${Text}>${stats.note}</${Text}>`}</p>`}
+    ${(since || until) && html`
+      <p class="filters">Due ${since && `from ${local(instant(since))}`} ${until && `before ${local(instant(until))}`} <a href=${link("messages", of)}>Show all</a></p>`}
+    <${Trouble} problem=${problem} />
+    ${!data && !problem && html`<${Loading} />`}
+    ${data && !data.messages.length && html`
+      <${Empty}>${data.cursor ? "None matches on this page; later pages may have some." : isFiltered ? "No message matches." : "There is none."}</${Empty}>`}
+    ${data?.messages.length > 0 && html`<${Table} messages=${data.messages} state=${state} />`}
+    <${Pages} cursor=${cursor} next=${data?.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`;
+}
+
+/** A field with a label that is read with Enter. */
+export function Field({ name, label, value = "", most, onEnter }) {
+  const enter = (event) => {
+    event.preventDefault();
+    onEnter(new FormData(event.target).get(name).trim());
+  };
+  return html`<form class="field" onSubmit=${enter}><label for=${name}>${label}</label>
+    <input id=${name} name=${name} defaultValue=${value} key=${value} maxlength=${most} autocomplete="off" spellcheck="false" /></form>`;
+}
+
+/** A part of the last error. */
+export const Filter = ({ value, onFilter }) => html`<${Field} name="contains" label="Error contains" value=${value} most="512" onEnter=${onFilter} />`;
+
+/** `selected`: ids; with `onSelect` each row has a box. */
+export function Table({ messages, state, selected, onSelect }) {
+  const isDead = state === "dead";
+  const ids = messages.map((message) => message.id);
+  const all = selected && ids.every((id) => selected.has(id));
+  const toggle = (some, isOn) => {
+    const next = new Set(selected);
+    for (const id of some) isOn ? next.add(id) : next.delete(id);
+    onSelect(next);
+  };
+  return html`
+    <table class="list">
+      <thead><tr>
+        ${onSelect && html`<th class="box"><input type="checkbox" aria-label="Select all on this page" checked=${all} onChange=${() => toggle(ids, !all)} /></th>`}
+        <th>Id</th><th>${isDead ? "Died" : state === "unack" ? "Lease ends" : "Due"}</th><th class="n">Attempts</th><th>Last error</th>
+      </tr></thead>
+      <tbody>${messages.map((message) => html`
+        <tr key=${message.id} class=${selected?.has(message.id) ? "chosen" : ""}>
+          ${onSelect && html`<td class="box"><input type="checkbox" aria-label="Select ${message.id}" checked=${selected.has(message.id)} onChange=${(event) => toggle([message.id], event.target.checked)} /></td>`}
+          <td class="id"><a href="#/${messagePath(message.route, message.id)}">${message.id}</a></td>
+          <td class="when"><${Time} at=${isDead ? message.died_at ?? message.deliver_at : message.deliver_at} /></td>
+          <td class="n"><span class="label">attempts </span>${count(message.attempts)}</td>
+          <td class="why">${message.last_error ? html`<${Text} title=${message.last_error}>${message.last_error}</${Text}>` : html`<span class="muted">–</span>`}</td>
+        </tr>`)}</tbody>
+    </table>`;
+}
+
+/** `to(cursor)`: the address of a page. The pages before are those of the browser's history. */
+export function Pages({ cursor, next, to }) {
+  const [passed, setPassed] = useState([]);
+  if (!cursor && !next) return null;
+  const before = passed.at(-1);
+  return html`
+    <nav class="pages" aria-label="Pages">
+      ${cursor && html`<a class="button" href=${to(undefined)} onClick=${() => setPassed([])}>First page</a>`}
+      ${before !== undefined && html`<a class="button" href=${to(before)} onClick=${() => setPassed(passed.slice(0, -1))}>Previous page</a>`}
+      ${next && html`<a class="button" rel="next" href=${to(next)} onClick=${() => setPassed([...passed, cursor ?? ""])}>Next page</a>`}
+    </nav>`;
+}

@@ -1,0 +1,168 @@
+// Every action by the page alone, what it asks before, what it changes; and who does not see it.
+
+const { api, assert, dialog, eventually, opened, run, schedule, shows, stage, view } = require("./console.js");
+
+const ROUTE = "order-timeout";
+const message = async (id) => (await api("GET", `routes/${ROUTE}/messages/${id}`)).json;
+const isGone = (id) => async () => (await api("GET", `routes/${ROUTE}/messages/${id}`)).status === 404;
+const stats = async () => (await api("GET", `routes/${ROUTE}`)).json;
+const dead = (count) => eventually(`${count} dead letters`, async () => (await stats()).dead === count);
+
+async function confirm(page, verb, typed) {
+  const button = dialog(page).getByRole("button", { name: verb, exact: true });
+  if (typed) {
+    await dialog(page).getByText("1 pending message").or(dialog(page).getByText(/dead letters?$/)).first().waitFor();
+    assert.ok(await button.isDisabled(), "it waits for the route's name");
+    await dialog(page).getByLabel("Type the route’s name").fill("order");
+    assert.ok(await button.isDisabled(), "another name is not enough");
+    await dialog(page).getByLabel("Type the route’s name").fill(typed);
+  }
+  await button.click();
+}
+
+async function one(page) {
+  const waits = { delay: "1h", payload: { order: 1 } };
+  await schedule(ROUTE, [{ id: "now", ...waits }, { id: "later", ...waits }, { id: "away", ...waits }]);
+  await view(page, `#/messages?route=${ROUTE}`);
+  await page.getByRole("link", { name: "now", exact: true }).click();
+  await shows(page, "It waits for its time");
+  await page.getByRole("button", { name: "Deliver now" }).click();
+  await confirm(page, "Deliver now");
+  await shows(page, "now is due now.");
+  await eventually("delivered", isGone("now"));
+  await shows(page, "It was delivered, cancelled or purged.");
+
+  await view(page, `#/messages/${ROUTE}/later`);
+  await page.getByRole("button", { name: "Move" }).click();
+  await dialog(page).getByLabel("Delay from now").fill("soon");
+  await confirm(page, "Move");
+  await dialog(page).getByText("422 invalid").waitFor();
+  await dialog(page).getByLabel("Delay from now").fill("2h");
+  await confirm(page, "Move");
+  await shows(page, "later is due");
+  const ahead = Date.parse((await message("later")).due) - Date.now();
+  assert.ok(Math.abs(ahead - 7_200_000) < 60_000, `${ahead}`);
+  await page.getByRole("button", { name: "Move" }).click();
+  await dialog(page).getByLabel("Or a time in your zone").fill("2031-05-04T03:02:01");
+  await confirm(page, "Move");
+  await eventually("moved", async () => (await message("later")).due === "2031-05-03T18:02:01.000Z");
+
+  await view(page, `#/messages/${ROUTE}/away`);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await confirm(page, "Cancel the message", ROUTE);
+  await shows(page, "away is cancelled.");
+  assert.ok(await isGone("away")());
+}
+
+/** A conflict is shown as what it is, and changes nothing. */
+async function conflict(page) {
+  await stage("sink hangs");
+  await schedule(ROUTE, { id: "flying", delay: "1h", payload: 1 });
+  await view(page, `#/messages/${ROUTE}/flying`);
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await dialog(page).getByText("1 pending message").waitFor();
+  await dialog(page).getByLabel("Type the route’s name").fill(ROUTE);
+  await api("POST", `routes/${ROUTE}/messages/flying/deliver`);
+  await eventually("in flight", async () => (await message("flying")).state === "unack");
+  await confirm(page, "Cancel the message");
+  await dialog(page).getByText("409 in flight").waitFor();
+  await page.keyboard.press("Escape");
+  await stage("sink answers 200");
+  await eventually("delivered", isGone("flying"));
+}
+
+async function pauses(page) {
+  await view(page, "#/");
+  const tile = page.getByRole("article", { name: `Route ${ROUTE}` });
+  await tile.getByRole("button", { name: "Pause" }).click();
+  await dialog(page).getByLabel("Note").fill("the shop is being <b>repaired</b>");
+  await confirm(page, "Pause");
+  await tile.getByText("the shop is being <b>repaired</b>").waitFor();
+  const { paused, paused_by: by, note } = await stats();
+  assert.deepEqual([paused, by, note], [true, "ops", "the shop is being <b>repaired</b>"]);
+  await schedule(ROUTE, { id: "held", payload: 1 });
+  await view(page, `#/messages/${ROUTE}/held`);
+  await shows(page, "Its route is paused by ops");
+  await view(page, "#/");
+  await tile.getByRole("button", { name: "Resume" }).click();
+  await confirm(page, "Resume");
+  await tile.getByRole("button", { name: "Pause" }).waitFor();
+  await eventually("delivered", isGone("held"));
+}
+
+async function deadLetters(page) {
+  await stage("sink answers 422");
+  await schedule(ROUTE, Array.from({ length: 6 }, (_, n) => ({ id: `dead-${n}`, payload: n })));
+  await dead(6);
+  await stage("sink answers 200");
+  await schedule(ROUTE, { id: "too-late", payload: 1, expires_at: "2020-01-01T00:00:00Z" });
+  await dead(7);
+
+  await view(page, `#/messages/${ROUTE}/dead-0`);
+  await shows(page, "It is a dead letter.");
+  await page.getByRole("button", { name: "Redrive" }).click();
+  await dialog(page).getByText("1 dead letter", { exact: true }).waitFor();
+  await confirm(page, "Redrive");
+  await shows(page, "Redrove 1 dead letter");
+  await dead(6);
+
+  await view(page, `#/dead?route=${ROUTE}`);
+  for (const id of ["dead-1", "dead-2"]) await page.getByLabel(`Select ${id}`).check();
+  await page.getByRole("button", { name: "Purge 2 selected" }).click();
+  await confirm(page, "Purge", ROUTE);
+  await shows(page, "Purged 2 dead letters");
+  await dead(4);
+  assert.ok(await isGone("dead-1")() && await isGone("dead-2")());
+
+  // Grouped by reason, then by error.
+  await page.getByRole("link", { name: "3 rejected", exact: true }).click();
+  await shows(page, "reason rejected");
+  await eventually("the list of rejected ones", async () => await page.locator("table.list tbody tr").count() === 3);
+  await page.getByLabel("Error contains").fill("HTTP 422");
+  await page.keyboard.press("Enter");
+  await shows(page, "error contains HTTP 422");
+  const before = Number(await stage("sink count"));
+  await page.getByRole("button", { name: "Redrive all that match" }).click();
+  await dialog(page).getByText("3 dead letters").waitFor();
+  await confirm(page, "Redrive");
+  await dead(1);
+  await eventually("they arrive", async () => Number(await stage("sink count")) === before + 3);
+  await shows(page, "No dead letter matches.");
+
+  await page.getByRole("link", { name: "Show all" }).click();
+  await page.getByRole("button", { name: "Purge all dead letters" }).click();
+  await dialog(page).getByRole("button", { name: "Back" }).click();
+  assert.equal((await stats()).dead, 1, "going back changes nothing");
+  await page.getByRole("button", { name: "Purge all dead letters" }).click();
+  await confirm(page, "Purge", ROUTE);
+  await dead(0);
+  await shows(page, "has no dead letters");
+}
+
+async function without(name, allowed) {
+  const page = await opened(name);
+  for (const address of ["#/", `#/dead?route=${ROUTE}`, `#/messages/${ROUTE}/dead-x`, `#/messages/${ROUTE}/later`]) {
+    await view(page, address);
+    await page.locator(".tile, .list, .waits").first().waitFor();
+    for (const action of ["Pause", "Redrive", "Purge", "Deliver now", "Move", "Cancel"]) {
+      const count = await page.getByRole("button", { name: action }).count();
+      assert.ok(allowed.includes(action) || count === 0, `${name} sees ${action} at ${address}`);
+    }
+  }
+  for (const action of allowed) assert.equal(await page.getByRole("button", { name: action }).count(), 1, `${name} sees ${action}`);
+  assert.equal(await page.getByRole("checkbox").count(), 0);
+  await page.context().close();
+}
+
+run(async () => {
+  const page = await opened("ops", { statuses: [404, 409, 422], timezoneId: "Asia/Tokyo" });
+  await one(page);
+  await conflict(page);
+  await pauses(page);
+  await deadLetters(page);
+  await stage("sink answers 422");
+  await schedule(ROUTE, { id: "dead-x", payload: 1 });
+  await dead(1);
+  await without("reader", []);
+  await without("clerk", ["Deliver now", "Move", "Cancel"]);
+});
