@@ -155,6 +155,7 @@ impl SettleTask {
             Ok(verdicts) => {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
+                Held::release(items.into_iter().map(|item| item.held));
                 return Ok(());
             }
             Err(error) => error,
