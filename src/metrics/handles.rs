@@ -1,10 +1,12 @@
 //! Handles of metrics that are touched per message. Counters begin at 0 with their handle.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 
 use super::{
-    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, IN_FLIGHT, LATENESS, LEASES_EXPIRED, RELEASED, RETRIED,
-    SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN, SOURCE_NEAR_LIMIT,
+    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_EXPIRED, RELEASED,
+    RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN, SOURCE_NEAR_LIMIT,
     SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
 };
 use crate::{
@@ -103,6 +105,9 @@ pub struct SinkMetrics {
     pub up: metrics::Gauge,
     /// By outcome.
     attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 1],
+    sink: String,
+    /// By status, at most a thousand. The registry would look up text for each reply.
+    responses: Arc<Mutex<Vec<(u16, Counter)>>>,
 }
 
 impl SinkMetrics {
@@ -119,6 +124,8 @@ impl SinkMetrics {
         Self {
             up,
             attempts,
+            sink: sink.to_owned(),
+            responses: Arc::default(),
             send: histogram!(SINK_SEND, "sink" => sink.to_owned()),
             breaker: gauge!(BREAKER, "sink" => sink.to_owned()),
             domains_down: gauge!(DOMAINS_DOWN, "sink" => sink.to_owned()),
@@ -130,6 +137,17 @@ impl SinkMetrics {
         if let Some((_, counter)) = self.attempts.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
         }
+    }
+
+    /// `code`: the status of a reply.
+    pub fn http_response(&self, code: u16) {
+        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counter)) = responses.iter().find(|(known, _)| *known == code) {
+            return counter.increment(1);
+        }
+        let counter = counter!(HTTP_RESPONSES, "sink" => self.sink.clone(), "code" => code.to_string());
+        counter.increment(1);
+        responses.push((code, counter));
     }
 }
 

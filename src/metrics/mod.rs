@@ -250,8 +250,3 @@ pub fn api_request(call: &Arc<str>, status: u16, took: Duration) {
 pub fn auth_failure() {
     counter!(AUTH_FAILURES).increment(1);
 }
-
-/// `code`: the status of the reply.
-pub fn http_response(sink: &str, code: u16) {
-    counter!(HTTP_RESPONSES, "sink" => sink.to_owned(), "code" => code.to_string()).increment(1);
-}

@@ -17,7 +17,6 @@ use crate::{
         DeadReason, StoredMessage,
         codec::{self, DecodeError},
     },
-    metrics,
     sink::{Domain, Outcome, Reply},
     store::ClaimEnd,
     time::ServerClock,
@@ -78,7 +77,7 @@ impl Attempt {
     ) {
         let Self { number, max_attempts, .. } = self;
         if let Some(Reply { status, .. }) = reply {
-            metrics::http_response(batch.route.target.breaker().sink(), status);
+            batch.route.target.breaker().metrics().http_response(status);
         }
         let share = batch.rng.random();
         let (held, verdict) = self.observe(batch, sent, outcome, domain, share);

@@ -28,6 +28,9 @@ const START_MARGIN: Duration = Duration::from_millis(250);
 /// After the sink's timeout: for an outcome that is under way already. Leaves 150 ms of the lease to settle.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// Outcomes that are concluded before the timeout is looked at again: those of one claim.
+const MAX_TOGETHER: usize = 500;
+
 /// What the messages of one claim share.
 pub struct Batch {
     pub route: Arc<ActiveRoute>,
@@ -107,13 +110,16 @@ impl Batch {
             }
         };
         let (report, mut outcomes) = Report::channel();
+        let mut together = Vec::new();
+        let timed_out = sleep_until(sent + limit + GRACE);
+        tokio::pin!(timed_out);
         // Aborts the task when it is dropped.
         let mut sending = JoinSet::new();
         sending.spawn(async move { sink.send(deliveries, report).await });
         let unreported = loop {
             tokio::select! {
                 biased;
-                Some(reported) = outcomes.recv() => conclude(reported),
+                1.. = outcomes.recv_many(&mut together, MAX_TOGETHER) => together.drain(..).for_each(&mut conclude),
                 end = sending.join_next() => {
                     outcomes.close();
                     while let Ok(reported) = outcomes.try_recv() {
@@ -125,7 +131,7 @@ impl Batch {
                     };
                     break Outcome::Failed { error, retry_after: None };
                 }
-                () = sleep_until(sent + limit + GRACE) => {
+                () = &mut timed_out => {
                     let error = format!("timed out after {}", humantime::format_duration(limit));
                     break Outcome::Throttled { error, retry_after: None };
                 }

@@ -3,7 +3,10 @@
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
 //! message carries its share of it until its settlement was answered.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    mem,
+    sync::{Arc, Mutex},
+};
 
 use tokio::sync::Notify;
 
@@ -97,18 +100,35 @@ impl Reservation {
         u64::try_from(self.bytes).unwrap_or(0)
     }
 
+    /// So many messages were claimed; each takes its `permit`.
+    pub fn claimed(&mut self, messages: usize) {
+        self.claimed += messages;
+        lock(&self.budget.free).claimed += messages;
+    }
+
     /// The part that one claimed message of so many bytes takes.
     pub fn permit(&mut self, bytes: usize) -> Self {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.messages = self.messages.saturating_sub(1);
         self.bytes -= bytes;
-        lock(&self.budget.free).claimed += 1;
+        self.claimed -= 1;
         Self { budget: Arc::clone(&self.budget), messages: 1, bytes, claimed: 1 }
+    }
+
+    /// Takes over `other`, of the same budget: both are free again at once.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget));
+        self.messages += mem::take(&mut other.messages);
+        self.bytes += mem::take(&mut other.bytes);
+        self.claimed += mem::take(&mut other.claimed);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if (self.messages, self.bytes, self.claimed) == (0, 0, 0) {
+            return;
+        }
         {
             let mut free = lock(&self.budget.free);
             free.messages += self.messages;
@@ -125,11 +145,19 @@ mod tests {
 
     use super::*;
 
+    /// The permit of one message of `size` bytes, out of a reservation.
+    fn claimed(budget: &Arc<Budget>, messages: u32, bytes: u64, size: usize) -> Reservation {
+        let mut reservation = budget.reserve(messages, bytes).unwrap();
+        reservation.claimed(1);
+        reservation.permit(size)
+    }
+
     #[test]
     fn capacity_that_a_claim_did_not_use_is_free_again() {
         let budget = Budget::new(10, 1000, 100);
         let mut reservation = budget.reserve(8, 500).unwrap();
         assert_eq!((reservation.messages(), reservation.bytes(), budget.in_flight()), (8, 500, 0));
+        reservation.claimed(1);
         let permit = reservation.permit(60);
         assert_eq!(budget.in_flight(), 1);
         drop(reservation);
@@ -143,7 +171,7 @@ mod tests {
     #[test]
     fn the_budget_is_full_while_a_largest_message_would_not_fit() {
         let budget = Budget::new(10, 1000, 100);
-        let permit = budget.reserve(1, 1000).unwrap().permit(901);
+        let permit = claimed(&budget, 1, 1000, 901);
         assert!(budget.reserve(1, 1).is_none());
         assert!(budget.available().now_or_never().is_none());
         drop(permit);
@@ -153,10 +181,24 @@ mod tests {
     #[test]
     fn a_message_larger_than_configured_passes_and_counts() {
         let budget = Budget::new(10, 1000, 100);
-        let permit = budget.reserve(1, 100).unwrap().permit(5000);
+        let permit = claimed(&budget, 1, 100, 5000);
         assert!(budget.reserve(1, 1).is_none());
         drop(permit);
         assert_eq!(budget.reserve(1, 5000).unwrap().bytes(), 1000);
+    }
+
+    #[test]
+    fn permits_that_were_put_together_are_free_at_once() {
+        let budget = Budget::new(10, 1000, 100);
+        let mut first = claimed(&budget, 1, 100, 60);
+        let second = claimed(&budget, 1, 100, 5000);
+        first.absorb(second);
+        assert_eq!(budget.in_flight(), 2);
+        assert!(budget.reserve(1, 1).is_none());
+        drop(first);
+        assert_eq!(budget.in_flight(), 0);
+        let all = budget.reserve(100, 5000).unwrap();
+        assert_eq!((all.messages(), all.bytes()), (10, 1000));
     }
 
     #[tokio::test]

@@ -298,13 +298,15 @@ impl Claimer {
         if claim.messages.is_empty() {
             return;
         }
+        admission.claimed(claim.messages.len());
+        reservation.claimed(claim.messages.len());
         let held = |claimed: Claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
                 sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
-                _share: reservation.permit(claimed.body.len()),
+                share: reservation.permit(claimed.body.len()),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)

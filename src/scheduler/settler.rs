@@ -25,6 +25,10 @@ use crate::{
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
+/// So many settlements are not worth waiting with, or a quarter of what the route may have in flight, where that is less: it
+/// needs their permits.
+const ENOUGH: usize = 256;
+
 /// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
 #[derive(Clone)]
 pub struct Settler {
@@ -65,6 +69,7 @@ impl Settler {
             unanswered: unanswered.clone(),
             mark: None,
             refused: false,
+            enough: (route.policy.max_in_flight / 4).clamp(1, ENOUGH),
         };
         tasks.spawn(task.run());
         Self { sender, unanswered }
@@ -103,6 +108,8 @@ struct SettleTask {
     mark: Option<UnansweredGuard>,
     /// A call was refused: the next ones have one kind each, so that only what is refused waits.
     refused: bool,
+    /// So many settlements have a call of their own.
+    enough: usize,
 }
 
 impl SettleTask {
@@ -151,10 +158,17 @@ impl SettleTask {
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
         let settlements: Vec<Settlement> =
             items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
-        let error = match self.route.store.settle(&self.partition, &settlements).await {
+        let (store, partition) = (&self.route.store, &self.partition);
+        let answer = if settlements.len() < self.enough {
+            store.settle(partition, &settlements).await
+        } else {
+            store.settle_alone(partition, &settlements).await
+        };
+        let error = match answer {
             Ok(verdicts) => {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
+                Held::release(items.into_iter().map(|item| item.held));
                 return Ok(());
             }
             Err(error) => error,

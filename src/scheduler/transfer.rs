@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     attempt::Attempt,
     batch::Batch,
+    held::Held,
     settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},
 };
@@ -71,6 +72,7 @@ impl Batch {
             }
         };
         let repeated = unanswered.is_some();
+        let mut done = Vec::with_capacity(attempts.len());
         for ((attempt, Transfer { list, .. }), verdict) in attempts.into_iter().zip(transfers).zip(verdicts) {
             let settled = match verdict {
                 Transferred::Done => Settled::Done,
@@ -89,11 +91,13 @@ impl Batch {
             };
             if took_effect(settled, &attempt.held, repeated) {
                 self.route.metrics.delivered.increment(1);
-                attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0);
+                done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0).0);
             } else {
                 self.route.metrics.stale("transfer", 1);
+                done.push(attempt.held);
             }
         }
+        Held::release(done);
         self.route.show_in_flight();
     }
 }

@@ -67,6 +67,14 @@ pub trait Store: Send + Sync + 'static {
     /// One result per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
     /// of the claim is alive: it resets the crash count of its message.
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
+    /// The same, in a call of its own: for many settlements, or where their route stands still without the permits.
+    async fn settle_alone(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>, StoreError> {
+        self.settle(partition, settlements).await
+    }
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
     /// Makes every instance poll now: messages are overdue and this one has no capacity.

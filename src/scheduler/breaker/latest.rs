@@ -22,7 +22,7 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
     where
         V: Default,
     {
-        if !self.entries.contains_key(key) && self.entries.len() >= self.max {
+        if self.entries.len() >= self.max && !self.entries.contains_key(key) {
             let mut used: Vec<_> = self.entries.values().map(|(used, _)| *used).collect();
             let (_, median, _) = used.select_nth_unstable(self.max / 2);
             let median = *median;
@@ -52,7 +52,10 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
     }
 
     pub fn remove(&mut self, key: &K) {
-        self.entries.remove(key);
+        // Without an entry the key need not be hashed.
+        if !self.entries.is_empty() {
+            self.entries.remove(key);
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {

@@ -83,6 +83,11 @@ impl Machine {
         }
     }
 
+    /// Whether messages may have to wait; else `readiness` is always `Now`.
+    pub fn may_wait(&self) -> bool {
+        !matches!(self.state, MachineState::Closed { window: None })
+    }
+
     /// Up to `want` messages; `None` unless `readiness` is `Now`. What is not used is to be returned.
     pub fn admit(&mut self, now: Instant, want: usize) -> Option<ClaimGrant> {
         if want == 0 || self.readiness(now) != Readiness::Now {

@@ -12,6 +12,7 @@ mod machine;
 mod streak;
 
 use std::{
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -225,6 +226,7 @@ impl Breaker {
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
         let mut inner = lock(&self.inner);
         let (before, down_before) = (inner.machine.state(), inner.evidence.count_down());
+        let may_wait = inner.machine.may_wait();
         let result = change(&mut inner, Instant::now());
         let down = inner.evidence.count_down();
         if down != down_before {
@@ -250,8 +252,11 @@ impl Breaker {
                 inner.incidents.ended(&Subject::Sink(self.sink.clone()));
             }
         }
+        let may_wait = may_wait || inner.machine.may_wait();
         drop(inner);
-        self.changed.notify_waiters();
+        if may_wait {
+            self.changed.notify_waiters();
+        }
         result
     }
 }
@@ -269,10 +274,16 @@ impl Admission {
         u32::try_from(self.grant.messages).unwrap_or(u32::MAX)
     }
 
-    /// For one claimed message; at most as many as were granted.
+    /// So many messages were claimed, at most as many as were granted; each takes its `sink_permit`.
+    pub fn claimed(&mut self, messages: usize) {
+        self.claimed += messages;
+        lock(&self.breaker.inner).claimed += messages;
+    }
+
+    /// For one claimed message.
     pub fn sink_permit(&mut self, message: MessageKey) -> SinkPermit {
         self.grant.messages -= 1;
-        lock(&self.breaker.inner).claimed += 1;
+        self.claimed -= 1;
         let grant = ClaimGrant { messages: 1, ..self.grant };
         SinkPermit { admission: Self { breaker: Arc::clone(&self.breaker), grant, claimed: 1 }, message }
     }
@@ -318,6 +329,16 @@ impl SinkPermit {
             *passed_over = 0;
         }
         wait
+    }
+
+    /// Takes over `other`, of the same breaker: both leave at once. A probe that was not used leaves alone.
+    pub fn absorb(&mut self, mut other: Self) {
+        let (all, other) = (&mut self.admission, &mut other.admission);
+        debug_assert!(Arc::ptr_eq(&all.breaker, &other.breaker));
+        if !other.grant.probe {
+            all.grant.messages += mem::take(&mut other.grant.messages);
+            all.claimed += mem::take(&mut other.claimed);
+        }
     }
 
     /// The message is dead.

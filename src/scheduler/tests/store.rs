@@ -277,9 +277,15 @@ impl Store for TestStore {
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
         assert!((1..=MAX_CALL).contains(&settlements.len()));
-        if settlements.len() <= SMALL {
-            self.turn("settle", partition).await;
-        }
+        self.turn("settle", partition).await;
+        self.settle_alone(partition, settlements).await
+    }
+
+    async fn settle_alone(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>, StoreError> {
         self.call("settle", self.memory.settle(partition, settlements)).await
     }
 

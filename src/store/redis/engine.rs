@@ -112,43 +112,15 @@ impl Store for RedisStore {
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {
-        if settlements.is_empty() {
-            return Ok(Vec::new());
-        }
-        let keys = self.keys(partition)?;
-        let StoreRoute { settings, .. } = self.route(&partition.route)?;
-        let mut call = script::SETTLE
-            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
-            .arg(&keys.wake)
-            .arg(settings.keep_millis())
-            .arg(settings.kept_by_partition());
-        let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
-        for group in settlements.chunk_by(alike) {
-            let Settlement { lease, end } = &group[0];
-            let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
-            call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
-            call = match end {
-                ClaimEnd::Ack => call.arg("ack"),
-                ClaimEnd::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
-                ClaimEnd::Bury { reason, error } => {
-                    let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
-                    let text = format!("{}: {}", reason.as_str(), shortened(error));
-                    call.arg("bury").arg(u8::from(attempted)).arg(text)
-                }
-                ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
-                ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
-            };
-            for one in group {
-                call = call.arg(one.lease.id.as_str());
-            }
-        }
-        let is_small = settlements.len() <= SMALL;
-        let mut reply = Reply::from(self.run(&self.settlements, call, is_small).await?.reply);
-        let verdicts = settlements.iter().map(|_| reply.flag()).collect::<Result<Vec<_>, _>>()?;
-        if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
-            self.buried(partition);
-        }
-        Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
+        self.settle_in(partition, settlements, settlements.len() <= SMALL).await
+    }
+
+    async fn settle_alone(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>, StoreError> {
+        self.settle_in(partition, settlements, false).await
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
@@ -192,6 +164,51 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
+    /// `shares`: whether the call may be one with others.
+    async fn settle_in(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+        shares: bool,
+    ) -> Result<Vec<Settled>, StoreError> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = self.keys(partition)?;
+        let StoreRoute { settings, .. } = self.route(&partition.route)?;
+        let mut call = script::SETTLE
+            .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes]))
+            .arg(&keys.wake)
+            .arg(settings.keep_millis())
+            .arg(settings.kept_by_partition());
+        let alike = |a: &Settlement, b: &Settlement| a.lease.token == b.lease.token && is_ack(a) && is_ack(b);
+        for group in settlements.chunk_by(alike) {
+            let Settlement { lease, end } = &group[0];
+            let bytes: usize = group.iter().map(|one| one.lease.bytes).sum();
+            call = call.arg(lease.token.0).arg(group.len()).arg(bytes);
+            call = match end {
+                ClaimEnd::Ack => call.arg("ack"),
+                ClaimEnd::Retry { delay, error } => call.arg("retry").arg(millis(*delay)).arg(shortened(error)),
+                ClaimEnd::Bury { reason, error } => {
+                    let attempted = matches!(reason, DeadReason::Rejected | DeadReason::Attempts);
+                    let text = format!("{}: {}", reason.as_str(), shortened(error));
+                    call.arg("bury").arg(u8::from(attempted)).arg(text)
+                }
+                ClaimEnd::Release { at } => call.arg("release").arg(at.get()),
+                ClaimEnd::Defer { pause } => call.arg("defer").arg(millis(*pause)),
+            };
+            for one in group {
+                call = call.arg(one.lease.id.as_str());
+            }
+        }
+        let mut reply = Reply::from(self.run(&self.settlements, call, shares).await?.reply);
+        let verdicts = settlements.iter().map(|_| reply.flag()).collect::<Result<Vec<_>, _>>()?;
+        if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
+            self.buried(partition);
+        }
+        Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
+    }
+
     /// A small call shares one with others.
     async fn run(&self, bundler: &Arc<Bundler>, call: Call, is_small: bool) -> Result<Answered, StoreError> {
         if is_small {

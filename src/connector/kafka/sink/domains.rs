@@ -1,7 +1,7 @@
 //! The partitions of the sink's topics: their names as failure domains, and their number.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -22,6 +22,22 @@ const REFRESH_TIMEOUT: Duration = Duration::from_secs(4);
 /// `TOPIC/PARTITION`
 pub fn domain(topic: &str, partition: usize) -> Domain {
     format!("{topic}/{partition}").into()
+}
+
+/// The domains of one batch: each name is made once while the topic stays the same.
+#[derive(Default)]
+pub struct BatchDomains<'a> {
+    topic: &'a str,
+    known: BTreeMap<usize, Domain>,
+}
+
+impl<'a> BatchDomains<'a> {
+    pub fn get(&mut self, topic: &'a str, number: usize) -> Domain {
+        if self.topic != topic {
+            (self.topic, self.known) = (topic, BTreeMap::new());
+        }
+        Arc::clone(self.known.entry(number).or_insert_with(|| domain(topic, number)))
+    }
 }
 
 /// The number of partitions of topics.

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 use self::{
     callbacks::RecordResult,
-    domains::{PartitionCounts, domain},
+    domains::{BatchDomains, PartitionCounts, domain},
     producer::{LiveProducer, Producer},
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
@@ -134,8 +134,9 @@ impl KafkaSink {
             }
             report.outcome_in(index, domain, self.outcome(code, &topics[index], &live));
         };
+        let mut domains = BatchDomains::default();
         let report_result = |RecordResult { index, partition, error }: RecordResult| {
-            let domain = partition.map(|partition| domain(&topics[index], partition));
+            let domain = partition.map(|partition| domains.get(&topics[index], partition));
             match error {
                 None => report.outcome_in(index, domain, Outcome::Confirmed),
                 Some(code) if !last && domain.is_some() && errors::may_be_another_record(code) => rejected.push(index),

@@ -12,10 +12,14 @@ use crate::connector::kafka::{KafkaSinkSettings, client_config};
 const REPORT_MARGIN: Duration = Duration::from_secs(2);
 
 /// Properties that `options` may change.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     ("client.id", "punctual"),
-    // The scheduler sends batches.
-    ("linger.ms", "0"),
+    // With 0, librdkafka sends a record as soon as it can, so that a batch of the scheduler becomes many small requests,
+    // and its thread spins while as many of these as are allowed have no answer.
+    ("linger.ms", "1"),
+    // Records without a key go to one partition for so many ms, then to another: batches fill. librdkafka's own value
+    // depends on `linger.ms`.
+    ("sticky.partitioning.linger.ms", "10"),
     // The partition of a key is the one that the Java producer chooses.
     ("partitioner", "murmur2_random"),
     // Above punctual's largest payload with its metadata. The topic limits the size of a record.

@@ -9,8 +9,10 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Waker},
 };
 
+use futures::future::maybe_done;
 use lapin::{
     Confirmation, Error, PublisherConfirm,
     options::{BasicPublishOptions, ConfirmSelectOptions},
@@ -18,6 +20,12 @@ use lapin::{
 
 use super::message::{MessageTag, PreparedMessage};
 use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
+
+/// Messages given to lapin that are not sent yet, which are sent even after their batch has timed out: enough that waiting
+/// for them costs little for each.
+const MAX_AHEAD_MESSAGES: usize = 64;
+/// The same in bytes of payload, if it is more than one message: lapin has a copy of each.
+const MAX_AHEAD_BYTES: usize = 256 * 1024;
 
 pub struct ConfirmChannel {
     inner: lapin::Channel,
@@ -50,6 +58,38 @@ impl ConfirmChannel {
         drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Arc::new(Self { inner, notes: notes.clone(), returned: Mutex::default(), retired: AtomicBool::new(false) }))
+    }
+
+    /// Publishes the first of `messages` in their order, as many as may be on their way to the socket at once. Returns those
+    /// that were sent, and the error of the one behind them. Must not be called concurrently.
+    pub async fn publish_some<'m>(
+        self: &Arc<Self>,
+        exchange: &str,
+        messages: &mut impl Iterator<Item = &'m PreparedMessage>,
+    ) -> (Vec<PendingConfirm>, Option<Error>) {
+        let (mut publishing, mut bytes) = (Vec::new(), 0);
+        while publishing.len() < MAX_AHEAD_MESSAGES
+            && bytes < MAX_AHEAD_BYTES
+            && let Some(message) = messages.next()
+        {
+            bytes += message.payload.len();
+            let mut one = Box::pin(maybe_done(self.publish(exchange, message)));
+            // The first poll queues the message in lapin. Nothing waits for it yet, so nothing is woken when it is sent.
+            let _ = one.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            publishing.push(one);
+        }
+        // Messages are sent in order: when the last one was sent, all were, and the task is woken once.
+        for one in publishing.iter_mut().rev() {
+            one.await;
+        }
+        let mut pending = Vec::with_capacity(publishing.len());
+        for mut one in publishing {
+            match one.as_mut().take_output().expect("it was awaited") {
+                Ok(confirm) => pending.push(confirm),
+                Err(error) => return (pending, Some(error)),
+            }
+        }
+        (pending, None)
     }
 
     /// Must not be called concurrently.

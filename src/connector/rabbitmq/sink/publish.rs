@@ -102,26 +102,21 @@ impl PublishBatch<'_> {
         let mut unreported: Vec<Option<PreparedMessage>> = messages.into_iter().map(Some).collect();
         let confirms = FuturesUnordered::new();
         let (mut error, mut is_publish_stuck) = (None, false);
-        for (index, message) in unreported.iter().enumerate() {
-            if self.connection.blocked().is_some() {
+        let mut unpublished = unreported.iter().flatten().peekable();
+        while error.is_none() && unpublished.peek().is_some() && self.connection.blocked().is_none() {
+            let publishing = channel.publish_some(self.exchange, &mut unpublished);
+            let Ok((pending, failed)) = timeout_at(self.deadline, publishing).await else {
+                is_publish_stuck = true;
                 break;
+            };
+            for pending in pending {
+                confirms.push(confirmed(confirms.len(), pending));
             }
-            let message = message.as_ref().expect("no message is reported yet");
-            match timeout_at(self.deadline, channel.publish(self.exchange, message)).await {
-                Ok(Ok(pending)) => confirms.push(confirmed(index, pending)),
-                Ok(Err(publish_error)) => {
-                    error = Some(publish_error);
-                    break;
-                }
-                Err(_) => {
-                    is_publish_stuck = true;
-                    break;
-                }
-            }
+            error = failed;
         }
         let published = confirms.len();
         if is_publish_stuck {
-            // lapin would still send the message of the dropped future, between later ones.
+            // lapin would still send the messages of the dropped futures, between later ones.
             drop(permit);
             if self.connection.blocked().is_none() {
                 self.connection.abort();
@@ -162,20 +157,21 @@ impl PublishBatch<'_> {
         unreported: &mut [Option<PreparedMessage>],
         error: &mut Option<Error>,
     ) -> bool {
-        loop {
-            match timeout_at(self.deadline, confirms.next()).await {
-                Ok(Some((index, Ok(verdict)))) => {
-                    let message = unreported[index].take().expect("one confirm for each message");
-                    self.report_verdict(&message, verdict);
+        let reporting = async {
+            while let Some((index, result)) = confirms.next().await {
+                match result {
+                    Ok(verdict) => {
+                        let message = unreported[index].take().expect("one confirm for each message");
+                        self.report_verdict(&message, verdict);
+                    }
+                    // The error of a confirm has the broker's reason; the error of a later publish may not.
+                    Err(confirm_error) => {
+                        *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error));
+                    }
                 }
-                // The error of a confirm has the broker's reason; the error of a later publish may not.
-                Ok(Some((_, Err(confirm_error)))) => {
-                    *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error));
-                }
-                Ok(None) => return true,
-                Err(_) => return false,
             }
-        }
+        };
+        timeout_at(self.deadline, reporting).await.is_ok()
     }
 
     /// Publishes each message alone, in order, until the broker refuses one. Returns the messages after that one, which
