@@ -2,7 +2,7 @@
 // that adds a prefix.
 
 const http = require("node:http");
-const { api, assert, BASE, eventually, open, opened, run, schedule, shows, signIn, stage, TOKENS, view } = require("./console.js");
+const { assert, BASE, dialog, eventually, open, opened, run, schedule, shows, signIn, stage, TOKENS, view } = require("./console.js");
 
 const pending = (page, count) => page.getByRole("article", { name: "Route invoices" }).getByRole("link", { name: `${count} pending` });
 
@@ -108,6 +108,17 @@ async function severalInstances() {
   await page.context().close();
 }
 
+/** Without tokens the page asks for none, and all actions are there. */
+async function withoutTokens() {
+  const page = await open({ base: `${await stage("punctual second without tokens")}/` });
+  const tile = page.getByRole("article", { name: "Route invoices" });
+  await tile.getByRole("button", { name: "Pause" }).click();
+  await dialog(page).getByRole("button", { name: "Pause", exact: true }).click();
+  await shows(page, "Route invoices is paused.");
+  assert.equal(await page.getByRole("button", { name: "Sign out" }).count(), 0);
+  await page.context().close();
+}
+
 run(async () => {
   await schedule("invoices", [0, 1, 2].map((n) => ({ id: `held-${n}`, delay: "1h", payload: n })));
   await tokens();
@@ -117,6 +128,7 @@ run(async () => {
   await rotated(page);
   await prefix();
   await severalInstances();
+  await withoutTokens();
   const refused = await fetch(`${BASE}/v1/overview`, { headers: { authorization: `Bearer ${TOKENS.ops}` } });
   assert.equal(refused.status, 401, "the old token is not valid any more");
 });

@@ -93,8 +93,13 @@ impl Stage {
             ["redis", "restart"] => self.redis.restart().await,
             ["punctual", "kill"] => self.punctual.kill().await,
             ["punctual", "restart"] => self.punctual.restart().await,
-            ["punctual", "second"] => {
-                let text = configuration(&self.redis, &self.receiver, &self.closed, SECOND);
+            ["punctual", "second", tokens @ ..] => {
+                let mut text = configuration(&self.redis, &self.receiver, &self.closed, SECOND);
+                if *tokens == ["without", "tokens"] {
+                    let (head, rest) = text.split_once("server:").expect("a section");
+                    let (_, tail) = rest.split_once("sinks:").expect("a section");
+                    text = format!("{head}sinks:{tail}");
+                }
                 let second = self.second.insert(Punctual::start(&text).await);
                 return second.url("");
             }

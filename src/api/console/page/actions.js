@@ -66,17 +66,28 @@ export const purge = actionOnDead("purge", "Purge", "Purged", (route) => ({
   typed: route,
 }));
 
-export function deliver(route, id) {
+/** Of one call without a count. `done` says that it was made. */
+const simple = (verb, title, text, path, done, more = {}) =>
   ask({
-    title: "Deliver now",
-    text: `${id} becomes due now, whatever its time.`,
-    verb: "Deliver now",
-    run: async () => {
-      await post(ofMessage(route, id, "/deliver"));
-      return `${id} is due now.`;
+    title,
+    text,
+    verb,
+    run: async (values) => {
+      await post(path, values.note ? values : undefined);
+      return done;
     },
+    ...more,
   });
-}
+
+export const deliver = (route, id) =>
+  simple("Deliver now", "Deliver now", `${id} becomes due now, whatever its time.`, ofMessage(route, id, "/deliver"), `${id} is due now.`);
+
+export const pause = (route) =>
+  simple("Pause", `Pause ${route}`, "The route accepts messages and delivers none, on every instance, until it is resumed.",
+    ofRoute(route, "/pause"), `${route} is paused.`, { fields: [{ name: "note", label: "Note: why, for others who see it", maxlength: 500 }] });
+
+export const resume = (route) =>
+  simple("Resume", `Resume ${route}`, "Messages that are due leave at once.", ofRoute(route, "/resume"), `${route} is resumed.`);
 
 export function move(route, id) {
   ask({
@@ -110,31 +121,6 @@ export function cancel(route, id, canCount, onDone) {
       await call("DELETE", ofMessage(route, id));
       onDone();
       return `${id} is cancelled.`;
-    },
-  });
-}
-
-export function pause(route) {
-  ask({
-    title: `Pause ${route}`,
-    text: "The route accepts messages and delivers none, on every instance, until it is resumed.",
-    verb: "Pause",
-    fields: [{ name: "note", label: "Note: why, for others who see it", maxlength: 500 }],
-    run: async ({ note }) => {
-      await post(ofRoute(route, "/pause"), note ? { note } : undefined);
-      return `${route} is paused.`;
-    },
-  });
-}
-
-export function resume(route) {
-  ask({
-    title: `Resume ${route}`,
-    text: "Messages that are due leave at once.",
-    verb: "Resume",
-    run: async () => {
-      await post(ofRoute(route, "/resume"));
-      return `${route} is resumed.`;
     },
   });
 }

@@ -47,10 +47,9 @@ export function sourceLamp(source) {
 /** The routes that calls may name: configured and readable. */
 export const usable = (overview) => (overview.routes ?? []).filter((route) => !route.error && route.sink !== null);
 
-export function RoutePicker({ routes, value, onPick, all }) {
+export function RoutePicker({ routes, value, onPick }) {
   return html`<label class="field">Route
     <select value=${value ?? ""} onChange=${(event) => onPick(event.target.value)}>
-      ${all && html`<option value="">all</option>`}
       ${routes.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
     </select></label>`;
 }
