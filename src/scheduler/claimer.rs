@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::DeadReason,
+    message::{DeadReason, codec},
     store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
@@ -304,7 +304,7 @@ impl Claimer {
                 not_before: claimed.not_before,
                 lease_ends,
                 sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
-                _share: reservation.permit(claimed.body.len()),
+                _share: reservation.permit(codec::weight(&claimed.body)),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)
