@@ -2,10 +2,12 @@
 -- Writes messages that are dead from the start: those that a source could not read, with the reason.
 --
 -- KEYS   messages dead errors pending unack route remembered
--- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body from the metadata's length
---        on
+-- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body after the
+--        times
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
 --        partition is not open: the caller registers the route first
+-- See src/message/codec.rs.
+local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)
 
 local refusal = closed(route, ARGV[1])
@@ -28,7 +30,7 @@ for i, id in ipairs(ids) do
     reply[i], live[id] = 1, true
     local n = #buried + 1
     buried[n] = id
-    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', 1, now, now) .. ARGV[3 * i + 1]
+    bodies[2 * n - 1], bodies[2 * n] = id, struct.pack('>BI8I8', VERSION, now, now) .. ARGV[3 * i + 1]
     dead_scores[2 * n - 1], dead_scores[2 * n] = whole(now), id
     texts[2 * n - 1], texts[2 * n] = id, failure(now, 0, ARGV[3 * i])
   end

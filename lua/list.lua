@@ -1,4 +1,4 @@
--- include filter
+-- include filter weight
 -- A page of one set, in order of score, then id, after a place.
 --
 -- KEYS   set messages errors; the set is pending, unack or dead
@@ -14,7 +14,7 @@ local ids, scores, values, matches, rest = matching(set, errors, 3)
 local listed, bytes, reached = {}, 0, #ids
 for n, i in ipairs(matches) do
   local body, value = redis.call('HGET', messages, ids[i]) or '', values[i] or ''
-  bytes = bytes + #ids[i] + #value + #body
+  bytes = bytes + #ids[i] + #value + weight(body)
   if n > limit or (bytes > max_bytes and n > 1) then
     reached = i - 1
     break

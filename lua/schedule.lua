@@ -17,7 +17,8 @@
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local FIRST = 5
-local VERSION = 1
+-- See src/message/codec.rs.
+local VERSION = 2
 
 local refusal, settings = closed(route, layout)
 if refusal then return refusal end

@@ -2,11 +2,11 @@
 local MAX_BYTES, MAX_PARTS = 1024 * 1024, 2000
 
 -- Parts of a reply and bytes of its strings.
-local function weight(reply)
+local function measure(reply)
   local parts, bytes = 0, 0
   for _, part in ipairs(reply) do
     if type(part) == 'table' then
-      local more, longer = weight(part)
+      local more, longer = measure(part)
       parts, bytes = parts + more, bytes + longer
     else
       parts = parts + 1
@@ -33,7 +33,7 @@ local function bundle(transition)
       local _, result = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
       reply = type(result) == 'table' and result.err or result
       if type(reply) == 'table' then
-        local more, longer = weight(reply)
+        local more, longer = measure(reply)
         parts, bytes = parts + more, bytes + longer
       end
     end

@@ -1,4 +1,4 @@
--- include attempts scores
+-- include attempts scores weight
 -- Which messages claim.lua takes. These functions have no variables of a call: several calls in one make them once.
 
 local SUSPECT_CRASHES = 2
@@ -66,7 +66,7 @@ local function read_bodies(messages, chosen, scores, chunk, max_bytes)
     for i = 1, #found do
       local body, at = found[i], from + i - 1
       if body then
-        bytes = bytes + #body
+        bytes = bytes + weight(body)
         if bytes > max_bytes and taken > 0 then return ids, bodies, ids_scores, orphans, orphan_scores end
         taken = taken + 1
         ids[taken], bodies[taken], ids_scores[taken] = chosen[at], body, scores and scores[at] or due_inside(body)

@@ -2,36 +2,80 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | version: 1 |
+//! | 1 | version: 2 |
 //! | 8 | due time, ms since the epoch, big endian |
 //! | 8 | time of acceptance, the same |
-//! | 4 | length of the metadata, big endian |
-//! | n | metadata, JSON |
-//! | rest | payload |
+//! | 1 | form of what follows: 0 as it is, 1 compressed by zstd |
+//! | 4 | form 1 alone: its length before compression, big endian |
+//! | rest | metadata (`fields`), payload |
+//!
+//! Version 1, which `lua/produce.lua` and the `take_` scripts write, has behind the times the length of the metadata (4
+//! bytes, big endian), the metadata as JSON, and the payload.
 //!
 //! The schedule script writes the first 17 bytes, on Redis' clock; `tail` makes the rest. A body of the single byte 0
 //! marks a lost one.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use std::cell::RefCell;
 
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::fields;
 use crate::{
     message::{Metadata, StoredMessage},
     time::UnixMillis,
 };
 
-/// The version that this release writes.
-pub const VERSION: u8 = 1;
-/// Bytes before the metadata: version, due, acceptance, length.
-const PREFIX_BYTES: usize = 1 + 8 + 8 + 4;
+/// The latest version; `lua/schedule.lua` and `lua/bury.lua` write it.
+pub const VERSION: u8 = 2;
+/// The version with metadata as JSON.
+const FIRST: u8 = 1;
+/// Bytes before what `tail` makes: version, due, acceptance.
+const TIMES_END: usize = 1 + 8 + 8;
+
+const PLAIN: u8 = 0;
+const COMPRESSED: u8 = 1;
+/// The times, the form, the length before compression.
+const COMPRESSED_START: usize = TIMES_END + 1 + 4;
+
+/// Shorter ones hardly shrink: a frame of zstd has some ten bytes of its own.
+const LEAST_COMPRESSED: usize = 256;
+/// Longer ones are stored as they are, so that no stored body grows beyond it: what a script call takes.
+const MOST_COMPRESSED: usize = 4 * 1024 * 1024;
+/// The fastest of the ordinary levels: a higher one saves few bytes of small messages.
+const LEVEL: i32 = 1;
+
+thread_local! {
+    // Making one costs more than compressing a message.
+    static COMPRESSOR: RefCell<Compressor<'static>> =
+        RefCell::new(Compressor::new(LEVEL).expect("memory for a context of zstd"));
+    static DECOMPRESSOR: RefCell<Decompressor<'static>> =
+        RefCell::new(Decompressor::new().expect("memory for a context of zstd"));
+}
 
 /// The body after the two times.
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
-    let json = serde_json::to_vec(metadata).expect("strings and integers always serialize");
-    let mut tail = BytesMut::with_capacity(4 + json.len() + payload.len());
-    tail.put_u32(u32::try_from(json.len()).expect("far below 4 GiB: no source keeps more than 16 MiB"));
-    tail.extend_from_slice(&json);
+    let mut tail = BytesMut::with_capacity(16 + payload.len());
+    tail.put_u8(PLAIN);
+    fields::write(metadata, &mut tail);
     tail.extend_from_slice(payload);
-    tail.freeze()
+    compressed(&tail[1..]).unwrap_or_else(|| tail.freeze())
+}
+
+/// `rest` as a tail of form 1, where that is an eighth smaller.
+fn compressed(rest: &[u8]) -> Option<Bytes> {
+    if !(LEAST_COMPRESSED..=MOST_COMPRESSED).contains(&rest.len()) {
+        return None;
+    }
+    let frame = COMPRESSOR.with_borrow_mut(|compressor| compressor.compress(rest)).ok()?;
+    if frame.len() + 4 > rest.len() - rest.len() / 8 {
+        return None;
+    }
+    let mut tail = BytesMut::with_capacity(1 + 4 + frame.len());
+    tail.put_u8(COMPRESSED);
+    tail.put_u32(u32::try_from(rest.len()).ok()?);
+    tail.extend_from_slice(&frame);
+    Some(tail.freeze())
 }
 
 /// Why a stored body cannot be read.
@@ -49,43 +93,79 @@ pub enum DecodeError {
 /// When the body is the marker of a lost one, has another version, or is malformed.
 pub fn decode(body: &Bytes) -> Result<StoredMessage, DecodeError> {
     match body.first() {
-        Some(&VERSION) => {}
+        Some(&(FIRST | VERSION)) => {}
         Some(0) => return Err(DecodeError::Lost),
         Some(&other) => return Err(DecodeError::Version(other)),
         None => return Err(DecodeError::Damaged),
     }
-    if body.len() < PREFIX_BYTES {
+    if body.len() <= TIMES_END {
         return Err(DecodeError::Damaged);
     }
     let millis = |at: usize| {
         let bytes = body[at..at + 8].try_into().expect("eight bytes");
         UnixMillis::new(u64::from_be_bytes(bytes)).ok_or(DecodeError::Damaged)
     };
-    let length = u32::from_be_bytes(body[17..21].try_into().expect("four bytes")) as usize;
-    let end = PREFIX_BYTES + length;
-    if body.len() < end {
-        return Err(DecodeError::Damaged);
-    }
-    Ok(StoredMessage {
-        due: millis(1)?,
-        accepted: millis(9)?,
-        metadata: if length == 0 {
-            Metadata::default()
-        } else {
-            serde_json::from_slice(&body[PREFIX_BYTES..end]).map_err(|_| DecodeError::Damaged)?
-        },
-        payload: body.slice(end..),
-    })
+    let (due, accepted) = (millis(1)?, millis(9)?);
+    let rest = body.slice(TIMES_END..);
+    let (metadata, payload) = if body[0] == FIRST { first(rest) } else { latest(rest) }.ok_or(DecodeError::Damaged)?;
+    Ok(StoredMessage { due, accepted, metadata, payload })
 }
 
-/// A whole body, as the scheduling scripts write it.
+/// Metadata and payload of version 1.
+fn first(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
+    let length = rest.try_get_u32().ok()? as usize;
+    let json = (length <= rest.len()).then(|| rest.split_to(length))?;
+    let metadata = if json.is_empty() { Metadata::default() } else { serde_json::from_slice(&json).ok()? };
+    Some((metadata, rest))
+}
+
+/// Metadata and payload of version 2.
+fn latest(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
+    rest = match rest.try_get_u8().ok()? {
+        PLAIN => rest,
+        COMPRESSED => {
+            let length = rest.try_get_u32().ok()? as usize;
+            let plain = (length <= MOST_COMPRESSED)
+                .then(|| DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.decompress(&rest, length)).ok())??;
+            (plain.len() == length).then(|| Bytes::from(plain))?
+        }
+        _ => return None,
+    };
+    let metadata = fields::read(&mut rest)?;
+    Some((metadata, rest))
+}
+
+/// Bytes that a stored body takes once it is read. `lua/include/weight.lua` computes the same.
+pub fn weight(body: &[u8]) -> usize {
+    match body.get(TIMES_END + 1..COMPRESSED_START).map(<[u8; 4]>::try_from) {
+        Some(Ok(length)) if body[0] == VERSION && body[TIMES_END] == COMPRESSED => {
+            TIMES_END + 1 + u32::from_be_bytes(length) as usize
+        }
+        _ => body.len(),
+    }
+}
+
+/// A whole body, as the schedule script writes it.
 pub fn encode(message: &StoredMessage) -> Bytes {
-    let tail = tail(&message.metadata, &message.payload);
-    let mut body = BytesMut::with_capacity(17 + tail.len());
-    body.put_u8(VERSION);
+    with_times(VERSION, message, &tail(&message.metadata, &message.payload))
+}
+
+/// A whole body of version 1, as `lua/produce.lua` writes it.
+pub fn encode_first(message: &StoredMessage) -> Bytes {
+    let json = serde_json::to_vec(&message.metadata).expect("strings and integers always serialize");
+    let mut tail = BytesMut::with_capacity(4 + json.len() + message.payload.len());
+    tail.put_u32(u32::try_from(json.len()).expect("far below 4 GiB: no source keeps more than 16 MiB"));
+    tail.extend_from_slice(&json);
+    tail.extend_from_slice(&message.payload);
+    with_times(FIRST, message, &tail)
+}
+
+fn with_times(version: u8, message: &StoredMessage, tail: &[u8]) -> Bytes {
+    let mut body = BytesMut::with_capacity(TIMES_END + tail.len());
+    body.put_u8(version);
     body.put_u64(message.due.get());
     body.put_u64(message.accepted.get());
-    body.extend_from_slice(&tail);
+    body.extend_from_slice(tail);
     body.freeze()
 }
 
@@ -110,16 +190,61 @@ mod tests {
     #[test]
     fn what_was_encoded_is_decoded() {
         assert_eq!(decode(&encode(&message())), Ok(message()));
+        assert_eq!(decode(&encode_first(&message())), Ok(message()));
     }
 
     #[test]
     fn damage_is_told_from_loss_and_from_a_newer_release() {
-        let whole = encode(&message());
-        for cut in 1..whole.len() - message().payload.len() {
-            assert_eq!(decode(&whole.slice(..cut)), Err(DecodeError::Damaged), "cut at {cut}");
+        for whole in [encode(&message()), encode_first(&message())] {
+            for cut in 1..whole.len() - message().payload.len() {
+                assert_eq!(decode(&whole.slice(..cut)), Err(DecodeError::Damaged), "cut at {cut}");
+            }
         }
         assert_eq!(decode(&Bytes::new()), Err(DecodeError::Damaged));
         assert_eq!(decode(&Bytes::from_static(b"\0")), Err(DecodeError::Lost));
-        assert_eq!(decode(&Bytes::from_static(b"\x02abc")), Err(DecodeError::Version(2)));
+        assert_eq!(decode(&Bytes::from_static(b"\x03abc")), Err(DecodeError::Version(3)));
+    }
+
+    #[test]
+    fn a_body_of_version_1_as_earlier_releases_wrote_it_is_read() {
+        let stored = b"\x01\0\0\x01\x8b\xcf\xe5\x68\x7b\0\0\x01\x8b\xcf\xe5\x68\0\0\0\0\x0b{\"key\":\"k\"}text";
+        let message = decode(&Bytes::from_static(stored)).unwrap();
+        assert_eq!((message.due.get(), message.accepted.get()), (1_700_000_000_123, 1_700_000_000_000));
+        assert_eq!((message.metadata.key.as_deref(), &message.payload[..]), (Some("k"), &b"text"[..]));
+    }
+
+    #[test]
+    fn a_body_is_compressed_when_that_makes_it_smaller() {
+        let with = |payload: Vec<u8>| encode(&StoredMessage { payload: payload.into(), ..message() });
+        let text = |length: usize| "order 12345, 3 pieces; ".bytes().cycle().take(length).collect::<Vec<_>>();
+        let mut seed = 1_u64;
+        let mut noise = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed.to_be_bytes()[0]
+        };
+        for (payload, smaller) in [
+            (text(100), false),
+            (text(1000), true),
+            (text(1 << 20), true),
+            (text(MOST_COMPRESSED), false),
+            ((0..1000).map(|_| noise()).collect(), false),
+        ] {
+            let (length, body) = (payload.len(), with(payload.clone()));
+            assert_eq!(body.len() < length, smaller, "{length} bytes became {}", body.len());
+            assert!((length..length + 60).contains(&weight(&body)), "{length}: {}", weight(&body));
+            assert_eq!(decode(&body).unwrap().payload, payload);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_has_another_length_than_it_names_is_damaged() {
+        let body = encode(&StoredMessage { payload: vec![b'x'; 100_000].into(), ..message() });
+        assert!(body.len() < 200, "{}", body.len());
+        let named = u32::try_from(weight(&body) - TIMES_END - 1).unwrap();
+        for other in [0, 1, named - 1, named + 1, u32::try_from(MOST_COMPRESSED).unwrap() + 1, u32::MAX] {
+            let mut changed = BytesMut::from(&body[..]);
+            changed[TIMES_END + 1..COMPRESSED_START].copy_from_slice(&other.to_be_bytes());
+            assert_eq!(decode(&changed.freeze()), Err(DecodeError::Damaged), "{other}");
+        }
     }
 }

@@ -20,6 +20,7 @@ pub mod codec;
 mod dead_reason;
 mod digest;
 mod ended;
+mod fields;
 #[cfg(test)]
 mod fuzz;
 mod limits;
@@ -85,7 +86,7 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// What is sent with a payload. Stored as JSON (`codec`), also by `lua/produce.lua`.
+/// What is sent with a payload. Stored by `fields`, and as JSON by `lua/produce.lua`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metadata {

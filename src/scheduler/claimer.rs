@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     incidents::Sample,
-    message::DeadReason,
+    message::{DeadReason, codec},
     store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, Suspects, WakeReason, WakeSignal},
 };
 
@@ -306,7 +306,7 @@ impl Claimer {
                 not_before: claimed.not_before,
                 lease_ends,
                 sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
-                share: reservation.permit(claimed.body.len()),
+                share: reservation.permit(codec::weight(&claimed.body)),
                 _alone: if claimed.suspect { alone.take() } else { None },
             };
             (claimed, held)

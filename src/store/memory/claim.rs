@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::partition::{MemoryPartition, unix_millis};
 use crate::{
-    message::{DeadReason, MessageId},
+    message::{DeadReason, MessageId, codec},
     store::{Claim, ClaimRequest, Claimed, Deaths, Recovered, Suspects, Token},
     time::{ServerClock, UnixMillis},
 };
@@ -129,7 +129,7 @@ impl MemoryPartition {
                 orphans.push(id);
                 continue;
             };
-            bytes += body.len() as u64;
+            bytes += codec::weight(&body) as u64;
             if bytes > max_bytes && !taken.is_empty() {
                 break;
             }

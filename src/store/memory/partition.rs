@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::sorted_set::SortedSet;
 use crate::{
-    message::{Ending, LogRecord, RouteLimits, State, codec},
+    message::{Ending, LogRecord, NewMessage, RouteLimits, State, StoredMessage},
     time::UnixMillis,
 };
 
@@ -181,12 +181,12 @@ pub(super) fn unix_millis(millis: u64) -> UnixMillis {
     UnixMillis::new(millis).expect("below 2^53")
 }
 
-/// The body of a message that is accepted now.
-pub(super) fn encode(message: &crate::message::NewMessage, due: u64, accepted: u64) -> Bytes {
-    codec::encode(&crate::message::StoredMessage {
+/// The message as it is stored when it is accepted now.
+pub(super) fn stored(message: &NewMessage, due: u64, accepted: u64) -> StoredMessage {
+    StoredMessage {
         due: unix_millis(due),
         accepted: unix_millis(accepted),
         metadata: message.metadata.clone(),
         payload: message.payload.clone(),
-    })
+    }
 }

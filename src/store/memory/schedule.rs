@@ -2,9 +2,12 @@
 
 use bytes::Bytes;
 
-use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, encode, unix_millis};
+use super::partition::{MemoryPartition, PartitionSettings, TIMES_END, stored, unix_millis};
 use crate::{
-    message::{Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State},
+    message::{
+        Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State,
+        StoredMessage, codec,
+    },
     store::{Cancelled, DeadAction, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection, redis::Evicted},
     time::Due,
 };
@@ -12,13 +15,25 @@ use crate::{
 impl MemoryPartition {
     pub fn schedule(&mut self, batch: &[NewMessage], now: u64, settings: PartitionSettings) -> Vec<Scheduled> {
         let mut schedule = |message: &NewMessage| {
-            let (status, due) = self.schedule_one(message, now, settings);
+            let (status, due) = self.schedule_one(message, now, settings, codec::encode);
             Scheduled { id: message.id.clone(), due: unix_millis(due), status }
         };
         batch.iter().map(&mut schedule).collect()
     }
 
-    fn schedule_one(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> (ScheduleStatus, u64) {
+    /// As lua/produce.lua does.
+    pub fn produce(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> Scheduled {
+        let (status, due) = self.schedule_one(message, now, settings, codec::encode_first);
+        Scheduled { id: message.id.clone(), due: unix_millis(due), status }
+    }
+
+    fn schedule_one(
+        &mut self,
+        message: &NewMessage,
+        now: u64,
+        settings: PartitionSettings,
+        encode: fn(&StoredMessage) -> Bytes,
+    ) -> (ScheduleStatus, u64) {
         let id = message.id.as_str();
         let record = message.record.as_ref().map(|record| self.newer(id, record));
         if record == Some(None) {
@@ -41,7 +56,7 @@ impl MemoryPartition {
         };
         let now = now / 1000;
         let due = due_at(message.due, now);
-        let body = encode(message, due, now);
+        let body = encode(&stored(message, due, now));
         if let Some(limit) = self.limit_of(id, body.len() as u64, due.saturating_sub(now), settings.limits) {
             return (ScheduleStatus::Over(limit), due);
         }
@@ -92,7 +107,7 @@ impl MemoryPartition {
             if self.state(id).is_some() {
                 return false;
             }
-            self.bodies.insert(id.to_owned(), encode(message, now, now));
+            self.bodies.insert(id.to_owned(), codec::encode(&stored(message, now, now)));
             self.remembered.remove(id);
             self.bury_at(id, now, 0, format!("{}: {error}", DeadReason::Invalid.as_str()));
             true

@@ -130,7 +130,11 @@ impl RedisStore {
         while !reply.is_done() {
             let (id, score) = (reply.id()?, reply.integer()?);
             let (failure, body) = (reply.failure()?, reply.bytes()?);
-            listed.push(Listed { score, bytes: body.len(), snapshot: snapshot(id, state, score, failure, &body) });
+            listed.push(Listed {
+                score,
+                bytes: codec::weight(&body),
+                snapshot: snapshot(id, state, score, failure, &body),
+            });
         }
         Ok((listed, place.filter(|_| more)))
     }

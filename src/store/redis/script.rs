@@ -77,7 +77,7 @@ macro_rules! includes {
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "external" "failures" "fields"
     "filter" "json" "layout" "leases" "limits" "members" "places" "records" "remembered" "revival" "scores" "seconds"
-    "selection" "sizes" "taking" "utf8" "wake"
+    "selection" "sizes" "taking" "utf8" "wake" "weight"
 }
 
 impl Script {

@@ -18,7 +18,7 @@ use punctual::{
 use redis::Value;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id, later},
+    bench::{Bench, MAX_PAYLOAD, id, later, noise},
     record::scripts,
     rows::{PREFIX, key},
     scene::{ROUTE, all_dead, partition},
@@ -374,7 +374,7 @@ fn batch(count: usize, payload: usize, on_conflict: OnConflict) -> Vec<NewMessag
         .map(|n| NewMessage {
             id: id(&format!("{n:0128}")),
             due: Due::At(UnixMillis::default()),
-            payload: vec![0; payload].into(),
+            payload: noise(payload).into(),
             metadata: Metadata::default(),
             on_conflict,
             record: None,

@@ -50,7 +50,7 @@ pub fn expect(
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(batch, now, settings)),
             Operation::Bury(batch) => format!("{:?}", memory.bury(&with_errors(batch), now)),
             Operation::Produce(message) => {
-                let scheduled = memory.schedule(std::slice::from_ref(message), now, settings).remove(0);
+                let scheduled = memory.produce(message, now, settings);
                 match scheduled.status {
                     ScheduleStatus::Over(limit) => limit.problem().to_owned(),
                     status => format!("{:?}", (produced(status), scheduled.due.get())),

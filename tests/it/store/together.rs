@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
 use super::{
-    bench::{MAX_PAYLOAD, id, store_of},
+    bench::{MAX_PAYLOAD, id, noise, store_of},
     rows::key,
 };
 use crate::support::{RedisServer, all, claim_request};
@@ -25,7 +25,7 @@ const PARTITIONS: u16 = 40;
 async fn calls_of_many_partitions_share_a_few_and_each_gets_its_own_answer() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
-    schedule(&store, "small").await;
+    schedule(&store, b"small").await;
     let before = calls(&mut raw).await;
     let claims = claim_all(&store).await;
     let settled = join_all(claims.iter().enumerate().map(|(number, claim)| {
@@ -44,7 +44,7 @@ async fn calls_of_many_partitions_share_a_few_and_each_gets_its_own_answer() {
 async fn a_key_of_a_wrong_type_fails_the_calls_of_its_partition_alone() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
-    schedule(&store, "small").await;
+    schedule(&store, b"small").await;
     let broken = key(ROUTE, partition(7).number, "unack");
     let () = redis::cmd("SET").arg(&broken).arg("x").query_async(&mut raw).await.expect("the server answers");
     for (number, claim) in claim_all(&store).await.into_iter().enumerate() {
@@ -63,7 +63,7 @@ async fn a_key_of_a_wrong_type_fails_the_calls_of_its_partition_alone() {
 async fn large_replies_are_left_to_another_call() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
-    schedule(&store, &"x".repeat(700_000)).await;
+    schedule(&store, &noise(700_000)).await;
     let before = calls(&mut raw).await;
     let claims = claim_all(&store).await;
     for (number, claim) in claims.iter().enumerate() {
@@ -78,7 +78,7 @@ async fn large_replies_are_left_to_another_call() {
 async fn a_server_that_became_a_replica_fails_every_call_that_would_write() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
-    schedule(&store, "small").await;
+    schedule(&store, b"small").await;
     let claims = claim_all(&store).await;
     let other = RedisServer::start().await;
     let port = other.port().to_string();
@@ -121,7 +121,7 @@ async fn start_with(partitions: u16) -> (RedisServer, Arc<RedisStore>) {
 }
 
 /// One message in each partition, due now.
-async fn schedule(store: &RedisStore, payload: &str) {
+async fn schedule(store: &RedisStore, payload: &[u8]) {
     for number in 0..PARTITIONS {
         let message = NewMessage {
             id: id(&format!("m{number}")),

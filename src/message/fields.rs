@@ -1,0 +1,168 @@
+//! Metadata inside a stored body: a tag, then the value, for each field that is set; then a zero byte.
+//!
+//! Texts have their length before them, and numbers are LEB128: seven bits in each byte, the lowest first. Content types
+//! that the API sets have tags of their own. What few messages have is JSON.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::Metadata;
+
+const END: u8 = 0;
+const CONTENT_TYPE: u8 = 1;
+const KEY: u8 = 2;
+/// Name and value; one for each header.
+const HEADER: u8 = 3;
+const MAX_ATTEMPTS: u8 = 4;
+const EXPIRES_AT: u8 = 5;
+const PROPERTIES: u8 = 6;
+const ORIGIN: u8 = 7;
+/// Tags that stand for a whole content type.
+const CONTENT_TYPES: [(u8, &str); 3] =
+    [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
+
+pub fn write(metadata: &Metadata, out: &mut BytesMut) {
+    let Metadata { headers, key, content_type, properties, origin, max_attempts, expires_at } = metadata;
+    if let Some(content_type) = content_type {
+        match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
+            Some((tag, _)) => out.put_u8(*tag),
+            None => write_text(CONTENT_TYPE, content_type.as_bytes(), out),
+        }
+    }
+    if let Some(key) = key {
+        write_text(KEY, key.as_bytes(), out);
+    }
+    for (name, value) in headers {
+        write_text(HEADER, name.as_bytes(), out);
+        write_number(value.len() as u64, out);
+        out.extend_from_slice(value.as_bytes());
+    }
+    for (tag, number) in [(MAX_ATTEMPTS, max_attempts.map(u64::from)), (EXPIRES_AT, *expires_at)] {
+        if let Some(number) = number {
+            out.put_u8(tag);
+            write_number(number, out);
+        }
+    }
+    let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
+    if let Some(properties) = properties {
+        write_text(PROPERTIES, &serde_json::to_vec(properties).unwrap_or_else(json), out);
+    }
+    if let Some(origin) = origin {
+        write_text(ORIGIN, &serde_json::to_vec(origin).unwrap_or_else(json), out);
+    }
+    out.put_u8(END);
+}
+
+/// Takes the metadata off the front of `from`; nothing when it is malformed, or has a field that this release does not
+/// know.
+pub fn read(from: &mut Bytes) -> Option<Metadata> {
+    let mut metadata = Metadata::default();
+    loop {
+        match from.try_get_u8().ok()? {
+            END => return Some(metadata),
+            CONTENT_TYPE => metadata.content_type = Some(read_text(from)?),
+            KEY => metadata.key = Some(read_text(from)?),
+            HEADER => drop(metadata.headers.insert(read_text(from)?, read_text(from)?)),
+            MAX_ATTEMPTS => metadata.max_attempts = Some(read_number(from)?.try_into().ok()?),
+            EXPIRES_AT => metadata.expires_at = Some(read_number(from)?),
+            PROPERTIES => metadata.properties = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
+            ORIGIN => metadata.origin = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
+            tag => {
+                let (_, known) = CONTENT_TYPES.iter().find(|(one, _)| *one == tag)?;
+                metadata.content_type = Some((*known).to_owned());
+            }
+        }
+    }
+}
+
+fn write_text(tag: u8, text: &[u8], out: &mut BytesMut) {
+    out.put_u8(tag);
+    write_number(text.len() as u64, out);
+    out.extend_from_slice(text);
+}
+
+fn write_number(mut number: u64, out: &mut BytesMut) {
+    while number >= 0x80 {
+        out.put_u8(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.put_u8(number as u8);
+}
+
+fn read_number(from: &mut Bytes) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..63).step_by(7) {
+        let byte = from.try_get_u8().ok()?;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn read_bytes(from: &mut Bytes) -> Option<Bytes> {
+    let length = usize::try_from(read_number(from)?).ok()?;
+    (length <= from.len()).then(|| from.split_to(length))
+}
+
+fn read_text(from: &mut Bytes) -> Option<String> {
+    String::from_utf8(read_bytes(from)?.into()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Origin, Properties};
+
+    fn written(metadata: &Metadata) -> Bytes {
+        let mut out = BytesMut::new();
+        write(metadata, &mut out);
+        out.freeze()
+    }
+
+    #[test]
+    fn every_field_comes_back_and_what_follows_is_left() {
+        let metadata = Metadata {
+            headers: [("A".to_owned(), "é".repeat(100)), ("B".to_owned(), String::new())].into(),
+            key: Some(String::new()),
+            content_type: Some("text/xml".into()),
+            properties: Some(Properties { priority: Some(3), ..Properties::default() }.into()),
+            origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
+            max_attempts: Some(u32::MAX),
+            expires_at: Some(9_007_199_254_740_991),
+        };
+        for metadata in [metadata, Metadata::default()] {
+            let mut stored = BytesMut::from(&written(&metadata)[..]);
+            stored.extend_from_slice(b"rest");
+            let mut stored = stored.freeze();
+            assert_eq!((read(&mut stored), &stored[..]), (Some(metadata), &b"rest"[..]));
+        }
+    }
+
+    #[test]
+    fn absent_fields_and_usual_content_types_take_one_byte_each() {
+        assert_eq!(written(&Metadata::default())[..], [END]);
+        for (tag, content_type) in CONTENT_TYPES {
+            let metadata = Metadata { content_type: Some(content_type.into()), ..Metadata::default() };
+            let mut stored = written(&metadata);
+            assert_eq!(stored[..], [tag, END]);
+            assert_eq!(read(&mut stored), Some(metadata));
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        for bad in [
+            &b""[..],
+            b"\x09\0",
+            b"\x02\x05abc",
+            b"\x02\x01\xff\0",
+            b"\x03\x01A\0",
+            b"\x04\x80\x80\x80\x80\x80\x01\0",
+            b"\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\0",
+            b"\x06\x02[3\0",
+        ] {
+            assert_eq!(read(&mut Bytes::from_static(bad)), None, "{bad:?}");
+        }
+    }
+}
