@@ -72,6 +72,11 @@ impl Budget {
         lock(&self.free).claimed
     }
 
+    /// Messages that may be claimed.
+    pub fn free(&self) -> usize {
+        lock(&self.free).messages as usize
+    }
+
     fn fits(&self, free: &Free) -> bool {
         free.messages > 0 && free.bytes >= self.largest
     }
