@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    config::{RedisConfig, RedisTopology, SentinelConfig},
+    config::{DurabilityConfig, RedisConfig, RedisTopology, SentinelConfig},
     secret::SecretUrl,
     store::redis::{
-        WakeListener,
+        Durability, RedisStore, RouteSettings, WakeListener,
         connection::{Connection, RedisEndpoint, Sentinels, Upstream, client},
     },
 };
@@ -15,6 +15,7 @@ use crate::{
 pub struct Backend {
     upstream: Arc<Upstream>,
     timeout: Duration,
+    durability: Option<Durability>,
 }
 
 impl Backend {
@@ -30,11 +31,22 @@ impl Backend {
             (RedisTopology::Embedded, Some(url)) => address(url.into())?,
             (RedisTopology::Embedded, None) => return Err("the embedded redis is not running".into()),
         };
-        Ok(Self { upstream: Arc::new(upstream), timeout: config.timeout.0 })
+        let DurabilityConfig { replicas, timeout } = config.durability;
+        let durability = (replicas.0 > 0).then_some(Durability { replicas: replicas.0, timeout: timeout.0 });
+        Ok(Self { upstream: Arc::new(upstream), timeout: config.timeout.0, durability })
     }
 
     pub fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
+    }
+
+    /// A store on new connections; a success of what producers ask means what `redis.durability` says.
+    pub fn store(&self, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> RedisStore {
+        let store = RedisStore::new(self.connection(), prefix, routes);
+        match self.durability {
+            Some(durability) => store.confirming_over(self.connection(), durability),
+            None => store,
+        }
     }
 
     /// A new connection; it connects with the first command.

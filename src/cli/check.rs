@@ -14,10 +14,7 @@ use crate::{
     config::{Config, Problem, RedisTopology, SettingOrigin},
     sink::SinkSettings,
     source::SourceSettings,
-    store::{
-        StoreError,
-        redis::{RedisStore, connection::MasterAddress},
-    },
+    store::{StoreError, redis::connection::MasterAddress},
 };
 
 /// Advice for what can be used, or why it cannot.
@@ -164,7 +161,7 @@ async fn ask_redis(config: &Config) -> Answer {
         return embedded::check_installed().map(|()| None).map_err(|error| error.to_string());
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
-    let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
+    let store = backend.store(&config.redis.key_prefix, []);
     // Here, and not in every error of Redis: /readyz shows those to callers without a token.
     let with_address = |error: String| match (config.redis.topology(), backend.upstream().master()) {
         (RedisTopology::Url(url), _) => format!("{url}: {error}"),
@@ -174,7 +171,14 @@ async fn ask_redis(config: &Config) -> Answer {
     let safe = store.check_safety(config.redis.allow_eviction.0).await;
     safe.map_err(|error| with_address(error.to_string()))?;
     store.check_writable().await.map_err(|error| with_address(error.to_string()))?;
-    Ok(backend.upstream().master().map(|master| format!("the master is {master}")))
+    store.check_durable().await.map_err(|error| with_address(error.to_string()))?;
+    let guarantee = store.guarantee().await.map_err(|error| with_address(error.to_string()))?;
+    Ok(match backend.upstream().master() {
+        Some(master) => {
+            Some(format!("the master is {master}; {}", guarantee.unwrap_or_else(|| "it has no replica".into())))
+        }
+        None => guarantee,
+    })
 }
 
 async fn within<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {

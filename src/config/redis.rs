@@ -11,7 +11,7 @@ use super::{
     problem::{Path, Problems, SettingOrigin},
     shared::{check_redis_url, check_tls, non_empty, parsed},
     source::DEFAULT_PREFIX,
-    value::{Flag, List, Period, Size},
+    value::{Flag, List, Period, Size, Whole},
 };
 use crate::{
     secret::{Secret, SecretUrl},
@@ -48,6 +48,8 @@ pub struct RedisConfig {
     pub timeout: Period<100, 60_000>,
     /// Most memory of the embedded Redis, which takes no more messages then: at least 16MiB.
     pub max_memory: Size<MIN_MEMORY, { i64::MAX as u64 }>,
+    /// When a schedule, reschedule or cancel is answered with success.
+    pub durability: DurabilityConfig,
     /// Start although Redis may evict keys. It will lose messages.
     pub allow_eviction: Flag,
 }
@@ -77,6 +79,16 @@ pub struct SentinelConfig {
     pub password: Option<Secret>,
     /// Of the sentinels, for `rediss://`.
     pub tls: TlsFiles,
+}
+
+/// When a write counts.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DurabilityConfig {
+    /// Replicas that must have it, 0 to 100: without them the answer is 503.
+    pub replicas: Whole<0, 100>,
+    /// Longest wait for them: 10ms to 30s, and at most half of `redis.timeout`.
+    pub timeout: Period<10, 30_000>,
 }
 
 /// The address of one sentinel.
@@ -141,8 +153,23 @@ impl RedisConfig {
         self.sentinel.urls.iter().any(SentinelUrl::is_tls) || !self.tls.is_empty()
     }
 
+    fn check_durability(&self, at: &Path, problems: &mut Problems) {
+        let DurabilityConfig { replicas, timeout } = self.durability;
+        if replicas.0 == 0 {
+            return;
+        }
+        if matches!(self.topology(), RedisTopology::Embedded) {
+            problems.add(&at.key("replicas"), "needs a Redis with replicas: the embedded one has none");
+        }
+        // WAIT holds up the next write, which waits for its own then.
+        if timeout.0 > self.timeout.0 / 2 {
+            problems.add(&at.key("timeout"), "is more than half of `redis.timeout`");
+        }
+    }
+
     pub fn check(&self, problems: &mut Problems) {
         let at = Path::of("redis");
+        self.check_durability(&at.key("durability"), problems);
         if self.sentinel.is_set() {
             self.sentinel.check(&at, problems);
             check_tls(&at, &self.tls, true, problems);

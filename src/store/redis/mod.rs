@@ -4,7 +4,7 @@
 //! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
 //! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
 //! `engine`, taking what other programs keep on this Redis in `external`.
-//! Small calls of these share a call (`bundler`).
+//! Small calls of these share a call (`bundler`). What producers ask goes through `writes`, which may wait for replicas.
 //! Wake-ups arrive on a connection of their own (`wake`).
 
 mod bundler;
@@ -16,12 +16,14 @@ mod growth;
 mod keys;
 mod pending;
 mod read;
+mod replication;
 mod reply;
 mod route;
 mod safety;
 mod schedule;
 mod script;
 mod wake;
+mod writes;
 
 pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
@@ -31,11 +33,13 @@ pub use read::{HORIZONS, Listed, PartitionForecast, PartitionStats};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;
+pub use writes::Durability;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bundler::Bundler;
 use keys::PartitionKeys;
+use writes::Writes;
 
 use crate::store::{Partition, StoreError, WakeSignal, redis::connection::Connection};
 
@@ -64,6 +68,8 @@ pub struct RedisStore {
     claims: Arc<Bundler>,
     settlements: Arc<Bundler>,
     transfers: Arc<Bundler>,
+    /// For what producers ask: schedule, reschedule, cancel.
+    writes: Arc<Writes>,
     /// For `get` and `list`, whose replies are large.
     listings: Arc<Connection>,
     prefix: String,
@@ -92,6 +98,7 @@ impl RedisStore {
             claims: bundler(&script::CLAIMS, 5),
             settlements: bundler(&script::SETTLEMENTS, 1),
             transfers: bundler(&script::TRANSFERS, 1),
+            writes: Writes::new(connection.clone(), None),
             listings: connection.clone(),
             connection,
             prefix: prefix.to_owned(),
@@ -104,6 +111,12 @@ impl RedisStore {
     #[must_use]
     pub fn listing_over(self, listings: Arc<Connection>) -> Self {
         Self { listings, ..self }
+    }
+
+    /// The same, where what producers ask counts only once replicas have it. `connection` is for these calls alone.
+    #[must_use]
+    pub fn confirming_over(self, connection: Arc<Connection>, durability: Durability) -> Self {
+        Self { writes: Writes::new(connection, Some(durability)), ..self }
     }
 
     /// The same, with signals that notify when this store makes messages of their routes dead.

@@ -22,8 +22,9 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 13] = [
+const GROWING: [&str; 14] = [
     "bury new",
+    "fence",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
@@ -38,10 +39,11 @@ const GROWING: [&str; 13] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 12] = [
+const READING: [&str; 13] = [
     "claim again",
     "claim too late",
     "due",
+    "fence",
     "forecast",
     "get",
     "list",

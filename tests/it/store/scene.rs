@@ -30,7 +30,7 @@ pub const SOURCE: &str = "source";
 pub const NEW: u64 = u64::MAX;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 52] = [
+pub const SCENES: [(&str, &str); 53] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -47,6 +47,7 @@ pub const SCENES: [(&str, &str); 52] = [
     ("defer", "settle"),
     ("due", "due"),
     ("evict", "evict"),
+    ("fence", "fence"),
     ("forecast", "forecast"),
     ("get", "get"),
     ("bury new", "bury"),
@@ -217,6 +218,7 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
+            "fence" => store.fence(&partition).await?,
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.

@@ -9,7 +9,7 @@ mod mastership;
 mod sentinel;
 mod upstream;
 
-pub use classify::{classify, classify_line, is_of_cluster};
+pub use classify::{NO_REPLICAS, classify, classify_line, is_of_cluster};
 pub use endpoint::{RedisEndpoint, client};
 pub use sentinel::{MasterAddress, Sentinels};
 pub use upstream::Upstream;
@@ -107,7 +107,26 @@ impl Connection {
     /// # Errors
     /// Those of `run`.
     pub async fn run_by<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
-        self.attempt(command, deadline).await.inspect_err(count)
+        self.attempt(command, deadline, None).await.inspect_err(count).map(|(value, _)| value)
+    }
+
+    /// As `run`, with the generation of the link on which it was answered.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub async fn run_on_link<T: FromRedisValue>(&self, command: &Cmd) -> Result<(T, u64), StoreError> {
+        self.attempt(command, Instant::now() + self.timeout, None).await.inspect_err(count)
+    }
+
+    /// On the link of this generation alone; `None` where there is another one by now.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub async fn run_over<T: FromRedisValue>(&self, generation: u64, command: &Cmd) -> Result<Option<T>, StoreError> {
+        match self.attempt(command, Instant::now() + self.timeout, Some(generation)).await {
+            Err(error) if error == other_link() => Ok(None),
+            result => result.map(|(value, _)| Some(value)).inspect_err(count),
+        }
     }
 
     /// `None` where this user may not call it, or the server does not know it; no error is counted then.
@@ -115,9 +134,9 @@ impl Connection {
     /// # Errors
     /// The other ones of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.attempt(command, Instant::now() + self.timeout).await {
+        match self.attempt(command, Instant::now() + self.timeout, None).await {
             Err(error) if classify::is_denied(&error) => Ok(None),
-            result => result.map(Some).inspect_err(count),
+            result => result.map(|(value, _)| Some(value)).inspect_err(count),
         }
     }
 
@@ -134,13 +153,25 @@ impl Connection {
         }
     }
 
-    async fn attempt<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
+    /// `only`: the one generation of the link that will do.
+    async fn attempt<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+        only: Option<u64>,
+    ) -> Result<(T, u64), StoreError> {
         let mut used = None;
         let attempt = async {
             let Link { generation, made, mut connection } = self.link().await.map_err(while_connecting)?;
+            if only.is_some_and(|only| only != generation) {
+                return Err(CommandFailure { link_lost: false, error: other_link() });
+            }
             used = Some((generation, Instant::now()));
             tokio::select! {
-                result = command.query_async(&mut connection) => result.map_err(|error| CommandFailure::of(&error)),
+                result = command.query_async(&mut connection) => match result {
+                    Ok(value) => Ok((value, generation)),
+                    Err(error) => Err(CommandFailure::of(&error)),
+                },
                 () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
             }
         };
@@ -233,6 +264,10 @@ impl CommandFailure {
         let text = "another server became the master before the answer came".to_owned();
         Self { link_lost: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }
     }
+}
+
+fn other_link() -> StoreError {
+    StoreError::Unavailable { kind: NO_LINK, text: "another link was made".into() }
 }
 
 fn while_connecting(mut error: StoreError) -> CommandFailure {
