@@ -60,7 +60,7 @@ impl Instance {
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
         let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.signal().clone())).collect();
-        let store = |connection| {
+        let settings = || {
             let settings = names.iter().map(|(name, route)| RouteSettings {
                 name: name.clone(),
                 partitions: route.partitions,
@@ -68,7 +68,7 @@ impl Instance {
                 remember: route.remember,
                 limits: route.limits,
             });
-            RedisStore::new(connection, prefix, settings).notifying_of_deaths(burials.clone())
+            settings.collect::<Vec<_>>()
         };
 
         let mut wakes = backend.wakes();
@@ -103,12 +103,14 @@ impl Instance {
                 wakes.also_notify(prefix, &partition, &bells.woken);
             }
         }
-        let delivering: Arc<dyn Store> = Arc::new(store(backend.connection()));
+        let delivering = RedisStore::new(backend.connection(), prefix, settings());
+        let delivering: Arc<dyn Store> = Arc::new(delivering.notifying_of_deaths(burials.clone()));
         let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
-        let store = Arc::new(store(backend.connection()).listing_over(backend.connection()));
+        let store = backend.store(prefix, settings()).listing_over(backend.connection());
+        let store = Arc::new(store.notifying_of_deaths(burials));
         for route in names.keys() {
             let sources = config.sources.iter().filter(|(_, source)| source.route() == route);
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     api::{self, Api, ConnectionLimits, MetricsPage},
-    config::{Config, RedisUrl},
+    config::{Config, RedisTopology},
     metrics,
 };
 
@@ -69,12 +69,12 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let running_sinks = settings::check(&config).map_err(ServeError::Configuration)?;
     let listener = listen(&config.server).await?;
     let probes = listen_for_probes(&config.server).await?;
-    let home = match config.redis.url {
-        RedisUrl::Embedded => {
+    let home = match config.redis.topology() {
+        RedisTopology::Embedded => {
             let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
             Some(home.with_max_memory(config.redis.max_memory.0))
         }
-        RedisUrl::Url(_) => None,
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) => None,
     };
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
     let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
@@ -133,6 +133,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
             () = reports => Ok(()),
+            () = backend.upstream().follow() => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // Without it nothing is delivered or served, while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),

@@ -9,16 +9,18 @@ use super::{
     sinks::{self, RunningSink},
     sources,
 };
-use crate::config::{Config, RedisUrl};
+use crate::config::{Config, RedisTopology};
 
 /// Every configured sink by its name, where nothing else is wrong either. They may connect in the background from now on.
 ///
 /// # Errors
 /// All that cannot be used, a line each.
 pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
-    let redis = match config.redis.url {
-        RedisUrl::Embedded => Ok(()),
-        RedisUrl::Url(_) => Backend::new(&config.redis, None).map(drop).map_err(|error| format!("redis: {error}")),
+    let redis = match config.redis.topology() {
+        RedisTopology::Embedded => Ok(()),
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) => {
+            Backend::new(&config.redis, None).map(drop).map_err(|error| format!("redis: {error}"))
+        }
     };
     let running_sinks = sinks::all(config);
     let sinks = running_sinks.as_ref().map(drop).map_err(Clone::clone);

@@ -57,8 +57,10 @@ impl RunningSource {
         backend: impl Fn() -> Result<&'a Backend, String>,
         max_sleep: Duration,
     ) -> Result<Self, String> {
-        let redis =
-            || backend().map(|backend| QueueRedis { client: backend.client(), connection: backend.connection() });
+        let redis = || {
+            backend()
+                .map(|backend| QueueRedis { database: backend.upstream().database(), connection: backend.connection() })
+        };
         let setup = SourceSetup { redis: &redis, max_sleep, new_id: api::ulids(), seed: rand::random() };
         let source = settings.open(setup).map_err(|error| format!("sources.{name}: {error}"))?;
         let (kind, route) = (settings.kind(), settings.route().clone());

@@ -11,10 +11,10 @@ use tokio::time::{Duration, timeout};
 use super::{Global, failure::Failure, open, output, table};
 use crate::{
     app::{embedded, settings, sinks::RunningSink, sources::RunningSource},
-    config::{Config, Problem, RedisUrl, SettingOrigin},
+    config::{Config, Problem, RedisTopology, SettingOrigin},
     sink::SinkSettings,
     source::SourceSettings,
-    store::redis::RedisStore,
+    store::{StoreError, redis::connection::MasterAddress},
 };
 
 /// Advice for what can be used, or why it cannot.
@@ -102,12 +102,13 @@ async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>)
     let redis = within(ask_redis(config)).shared();
     let sinks = running_sinks.iter().map(async |(name, sink)| {
         // What delivers into the queue's own Redis has nothing else to ask.
-        let own = async { within(ask_sink(sink, &*config.sinks[name])).await };
+        let own = async { within(ask_sink(sink, &*config.sinks[name])).await.map(|()| None) };
         let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
-        (format!("sinks.{name}"), answer.map(|()| None))
+        (format!("sinks.{name}"), answer.map(|_| None))
     });
-    let (redis, sinks, sources) = tokio::join!(redis.clone(), join_all(sinks), ask_sources(config));
-    sinks.into_iter().chain(sources).chain([("redis".to_owned(), redis.map(|()| None))]).collect()
+    let (sentinels, redis, sinks, sources) =
+        tokio::join!(ask_sentinels(config), redis.clone(), join_all(sinks), ask_sources(config));
+    sinks.into_iter().chain(sources).chain(sentinels).chain([("redis".to_owned(), redis)]).collect()
 }
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
@@ -138,25 +139,48 @@ async fn close_all(running_sinks: &BTreeMap<String, RunningSink>) {
 
 /// The embedded Redis runs only while `serve` does.
 async fn embedded_runs_later(config: &Config) -> bool {
-    config.redis.url == RedisUrl::Embedded && embedded::running_url(&config.redis.data_dir).await.is_err()
+    matches!(config.redis.topology(), RedisTopology::Embedded)
+        && embedded::running_url(&config.redis.data_dir).await.is_err()
 }
 
-async fn ask_redis(config: &Config) -> Result<(), String> {
+/// Each of them, so that a wrong address shows before it is needed.
+async fn ask_sentinels(config: &Config) -> Vec<(String, Answer)> {
+    // What is wrong without any answer is reported for the whole of Redis.
+    let Ok(backend) = open::backend(config).await else { return Vec::new() };
+    let Some(sentinels) = backend.upstream().sentinels() else { return Vec::new() };
+    let answers = sentinels.answers().await.into_iter().enumerate();
+    let named = |answer: Result<MasterAddress, StoreError>| match answer {
+        Ok(master) => Ok(Some(format!("names {master}"))),
+        Err(error) => Err(error.to_string()),
+    };
+    answers.map(|(place, answer)| (format!("redis.sentinel.urls.{place}"), named(answer))).collect()
+}
+
+async fn ask_redis(config: &Config) -> Answer {
     if embedded_runs_later(config).await {
-        return embedded::check_installed().map_err(|error| error.to_string());
+        return embedded::check_installed().map(|()| None).map_err(|error| error.to_string());
     }
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
-    let store = RedisStore::new(backend.connection(), &config.redis.key_prefix, []);
+    let store = backend.store(&config.redis.key_prefix, []);
     // Here, and not in every error of Redis: /readyz shows those to callers without a token.
-    let with_address = |error: String| match &config.redis.url {
-        RedisUrl::Url(url) => format!("{url}: {error}"),
-        RedisUrl::Embedded => error,
+    let with_address = |error: String| match (config.redis.topology(), backend.upstream().master()) {
+        (RedisTopology::Url(url), _) => format!("{url}: {error}"),
+        (RedisTopology::Sentinel(_), Some(master)) => format!("{master}: {error}"),
+        _ => error,
     };
     let safe = store.check_safety(config.redis.allow_eviction.0).await;
     safe.map_err(|error| with_address(error.to_string()))?;
-    store.check_writable().await.map_err(|error| with_address(error.to_string()))
+    store.check_writable().await.map_err(|error| with_address(error.to_string()))?;
+    store.check_durable().await.map_err(|error| with_address(error.to_string()))?;
+    let guarantee = store.guarantee().await.map_err(|error| with_address(error.to_string()))?;
+    Ok(match backend.upstream().master() {
+        Some(master) => {
+            Some(format!("the master is {master}; {}", guarantee.unwrap_or_else(|| "it has no replica".into())))
+        }
+        None => guarantee,
+    })
 }
 
-async fn within(answer: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+async fn within<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")))
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
+use url::Url;
 
 use super::{
     entries::is_name,
-    problem::{Path, Problems},
+    problem::{Path, Problems, SettingOrigin},
     shared::{check_redis_url, check_tls, non_empty, parsed},
-    value::{Flag, Period, Size},
+    source::DEFAULT_PREFIX,
+    value::{Flag, List, Period, Size, Whole},
 };
 use crate::{
     secret::{Secret, SecretUrl},
@@ -27,13 +29,15 @@ pub struct RedisConfig {
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: RedisUrl,
+    /// In place of `url`: the sentinels that name the master.
+    pub sentinel: SentinelConfig,
     /// ACL user, instead of in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
     /// Instead of in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `rediss://`.
+    /// For `rediss://`; with `sentinel`, of the master.
     pub tls: TlsFiles,
     /// Begins every key: 1 to 64 of A-Za-z0-9._-
     #[serde(deserialize_with = "key_prefix")]
@@ -44,6 +48,8 @@ pub struct RedisConfig {
     pub timeout: Period<100, 60_000>,
     /// Most memory of the embedded Redis, which takes no more messages then: at least 16MiB.
     pub max_memory: Size<MIN_MEMORY, { i64::MAX as u64 }>,
+    /// When a schedule, reschedule or cancel is answered with success.
+    pub durability: DurabilityConfig,
     /// Start although Redis may evict keys. It will lose messages.
     pub allow_eviction: Flag,
 }
@@ -54,6 +60,71 @@ pub enum RedisUrl {
     Embedded,
     /// `redis://`, `rediss://` or `unix://`.
     Url(SecretUrl),
+}
+
+/// The sentinels that name the master. User, password and `tls` of `redis` itself are the master's.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SentinelConfig {
+    /// Their addresses, with ports: `redis://` or `rediss://`, all the same. They are asked in turn.
+    pub urls: List<SentinelUrl>,
+    /// The name that they have for the master.
+    #[serde(default, deserialize_with = "non_empty")]
+    pub master: Option<String>,
+    /// ACL user of the sentinels, instead of in the URLs.
+    #[serde(default, deserialize_with = "non_empty")]
+    pub username: Option<String>,
+    /// Of the sentinels, instead of in the URLs.
+    #[serde(default, deserialize_with = "non_empty")]
+    pub password: Option<Secret>,
+    /// Of the sentinels, for `rediss://`.
+    pub tls: TlsFiles,
+}
+
+/// When a write counts.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DurabilityConfig {
+    /// Replicas that must have it, 0 to 100: without them the answer is 503.
+    pub replicas: Whole<0, 100>,
+    /// Longest wait for them: 10ms to 30s, and at most half of `redis.timeout`.
+    pub timeout: Period<10, 30_000>,
+}
+
+/// The address of one sentinel.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(transparent, inline)]
+pub struct SentinelUrl(#[schemars(with = "Secret")] pub SecretUrl);
+
+impl<'de> Deserialize<'de> for SentinelUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, |text| check_sentinel_url(text).map(|()| Self(text.into())))
+    }
+}
+
+fn check_sentinel_url(text: &str) -> Result<(), String> {
+    check_redis_url(text)?;
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    if !matches!(url.scheme(), "redis" | "rediss") {
+        Err("is no address of a sentinel, such as redis://10.0.0.1:26379".into())
+    } else if url.port().is_none() {
+        Err("names no port: that of a sentinel is 26379, unless its file says otherwise".into())
+    } else if !url.path().trim_matches('/').is_empty() {
+        Err("names a database: sentinels have none, and messages are in database 0 of the master".into())
+    } else {
+        Ok(())
+    }
+}
+
+/// Where the messages are.
+#[derive(Clone, Copy, Debug)]
+pub enum RedisTopology<'a> {
+    /// On a private redis-server child.
+    Embedded,
+    /// At one address.
+    Url(&'a SecretUrl),
+    /// On the master that sentinels name.
+    Sentinel(&'a SentinelConfig),
 }
 
 fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RedisUrl, D::Error> {
@@ -69,11 +140,76 @@ fn key_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
 }
 
 impl RedisConfig {
+    pub fn topology(&self) -> RedisTopology<'_> {
+        match &self.url {
+            _ if self.sentinel.is_set() => RedisTopology::Sentinel(&self.sentinel),
+            RedisUrl::Embedded => RedisTopology::Embedded,
+            RedisUrl::Url(url) => RedisTopology::Url(url),
+        }
+    }
+
+    /// Whether the master that sentinels name is reached over TLS: where they are, or `tls` has a file.
+    pub fn is_master_tls(&self) -> bool {
+        self.sentinel.urls.iter().any(SentinelUrl::is_tls) || !self.tls.is_empty()
+    }
+
+    fn check_durability(&self, at: &Path, problems: &mut Problems) {
+        let DurabilityConfig { replicas, timeout } = self.durability;
+        if replicas.0 == 0 {
+            return;
+        }
+        if matches!(self.topology(), RedisTopology::Embedded) {
+            problems.add(&at.key("replicas"), "needs a Redis with replicas: the embedded one has none");
+        }
+        // WAIT holds up the next write, which waits for its own then.
+        if timeout.0 > self.timeout.0 / 2 {
+            problems.add(&at.key("timeout"), "is more than half of `redis.timeout`");
+        }
+    }
+
     pub fn check(&self, problems: &mut Problems) {
         let at = Path::of("redis");
-        if !problems.is_refused(&at.key("url")) {
+        self.check_durability(&at.key("durability"), problems);
+        if self.sentinel.is_set() {
+            self.sentinel.check(&at, problems);
+            check_tls(&at, &self.tls, true, problems);
+        } else if !problems.is_refused(&at.key("url")) {
             let encrypted = matches!(&self.url, RedisUrl::Url(url) if url.expose().starts_with("rediss:"));
             check_tls(&at, &self.tls, encrypted, problems);
+        }
+    }
+}
+
+impl SentinelUrl {
+    fn is_tls(&self) -> bool {
+        self.0.expose().starts_with("rediss:")
+    }
+}
+
+impl SentinelConfig {
+    fn is_set(&self) -> bool {
+        let Self { urls, master, username, password, tls } = self;
+        !urls.is_empty() || master.is_some() || username.is_some() || password.is_some() || !tls.is_empty()
+    }
+
+    fn check(&self, redis: &Path, problems: &mut Problems) {
+        let at = redis.key("sentinel");
+        let url = problems.origins.get(&redis.key("url"));
+        // A default of the image or the service gives way.
+        let of_defaults = |origin: &SettingOrigin| matches!(origin, SettingOrigin::Variable(name) if name.starts_with(DEFAULT_PREFIX));
+        if let Some(origin) = url.filter(|origin| !of_defaults(origin)) {
+            let text = format!("stands in place of `redis.url`, which is set too ({origin}): leave out one of them");
+            problems.add(&at, text);
+        }
+        let urls = at.key("urls");
+        problems.require(&urls, (!self.urls.is_empty()).then_some(()));
+        problems.require(&at.key("master"), self.master.as_ref());
+        let encrypted = self.urls.iter().filter(|url| url.is_tls()).count();
+        if encrypted != 0 && encrypted != self.urls.iter().count() {
+            problems.add(&urls, "mixes redis:// and rediss://");
+        }
+        if !problems.is_refused(&urls) {
+            check_tls(&at, &self.tls, encrypted > 0, problems);
         }
     }
 }

@@ -88,6 +88,10 @@ impl RouteRegistry {
         let may_wake = self.store.may_wake().await.map_err(RegistrationError::Store)?;
         if let Some(safety) = safety {
             tell_of(&safety);
+            let guarantee = self.store.guarantee().await.map_err(RegistrationError::Store)?;
+            if let Some(guarantee) = guarantee {
+                tracing::info!(guarantee, "replicas of redis");
+            }
         }
         known.tell_of_rights(registrations.may_load, may_wake);
         known.generation = Some(generation);

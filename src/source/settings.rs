@@ -2,8 +2,6 @@
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
-use redis::Client;
-
 use super::Source;
 use crate::{message::MessageId, store::redis::connection::Connection};
 
@@ -53,7 +51,7 @@ pub struct SourceSetup<'a> {
 
 /// The queue's Redis, for a source that reads there.
 pub struct QueueRedis {
-    /// Tells which database it is.
-    pub client: Client,
+    /// The number of its database.
+    pub database: i64,
     pub connection: Arc<Connection>,
 }

@@ -254,6 +254,23 @@ fn defaults_of_the_environment_hold_unless_a_file_or_the_environment_says_otherw
 }
 
 #[test]
+fn sentinels_stand_in_place_of_the_url_of_the_defaults() {
+    let yaml = "redis: { password: p, sentinel: { urls: ['redis://:q@a:1', 'redis://b:2'], master: m, username: u } }";
+    let environment = [("PUNCTUAL_DEFAULT__REDIS__URL", "redis://image")];
+    let config = Setup::new(&[yaml], &environment).load().unwrap_or_else(|errors| panic!("{errors}"));
+    let RedisTopology::Sentinel(sentinel) = config.redis.topology() else { panic!("{:?}", config.redis) };
+    let urls: Vec<&str> = sentinel.urls.iter().map(|url| url.0.expose()).collect();
+    assert_eq!((urls, sentinel.master.as_deref()), (vec!["redis://:q@a:1", "redis://b:2"], Some("m")));
+    assert_eq!((sentinel.username.as_deref(), config.redis.is_master_tls()), (Some("u"), false));
+
+    let environment =
+        [("PUNCTUAL__REDIS__SENTINEL__URLS", "rediss://a:1,rediss://b:2"), ("PUNCTUAL__REDIS__SENTINEL__MASTER", "m")];
+    let config = Setup::new(&[], &environment).load().unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(matches!(config.redis.topology(), RedisTopology::Sentinel(_)), "without a file the default is `embedded`");
+    assert!(config.redis.is_master_tls());
+}
+
+#[test]
 fn later_files_win_over_earlier_then_the_environment_then_the_command_line() {
     let mut setup = Setup::new(
         &[

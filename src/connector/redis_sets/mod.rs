@@ -55,9 +55,9 @@ impl RedisSets {
     }
 
     fn new(place: ExternalPlace, poll: Duration, redis: QueueRedis, max_sleep: Duration) -> Self {
-        let QueueRedis { client, connection } = redis;
+        let QueueRedis { database, connection } = redis;
         let mut source = Self { place, poll, max_sleep, bells: Bells::default(), connection };
-        source.bells.channels = source.channels(client.get_connection_info().redis_settings().db());
+        source.bells.channels = source.channels(database);
         source
     }
 

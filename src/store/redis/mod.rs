@@ -4,7 +4,7 @@
 //! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
 //! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
 //! `engine`, taking what other programs keep on this Redis in `external`.
-//! Small calls of these share a call (`bundler`).
+//! Small calls of these share a call (`bundler`). What producers ask goes through `writes`, which may wait for replicas.
 //! Wake-ups arrive on a connection of their own (`wake`).
 
 mod bundler;
@@ -17,12 +17,14 @@ mod keys;
 mod pending;
 mod read;
 mod repartition;
+mod replication;
 mod reply;
 mod route;
 mod safety;
 mod schedule;
 mod script;
 mod wake;
+mod writes;
 
 pub use dead::Evicted;
 pub use engine::MAX_ERROR_BYTES;
@@ -33,6 +35,7 @@ pub use repartition::{Carried, Moved};
 pub use route::{Registration, RegistrationError, Registrations, RouteSettings};
 pub use safety::{Safety, SafetyError};
 pub use wake::WakeListener;
+pub use writes::Durability;
 
 use std::{
     collections::BTreeMap,
@@ -44,6 +47,7 @@ use std::{
 
 use bundler::Bundler;
 use keys::PartitionKeys;
+use writes::Writes;
 
 use crate::{
     message::partition_numbers,
@@ -75,6 +79,8 @@ pub struct RedisStore {
     claims: Arc<Bundler>,
     settlements: Arc<Bundler>,
     transfers: Arc<Bundler>,
+    /// For what producers ask: schedule, reschedule, cancel.
+    writes: Arc<Writes>,
     /// For `get` and `list`, whose replies are large.
     listings: Arc<Connection>,
     prefix: String,
@@ -122,6 +128,7 @@ impl RedisStore {
             claims: bundler(&script::CLAIMS, 3),
             settlements: bundler(&script::SETTLEMENTS, 1),
             transfers: bundler(&script::TRANSFERS, 1),
+            writes: Writes::new(connection.clone(), None),
             listings: connection.clone(),
             connection,
             prefix: prefix.to_owned(),
@@ -134,6 +141,12 @@ impl RedisStore {
     #[must_use]
     pub fn listing_over(self, listings: Arc<Connection>) -> Self {
         Self { listings, ..self }
+    }
+
+    /// The same, where what producers ask counts only once replicas have it. `connection` is for these calls alone.
+    #[must_use]
+    pub fn confirming_over(self, connection: Arc<Connection>, durability: Durability) -> Self {
+        Self { writes: Writes::new(connection, Some(durability)), ..self }
     }
 
     /// The same, with signals that notify when this store makes messages of their routes dead.

@@ -86,15 +86,36 @@ impl RedisStore {
                 }
             }
         }
-        let reply: Vec<Value> = call.run(&self.connection).await?;
+        let (reply, link): (Vec<Value>, _) = self.writes.run(call).await?;
         let mut reply = Reply::from(reply);
-        batch
-            .iter()
-            .map(|message| {
-                let status = status(&reply.text()?)?;
-                Ok(Scheduled { id: message.id.clone(), due: reply.millis()?, status })
-            })
-            .collect()
+        let answers = batch.iter().map(|message| {
+            let status = status(&reply.text()?)?;
+            Ok(Scheduled { id: message.id.clone(), due: reply.millis()?, status })
+        });
+        let answers = answers.collect::<Result<Vec<_>, _>>()?;
+        let is_write =
+            |status| matches!(status, ScheduleStatus::Scheduled | ScheduleStatus::Replaced | ScheduleStatus::Revived);
+        let did_write = answers.iter().any(|one| is_write(one.status));
+        self.confirm(partition, link, did_write).await?;
+        Ok(answers)
+    }
+
+    /// Waits for replicas, where they are to have it before it counts. `did_write`: else an earlier call may have.
+    async fn confirm(&self, partition: &Partition, link: u64, did_write: bool) -> Result<(), StoreError> {
+        if self.writes.durability().is_none() {
+            return Ok(());
+        }
+        let fence = if did_write { None } else { Some(script::FENCE.keys(&[&self.keys(partition)?.route])) };
+        self.writes.confirm(link, fence).await
+    }
+
+    /// Whether a write can be confirmed now; it changes nothing.
+    ///
+    /// # Errors
+    /// Those of `schedule`.
+    pub async fn fence(&self, partition: &Partition) -> Result<(), StoreError> {
+        let (_, link): (bool, _) = self.writes.run(script::FENCE.keys(&[&self.keys(partition)?.route])).await?;
+        self.confirm(partition, link, true).await
     }
 
     pub async fn reschedule(&self, partition: &Partition, id: &MessageId, due: Due) -> Result<Rescheduled, StoreError> {
@@ -102,17 +123,17 @@ impl RedisStore {
             return Ok(Rescheduled::InFlight);
         }
         let keys = self.keys(partition)?;
-        let reply: Vec<Value> = script::RESCHEDULE
+        let call = script::RESCHEDULE
             .keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead, &keys.route])
             .arg(&keys.wake)
             .arg(self.layout(partition)?)
             .arg(id.as_str())
-            .arg(due_argument(due))
-            .run(&self.connection)
-            .await
-            .map_err(unless_closed)?;
+            .arg(due_argument(due));
+        let (reply, link): (Vec<Value>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
-        Ok(match reply.text()?.as_str() {
+        let answer = reply.text()?;
+        self.confirm(partition, link, answer == "done").await?;
+        Ok(match answer.as_str() {
             "done" => Rescheduled::Done(reply.millis()?),
             "in_flight" => Rescheduled::InFlight,
             "dead" => Rescheduled::Dead,
@@ -128,17 +149,16 @@ impl RedisStore {
         }
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
-        let reply: String = script::CANCEL
+        let call = script::CANCEL
             .keys(&keys.of_messages(&[&keys.remembered, &keys.records, &keys.bytes, &keys.route]))
             .arg(self.layout(partition)?)
             .arg(id.as_str())
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
             .arg(record_argument(record.as_ref()))
-            .arg(u8::from(*unseen))
-            .run(&self.connection)
-            .await
-            .map_err(unless_closed)?;
+            .arg(u8::from(*unseen));
+        let (reply, link): (String, _) = self.writes.run(call).await.map_err(unless_closed)?;
+        self.confirm(partition, link, matches!(reply.as_str(), "cancelled" | "purged")).await?;
         Ok(match reply.as_str() {
             "cancelled" => Cancelled::Cancelled,
             "purged" => Cancelled::Purged,

@@ -41,6 +41,7 @@ scripts! {
     CLAIM "claim"
     DUE "due"
     EVICT "evict"
+    FENCE "fence"
     FORECAST "forecast"
     GET "get"
     BURY "bury"
@@ -182,9 +183,16 @@ impl Call {
 
     /// Runs it; a server that does not know the script is given its text.
     pub async fn run<T: FromRedisValue>(self, connection: &Connection) -> Result<T, StoreError> {
+        self.run_on_link(connection).await.map(|(reply, _)| reply)
+    }
+
+    /// The same, with the generation of the link on which it was answered.
+    pub async fn run_on_link<T: FromRedisValue>(self, connection: &Connection) -> Result<(T, u64), StoreError> {
         let started = Instant::now();
-        let result = match connection.run(&self.command).await {
-            Err(StoreError::Refused { slug, .. }) if slug == "noscript" => connection.run(&self.with_text()).await,
+        let result = match connection.run_on_link(&self.command).await {
+            Err(StoreError::Refused { slug, .. }) if slug == "noscript" => {
+                connection.run_on_link(&self.with_text()).await
+            }
             result => result,
         };
         metrics::redis_script(self.script.name, started.elapsed());

@@ -8,7 +8,7 @@
 //! within 4 s (`connection`); when a proxy in between keeps it open and forwards nothing, our own PING finds out,
 //! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
 //! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
-//! any connection to that address finds it out (`connection`).
+//! any connection to the same Redis finds it out (`connection`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{engine::CALL, keys::PartitionKeys};
-use crate::store::{Partition, WakeSignal, redis::connection::Mastership};
+use crate::store::{Partition, WakeSignal, redis::connection::Upstream};
 
 /// How often an idle subscription is asked whether it lives: with a fallback poll every 30 s for ten partitions, and the
 /// keeper's check once a minute, this stays below one command in two seconds, the budget of an idle instance.
@@ -37,9 +37,7 @@ const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
-    client: Client,
-    /// Of the server's address.
-    mastership: Arc<Mastership>,
+    upstream: Arc<Upstream>,
     /// Of partitions, by channel.
     signals: HashMap<String, Vec<Arc<WakeSignal>>>,
     /// Of other programs' keys, by channel.
@@ -51,16 +49,15 @@ pub struct WakeListener {
 }
 
 impl WakeListener {
+    /// On one address.
     pub fn new(client: Client) -> Self {
-        let (signals, others) = (HashMap::new(), HashMap::new());
-        let mastership = Arc::default();
-        Self { client, mastership, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        Self::to(Arc::new(client.into()))
     }
 
-    /// The same beside connections to this address: what one finds out about its server, all do.
-    #[must_use]
-    pub fn beside(self, mastership: Arc<Mastership>) -> Self {
-        Self { mastership, ..self }
+    /// On what `upstream` leads to, as the connections to it.
+    pub fn to(upstream: Arc<Upstream>) -> Self {
+        let (signals, others) = (HashMap::new(), HashMap::new());
+        Self { upstream, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
     /// The signal of a partition's claimer; call for all of them before `run`.
@@ -122,15 +119,17 @@ impl WakeListener {
     /// How a subscription that stood ended; an error when none came about. `logged`: whether it was logged that the channels
     /// of others are refused.
     async fn listen(&self, logged: &mut bool) -> Result<SubscriptionEnd, String> {
+        let client = self.upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
+        // Before the connection: what is found out meanwhile concerns it.
+        let begun = Instant::now();
         let subscribe = async {
-            let mut subscription = self.client.get_async_pubsub().await?;
+            let mut subscription = client.get_async_pubsub().await?;
             subscription.subscribe(self.signals.keys().collect::<Vec<_>>()).await?;
             // By themselves: a user may have rights on our channels only.
             let others: Vec<&String> = self.others.keys().collect();
             let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
             Ok::<_, redis::RedisError>((subscription.split(), refused))
         };
-        let begun = Instant::now();
         let ((mut commands, mut messages), refused) = match timeout(ANSWER_TIMEOUT, subscribe).await {
             Ok(Ok(parts)) => parts,
             Ok(Err(error)) => return Err(error.to_string()),
@@ -151,7 +150,7 @@ impl WakeListener {
         loop {
             let message = tokio::select! {
                 message = timeout(ping_interval, messages.next()) => message,
-                () = self.mastership.outdated(begun) => return Ok(SubscriptionEnd::Outdated),
+                () = self.upstream.outdated(begun) => return Ok(SubscriptionEnd::Outdated),
             };
             match message {
                 Ok(Some(message)) => {

@@ -19,6 +19,7 @@ mod demotion;
 mod economy;
 mod embedded;
 mod examples;
+mod failover;
 mod flow;
 mod idle;
 mod lifecycle;

@@ -16,10 +16,11 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 15] = [
+const GROWING: [&str; 16] = [
     "begin to move",
     "bury new",
     "end the move",
+    "fence",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
@@ -34,10 +35,11 @@ const GROWING: [&str; 15] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 12] = [
+const READING: [&str; 13] = [
     "claim again",
     "claim too late",
     "due",
+    "fence",
     "forecast",
     "get",
     "list",

@@ -7,6 +7,7 @@ mod case;
 mod claims;
 mod connection;
 mod content;
+mod durability;
 mod external;
 mod external_limits;
 mod external_moves;

@@ -34,7 +34,7 @@ pub const SOURCE: &str = "source";
 pub const NEW: u64 = u64::MAX;
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 55] = [
+pub const SCENES: [(&str, &str); 56] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -51,6 +51,7 @@ pub const SCENES: [(&str, &str); 55] = [
     ("defer", "settle"),
     ("due", "due"),
     ("evict", "evict"),
+    ("fence", "fence"),
     ("forecast", "forecast"),
     ("get", "get"),
     ("bury new", "bury"),
@@ -251,6 +252,7 @@ impl Bench {
                 registered(&self.moving, false).await?;
                 assert!(self.moving.move_some(ROUTE).await?.is_done);
             }
+            "fence" => store.fence(&partition).await?,
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.

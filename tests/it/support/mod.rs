@@ -17,6 +17,7 @@ pub mod receiver;
 pub mod redis_server;
 pub mod scale;
 mod sending;
+pub mod sentinels;
 pub mod servers;
 mod tests;
 

@@ -45,6 +45,11 @@ impl RedisServer {
         self.child.as_ref().expect("the server runs").id()
     }
 
+    /// Its process id, while it runs.
+    pub fn running(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// As `kill -9` does it: nothing is flushed.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -47,6 +47,38 @@ const MISTAKES: &[(&str, &str)] = &[
     ("redis: {url: 'redis://a/x'}", "1.yaml:1:9: redis.url: has no number for its database"),
     ("redis: {url: 'rediss://a#insecure'}", "1.yaml:1:9: redis.url: must not have a `#` part"),
     ("redis: {url: 'unix:///'}", "1.yaml:1:9: redis.url: names no socket"),
+    ("redis: {sentinel: {urls: ['redis://a:1']}}", "1.yaml:1:9: redis.sentinel.master: is missing"),
+    ("redis: {sentinel: {master: m}}", "1.yaml:1:9: redis.sentinel.urls: is missing"),
+    ("redis: {sentinel: {urls: ['redis://a'], master: m}}", "1.yaml:1:27: redis.sentinel.urls.0: names no port: "),
+    (
+        "redis: {sentinel: {urls: ['redis://a:1', 'redis://a:2/1'], master: m}}",
+        "1.yaml:1:42: redis.sentinel.urls.1: names a database: ",
+    ),
+    (
+        "redis: {sentinel: {urls: ['unix:///run/s.sock'], master: m}}",
+        "1.yaml:1:27: redis.sentinel.urls.0: is no address of a sentinel, ",
+    ),
+    (
+        "redis: {sentinel: {urls: ['redis://a:1', 'rediss://a:2'], master: m}}",
+        "1.yaml:1:20: redis.sentinel.urls: mixes redis:// and rediss://",
+    ),
+    (
+        "redis: {sentinel: {urls: ['redis://a:1'], master: m, tls: {ca_file: /etc/hostname}}}",
+        "1.yaml:1:60: redis.sentinel.tls.ca_file: needs a URL with TLS",
+    ),
+    (
+        "redis: {url: 'redis://b', sentinel: {urls: ['redis://a:1'], master: m}}",
+        "1.yaml:1:27: redis.sentinel: stands in place of `redis.url`, which is set too (",
+    ),
+    (
+        "redis: {timeout: 1s, durability: {replicas: 1, timeout: 501ms}}",
+        "1.yaml:1:48: redis.durability.timeout: is more than half of `redis.timeout`",
+    ),
+    (
+        "redis: {url: embedded, durability: {replicas: 1}}",
+        "1.yaml:1:37: redis.durability.replicas: needs a Redis with replicas",
+    ),
+    ("redis: {durability: {replicas: 101}}", "1.yaml:1:22: redis.durability.replicas: `101` is not within 0 .. 100"),
     ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),
     ("redis: {timeout: 61s}", "1.yaml:1:9: redis.timeout: `1m 1s` is not within 100ms .. 1m"),
     ("redis: {tls: {ca_file: /etc/hostname}}", "1.yaml:1:15: redis.tls.ca_file: needs a URL with TLS"),

@@ -17,7 +17,7 @@ const SERVER_STATES: [(&str, &str); 15] = [
     ("CROSSSLOT", CLUSTER),
     ("MOVED", CLUSTER),
     ("ASK", CLUSTER),
-    ("NOREPLICAS", "noreplicas"),
+    ("NOREPLICAS", NO_REPLICAS),
     ("NOAUTH", "auth"),
     ("WRONGPASS", "auth"),
     ("NOPERM", "noperm"),
@@ -27,6 +27,8 @@ const SERVER_STATES: [(&str, &str); 15] = [
 /// Begins the reply of Redis 7.0 to a script whose user lacks a right; later ones have the code NOPERM.
 const DENIED_IN_SCRIPT: &str = "ERR The user executing the script can't ";
 
+/// The kind when too few replicas are in step.
+pub const NO_REPLICAS: &str = "noreplicas";
 /// The kind of what only a server in cluster mode answers.
 const CLUSTER: &str = "cluster";
 /// Kinds of states in which a server is no master, or not yet: another one may be behind its address.

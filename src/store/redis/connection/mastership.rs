@@ -1,5 +1,5 @@
-//! Whether the links to one address still lead to a master. Shared by all connections to that address, because the
-//! server behind each of them was demoted when the one behind any was: the address may lead to another one by now.
+//! Whether the links to one upstream still lead to a master. Shared by all connections to it, because the server behind
+//! each of them was demoted when the one behind any was: another one may be the master by now.
 
 use std::time::Duration;
 
@@ -21,13 +21,15 @@ struct MasterState {
     suspect_before: Option<Instant>,
     /// No master was found since.
     is_lost: bool,
+    /// Links that were made before lead to what is certainly no master any more.
+    deposed_before: Option<Instant>,
 }
 
 impl Mastership {
     /// What answered a command, sent at `sent`, is no master at present.
     pub fn lost(&self, sent: Instant) {
         self.0.send_modify(|state| {
-            *state = MasterState { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true }
+            *state = MasterState { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true, ..*state }
         });
     }
 
@@ -36,10 +38,30 @@ impl Mastership {
         self.0.send_if_modified(|state| {
             let was_lost = state.is_lost;
             if was_lost {
-                *state = MasterState { suspect_before: state.suspect_before.max(Some(made)), is_lost: false };
+                let suspect_before = state.suspect_before.max(Some(made));
+                *state = MasterState { suspect_before, is_lost: false, ..*state };
             }
             was_lost
         });
+    }
+
+    /// Another server is the master since `at`.
+    pub fn moved(&self, at: Instant) {
+        self.0.send_modify(|state| {
+            *state = MasterState {
+                suspect_before: state.suspect_before.max(Some(at)),
+                is_lost: false,
+                deposed_before: Some(at),
+            }
+        });
+    }
+
+    /// Returns once another server is the master than the one to which a link was made at `made`: no answer of that one
+    /// counts any more.
+    pub async fn deposed(&self, made: Instant) {
+        let mut state = self.0.subscribe();
+        // The sender is ours.
+        let _ = state.wait_for(|state| state.deposed_before.is_some_and(|at| made < at)).await;
     }
 
     /// Whether a link made at `made` is to be replaced now.
@@ -67,7 +89,7 @@ impl Mastership {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -89,6 +111,21 @@ mod tests {
         assert!(!mastership.is_outdated(to_the_old), "it may be the new one");
         mastership.found(to_the_new);
         assert!(mastership.is_outdated(to_the_old) && !mastership.is_outdated(to_the_new));
+        mastership.found(Instant::now());
+        assert!(!mastership.is_outdated(to_the_new), "none was lost since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn links_to_a_deposed_master_end_at_once_and_those_to_the_new_one_stay() {
+        let mastership = Mastership::default();
+        let to_the_old = Instant::now();
+        mastership.lost(Instant::now());
+        assert!(timeout(MIN_LINK_AGE, mastership.deposed(to_the_old)).await.is_err(), "it may be the master again");
+        mastership.moved(Instant::now());
+        let to_the_new = Instant::now();
+        timeout(Duration::ZERO, mastership.deposed(to_the_old)).await.expect("it is deposed");
+        assert!(mastership.is_outdated(to_the_old) && !mastership.is_outdated(to_the_new));
+        assert!(timeout(MIN_LINK_AGE, mastership.deposed(to_the_new)).await.is_err(), "it is the master");
         mastership.found(Instant::now());
         assert!(!mastership.is_outdated(to_the_new), "none was lost since");
     }

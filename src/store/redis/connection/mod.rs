@@ -4,13 +4,17 @@
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
 mod classify;
+mod endpoint;
 mod mastership;
+mod sentinel;
+mod upstream;
 
-pub use classify::{classify, classify_line, is_of_cluster};
-pub use mastership::Mastership;
+pub use classify::{NO_REPLICAS, classify, classify_line, is_of_cluster};
+pub use endpoint::{RedisEndpoint, client};
+pub use sentinel::{MasterAddress, Sentinels};
+pub use upstream::Upstream;
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,103 +22,40 @@ use std::{
     time::Duration,
 };
 
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, FromRedisValue, IntoConnectionInfo, RedisError,
-    TlsCertificates,
-    aio::MultiplexedConnection,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
-};
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use redis::{Client, Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{
-    metrics,
-    secret::{Secret, SecretUrl},
-    store::StoreError,
-    tls::{self, TlsFiles},
-};
+use crate::{metrics, store::StoreError};
 
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The kernel probes a silent peer after so long, costing neither side a command...
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
-/// ...then so often...
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// ...and ends the connection after so many probes without an answer.
-const KEEPALIVE_PROBES: u32 = 2;
 
 /// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
 pub const NO_ANSWER: &str = "timeout";
 /// The kind when not even a link was made in time: nothing was sent.
 pub const NO_LINK: &str = "connect";
 
-/// A Redis server and the credentials for it.
-#[derive(Clone, Debug)]
-pub struct RedisEndpoint {
-    pub url: SecretUrl,
-    pub username: Option<String>,
-    pub password: Option<Secret>,
-    pub tls: TlsFiles,
-}
-
-/// A client for `server`; it connects later.
-///
-/// # Errors
-/// When the URL or a TLS file cannot be used; the text names neither user nor password.
-pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
-    let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
-    let mut settings = info.redis_settings().clone();
-    if let Some(username) = &server.username {
-        settings = settings.set_username(username);
-    }
-    if let Some(password) = &server.password {
-        settings = settings.set_password(password.expose());
-    }
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-    let client_tls = match (&server.tls.cert_file, &server.tls.key_file) {
-        (Some(cert), Some(key)) => {
-            // The client would find out with its first connection only.
-            tls::check_pair(cert, key)?;
-            Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
-        }
-        _ => None,
-    };
-    let root_cert = server.tls.ca_file.as_deref().map(read).transpose()?;
-    // The client would take such a file in silence, and then trust no server.
-    if let (Some(file), Some(pem)) = (&server.tls.ca_file, &root_cert)
-        && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
-    {
-        return Err(format!("{}: no certificate in it", file.display()));
-    }
-    if client_tls.is_some() || root_cert.is_some() {
-        let certificates = TlsCertificates { client_tls, root_cert };
-        Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
-    } else {
-        Client::open(info).map_err(|error| format!("url: {error}"))
-    }
-}
-
 /// Shared by all callers: commands are pipelined over one link.
 pub struct Connection {
-    client: Client,
+    upstream: Arc<Upstream>,
     /// Bound of one command, connecting included.
     timeout: Duration,
     link: Mutex<RedisLink>,
     /// The last discarded link. Outside the mutex: a discard does not wait for a connect.
     discarded: AtomicU64,
-    /// Of the server's address.
-    mastership: Arc<Mastership>,
     /// Counts the links made so far.
     generation: watch::Sender<u64>,
+}
+
+/// For one command.
+struct Link {
+    generation: u64,
+    made: Instant,
+    connection: MultiplexedConnection,
 }
 
 struct RedisLink {
@@ -127,24 +68,22 @@ struct RedisLink {
 }
 
 impl Connection {
-    /// Connects with the first command. `timeout` bounds each command.
+    /// To one address. Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
+        Self::to(Arc::new(client.into()), timeout)
+    }
+
+    /// The same, to what `upstream` leads to. What one connection to it finds out about its server, all do.
+    pub fn to(upstream: Arc<Upstream>, timeout: Duration) -> Self {
         metrics::begin_redis_errors(classify::kinds());
         let link = RedisLink { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
         Self {
-            client,
+            upstream,
             timeout,
             link: Mutex::new(link),
             discarded: AtomicU64::new(0),
-            mastership: Arc::default(),
             generation: watch::Sender::new(0),
         }
-    }
-
-    /// The same beside others to this address: what one finds out about its server, all do.
-    #[must_use]
-    pub fn beside(self, mastership: Arc<Mastership>) -> Self {
-        Self { mastership, ..self }
     }
 
     pub fn timeout(&self) -> Duration {
@@ -168,7 +107,26 @@ impl Connection {
     /// # Errors
     /// Those of `run`.
     pub async fn run_by<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
-        self.attempt(command, deadline).await.inspect_err(count)
+        self.attempt(command, deadline, None).await.inspect_err(count).map(|(value, _)| value)
+    }
+
+    /// As `run`, with the generation of the link on which it was answered.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub async fn run_on_link<T: FromRedisValue>(&self, command: &Cmd) -> Result<(T, u64), StoreError> {
+        self.attempt(command, Instant::now() + self.timeout, None).await.inspect_err(count)
+    }
+
+    /// On the link of this generation alone; `None` where there is another one by now.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub async fn run_over<T: FromRedisValue>(&self, generation: u64, command: &Cmd) -> Result<Option<T>, StoreError> {
+        match self.attempt(command, Instant::now() + self.timeout, Some(generation)).await {
+            Err(error) if error == other_link() => Ok(None),
+            result => result.map(|(value, _)| Some(value)).inspect_err(count),
+        }
     }
 
     /// `None` where this user may not call it, or the server does not know it; no error is counted then.
@@ -176,31 +134,46 @@ impl Connection {
     /// # Errors
     /// The other ones of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.attempt(command, Instant::now() + self.timeout).await {
+        match self.attempt(command, Instant::now() + self.timeout, None).await {
             Err(error) if classify::is_denied(&error) => Ok(None),
-            result => result.map(Some).inspect_err(count),
+            result => result.map(|(value, _)| Some(value)).inspect_err(count),
         }
     }
 
     /// The server reported at `asked`, or later, that it is no master: links to its address are made anew.
     pub fn lost_master(&self, asked: Instant) {
-        self.mastership.lost(asked);
+        self.upstream.mastership.lost(asked);
     }
 
     /// The link of this generation leads to a master: what was made before it is made anew, if one had been lost.
     pub async fn found_master(&self, generation: u64) {
         let link = self.link.lock().await;
         if link.generation == generation {
-            self.mastership.found(link.made);
+            self.upstream.mastership.found(link.made);
         }
     }
 
-    async fn attempt<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
+    /// `only`: the one generation of the link that will do.
+    async fn attempt<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+        only: Option<u64>,
+    ) -> Result<(T, u64), StoreError> {
         let mut used = None;
         let attempt = async {
-            let (generation, mut link) = self.link().await.map_err(CommandFailure::while_connecting)?;
+            let Link { generation, made, mut connection } = self.link().await.map_err(while_connecting)?;
+            if only.is_some_and(|only| only != generation) {
+                return Err(CommandFailure { link_lost: false, error: other_link() });
+            }
             used = Some((generation, Instant::now()));
-            command.query_async(&mut link).await.map_err(|error| CommandFailure::of(&error))
+            tokio::select! {
+                result = command.query_async(&mut connection) => match result {
+                    Ok(value) => Ok((value, generation)),
+                    Err(error) => Err(CommandFailure::of(&error)),
+                },
+                () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
+            }
         };
         let failure = match timeout_at(deadline.min(Instant::now() + self.timeout), attempt).await {
             Ok(Ok(value)) => return Ok(value),
@@ -228,43 +201,41 @@ impl Connection {
 
     fn found_out(&self, error: &StoreError, sent: Instant) {
         if classify::is_no_master(error) {
-            self.mastership.lost(sent);
+            self.upstream.mastership.lost(sent);
         }
     }
 
-    async fn link(&self) -> Result<(u64, MultiplexedConnection), CommandFailure> {
+    async fn link(&self) -> Result<Link, StoreError> {
         let mut link = self.link.lock().await;
         if let Some(current) = &link.current
             && link.generation > self.discarded.load(Ordering::Acquire)
-            && !self.mastership.is_outdated(link.made)
+            && !self.upstream.mastership.is_outdated(link.made)
         {
-            return Ok((link.generation, current.clone()));
+            return Ok(Link { generation: link.generation, made: link.made, connection: current.clone() });
         }
         if let Some(earliest) = link.last_attempt.map(|last| last + RECONNECT_INTERVAL)
             && Instant::now() < earliest
         {
             if let Some(refused) = &link.refused {
-                return Err(CommandFailure { link_lost: false, error: refused.clone() });
+                return Err(refused.clone());
             }
             sleep_until(earliest).await;
         }
         link.current = None;
         link.last_attempt = Some(Instant::now());
         // `run` bounds the whole; a caller that gives up here leaves the next one to try again.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(self.timeout));
-        match self.client.get_multiplexed_async_connection_with_config(&config).await {
+        match self.upstream.connect(self.timeout).await {
             Ok(connection) => {
                 link.current = Some(connection.clone());
                 link.made = Instant::now();
                 link.generation += 1;
                 link.refused = None;
                 self.generation.send_replace(link.generation);
-                Ok((link.generation, connection))
+                Ok(Link { generation: link.generation, made: link.made, connection })
             }
             Err(error) => {
-                let failure = CommandFailure::of(&error);
-                link.refused = Some(failure.error.clone());
-                Err(failure)
+                link.refused = Some(error.clone());
+                Err(error)
             }
         }
     }
@@ -288,12 +259,22 @@ impl CommandFailure {
         Self { link_lost, error: classify(error) }
     }
 
-    fn while_connecting(mut self) -> Self {
-        if let StoreError::Unavailable { kind, .. } = &mut self.error
-            && *kind == NO_ANSWER
-        {
-            *kind = NO_LINK;
-        }
-        self
+    /// Its server is no master any more, and may never answer.
+    fn of_deposed() -> Self {
+        let text = "another server became the master before the answer came".to_owned();
+        Self { link_lost: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }
     }
+}
+
+fn other_link() -> StoreError {
+    StoreError::Unavailable { kind: NO_LINK, text: "another link was made".into() }
+}
+
+fn while_connecting(mut error: StoreError) -> CommandFailure {
+    if let StoreError::Unavailable { kind, .. } = &mut error
+        && *kind == NO_ANSWER
+    {
+        *kind = NO_LINK;
+    }
+    CommandFailure { link_lost: false, error }
 }

@@ -1,0 +1,71 @@
+//! A Redis server with its credentials, and the client for it.
+
+use std::{path::Path, time::Duration};
+
+use redis::{
+    Client, ClientTlsConfig, IntoConnectionInfo, TlsCertificates,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    secret::{Secret, SecretUrl},
+    tls::{self, TlsFiles},
+};
+
+/// The kernel probes a silent peer after so long, costing neither side a command...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
+/// ...then so often...
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// ...and ends the connection after so many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 2;
+
+/// A Redis server and the credentials for it.
+#[derive(Clone, Debug)]
+pub struct RedisEndpoint {
+    pub url: SecretUrl,
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+    pub tls: TlsFiles,
+}
+
+/// A client for `server`; it connects later.
+///
+/// # Errors
+/// When the URL or a TLS file cannot be used; the text names neither user nor password.
+pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
+    let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
+    let mut settings = info.redis_settings().clone();
+    if let Some(username) = &server.username {
+        settings = settings.set_username(username);
+    }
+    if let Some(password) = &server.password {
+        settings = settings.set_password(password.expose());
+    }
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+    let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+    let client_tls = match (&server.tls.cert_file, &server.tls.key_file) {
+        (Some(cert), Some(key)) => {
+            // The client would find out with its first connection only.
+            tls::check_pair(cert, key)?;
+            Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+        }
+        _ => None,
+    };
+    let root_cert = server.tls.ca_file.as_deref().map(read).transpose()?;
+    // The client would take such a file in silence, and then trust no server.
+    if let (Some(file), Some(pem)) = (&server.tls.ca_file, &root_cert)
+        && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
+    {
+        return Err(format!("{}: no certificate in it", file.display()));
+    }
+    if client_tls.is_some() || root_cert.is_some() {
+        let certificates = TlsCertificates { client_tls, root_cert };
+        Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
+    } else {
+        Client::open(info).map_err(|error| format!("url: {error}"))
+    }
+}

@@ -1,0 +1,216 @@
+//! The master that sentinels name. They are asked in turn, for each link anew, and the server that they name must say that
+//! it is the master: one that was restarted, or cut off from the others, names an old one.
+//!
+//! Sentinels also publish a change of the master. Such a message, or a lost one, only decides when the next question is asked.
+
+use std::{
+    fmt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, future::join_all};
+use redis::{Client, ConnectionAddr, ConnectionInfo, Value, aio::MultiplexedConnection};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{NO_LINK, RedisEndpoint, classify, client, mastership::Mastership, upstream::open};
+use crate::store::StoreError;
+
+/// Longest wait for one sentinel, and for one server to say that it is the master: a frozen one accepts connections and
+/// answers nothing, and meanwhile another one may have become the master.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a sentinel is asked without a message of a change, which may get lost.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause before the next sentinel is asked to publish changes.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The channel of changes: `<name> <old host> <old port> <new host> <new port>`.
+const CHANGES: &str = "+switch-master";
+
+/// Host and port, as the sentinels name them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl fmt::Display for MasterAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// The sentinels of one master.
+pub struct Sentinels {
+    /// At least one, each with its address for people.
+    all: Vec<(String, Client)>,
+    /// As in `sentinel monitor`.
+    name: String,
+    /// Credentials and TLS of the master; its address is replaced.
+    master: ConnectionInfo,
+    /// The one that is asked first.
+    next: AtomicUsize,
+    found: Mutex<Option<MasterAddress>>,
+}
+
+impl Sentinels {
+    /// `master`: its credentials and TLS; the address in it is not used. `name` as in `sentinel monitor`.
+    ///
+    /// # Errors
+    /// When there is no sentinel, or a URL or a TLS file cannot be used.
+    pub fn new(sentinels: &[RedisEndpoint], name: &str, master: &RedisEndpoint) -> Result<Self, String> {
+        let all = sentinels
+            .iter()
+            .map(|one| Ok((one.url.to_string(), client(one).map_err(|error| format!("sentinel: {error}"))?)))
+            .collect::<Result<Vec<_>, String>>()?;
+        if all.is_empty() {
+            return Err("sentinel: no url".into());
+        }
+        let master = client(master)?.get_connection_info().clone();
+        Ok(Self { all, name: name.to_owned(), master, next: AtomicUsize::new(0), found: Mutex::default() })
+    }
+
+    /// The master that was found last.
+    pub fn found(&self) -> Option<MasterAddress> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What each sentinel names, in their order.
+    pub async fn answers(&self) -> Vec<Result<MasterAddress, StoreError>> {
+        join_all(self.all.iter().map(|(shown, client)| self.ask(shown, client))).await
+    }
+
+    /// The first server that a sentinel names and that is a master. An attempt takes two times `longest` for each sentinel at
+    /// most, and not more than `2 * ANSWER_TIMEOUT`.
+    ///
+    /// # Errors
+    /// What the last one answered.
+    pub async fn master(
+        &self,
+        mastership: &Mastership,
+        longest: Duration,
+    ) -> Result<(Client, MultiplexedConnection), StoreError> {
+        let mut refused: Vec<(MasterAddress, StoreError)> = Vec::new();
+        let mut failure = None;
+        for _ in &self.all {
+            // Moved on before the answer: a caller that gives up leaves the next one to another sentinel.
+            let place = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len();
+            let (shown, client) = &self.all[place];
+            let address = match self.ask(shown, client).await {
+                Ok(address) => address,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            // The others may name the same one.
+            if refused.iter().any(|(other, _)| *other == address) {
+                continue;
+            }
+            match self.open_master(&address, longest.min(ANSWER_TIMEOUT)).await {
+                Ok(opened) => {
+                    self.next.store(place, Ordering::Relaxed);
+                    self.note(address, mastership);
+                    return Ok(opened);
+                }
+                Err(error) => refused.push((address, error)),
+            }
+        }
+        let of_refused = |(address, error): &(MasterAddress, StoreError)| unreachable(format!("{address}: {error}"));
+        let none = || unreachable("no sentinel".into());
+        Err(refused.last().map(of_refused).or(failure).unwrap_or_else(none))
+    }
+
+    /// Asks for the master when a sentinel publishes a change, and every `REVIEW_INTERVAL`. Never returns.
+    pub async fn follow(&self, mastership: &Mastership) {
+        for place in (0..self.all.len()).cycle() {
+            let (shown, client) = &self.all[place];
+            self.follow_one(shown, client, mastership).await;
+            sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Until it does not answer.
+    async fn follow_one(&self, shown: &str, client: &Client, mastership: &Mastership) {
+        let subscribe = async {
+            let mut subscription = client.get_async_pubsub().await?;
+            subscription.subscribe(CHANGES).await?;
+            Ok::<_, redis::RedisError>(subscription.into_on_message())
+        };
+        let Ok(Ok(mut messages)) = timeout(ANSWER_TIMEOUT, subscribe).await else { return };
+        loop {
+            let Ok(named) = self.ask(shown, client).await else { return };
+            if self.found().is_some_and(|found| found != named) {
+                // An error is repeated to the next command.
+                let _ = self.master(mastership, ANSWER_TIMEOUT).await;
+            }
+            if let Ok(None) = timeout(REVIEW_INTERVAL, messages.next()).await {
+                return;
+            }
+        }
+    }
+
+    async fn ask(&self, shown: &str, client: &Client) -> Result<MasterAddress, StoreError> {
+        let ask = async {
+            let mut link = open(client, ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+            let answer: Option<(String, u16)> =
+                question.query_async(&mut link).await.map_err(|error| classify(&error).to_string())?;
+            let (host, port) = answer.ok_or_else(|| format!("it knows no master `{}`", self.name.escape_debug()))?;
+            Ok(MasterAddress { host, port })
+        };
+        let answer = timeout(ANSWER_TIMEOUT, ask).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")));
+        answer.map_err(|text: String| unreachable(format!("sentinel {shown}: {text}")))
+    }
+
+    /// A link to the server there, which must say that it is the master.
+    async fn open_master(
+        &self,
+        address: &MasterAddress,
+        longest: Duration,
+    ) -> Result<(Client, MultiplexedConnection), StoreError> {
+        let MasterAddress { host, port } = address.clone();
+        let place = match self.master.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = Client::open(self.master.clone().set_addr(place)).map_err(|error| classify(&error))?;
+        let open_and_ask = async {
+            let mut link = open(&client, longest).await?;
+            let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut link).await.map_err(|error| classify(&error))?;
+            match role.into_iter().next().map(redis::from_redis_value::<String>) {
+                Some(Ok(role)) if role == "master" => Ok(link),
+                Some(Ok(role)) => Err(unreachable(format!("the sentinels name it, but its role is {role}"))),
+                _ => Err(StoreError::Unavailable { kind: "reply", text: "a role that is none".into() }),
+            }
+        };
+        let opened = timeout(longest, open_and_ask).await;
+        let link = opened.unwrap_or_else(|_| Err(unreachable(format!("no answer in {longest:?}"))))?;
+        Ok((client, link))
+    }
+
+    /// `address` is that of the master: links to another one are ended.
+    fn note(&self, address: MasterAddress, mastership: &Mastership) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*found {
+            Some(known) if *known == address => return,
+            Some(known) => {
+                tracing::warn!(master = %address, before = %known, "the sentinels name another redis master");
+                mastership.moved(Instant::now());
+            }
+            None => tracing::info!(master = %address, "the sentinels name the redis master"),
+        }
+        *found = Some(address);
+    }
+}
+
+fn unreachable(text: String) -> StoreError {
+    StoreError::Unavailable { kind: NO_LINK, text }
+}

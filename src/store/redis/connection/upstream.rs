@@ -1,0 +1,120 @@
+//! What connections lead to: one address, or the master that sentinels name.
+
+use std::time::Duration;
+
+use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    NO_LINK, classify,
+    mastership::Mastership,
+    sentinel::{MasterAddress, Sentinels},
+};
+use crate::store::StoreError;
+
+/// Shared by all connections to the same Redis.
+pub struct Upstream {
+    place: UpstreamPlace,
+    pub(super) mastership: Mastership,
+}
+
+enum UpstreamPlace {
+    Address(Client),
+    Sentinels(Sentinels),
+}
+
+impl From<Client> for Upstream {
+    fn from(client: Client) -> Self {
+        Self { place: UpstreamPlace::Address(client), mastership: Mastership::default() }
+    }
+}
+
+impl From<Sentinels> for Upstream {
+    fn from(sentinels: Sentinels) -> Self {
+        Self { place: UpstreamPlace::Sentinels(sentinels), mastership: Mastership::default() }
+    }
+}
+
+impl Upstream {
+    /// The number of the database.
+    pub fn database(&self) -> i64 {
+        match &self.place {
+            UpstreamPlace::Address(client) => client.get_connection_info().redis_settings().db(),
+            UpstreamPlace::Sentinels(_) => 0,
+        }
+    }
+
+    /// `None` where there are none.
+    pub fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.place {
+            UpstreamPlace::Address(_) => None,
+            UpstreamPlace::Sentinels(sentinels) => Some(sentinels),
+        }
+    }
+
+    /// The master that was found last; `None` for an address, which may lead to another server each time.
+    pub fn master(&self) -> Option<MasterAddress> {
+        self.sentinels()?.found()
+    }
+
+    /// Learns of other masters from sentinels while it is polled. Never returns.
+    pub async fn follow(&self) {
+        match &self.place {
+            UpstreamPlace::Address(_) => std::future::pending().await,
+            UpstreamPlace::Sentinels(sentinels) => sentinels.follow(&self.mastership).await,
+        }
+    }
+
+    /// A new link. The caller bounds the time; a part of it takes at most `longest`.
+    ///
+    /// # Errors
+    /// `Unavailable`: nothing was sent.
+    pub(super) async fn connect(&self, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
+        match &self.place {
+            UpstreamPlace::Address(client) => open(client, longest).await,
+            UpstreamPlace::Sentinels(sentinels) => {
+                sentinels.master(&self.mastership, longest).await.map(|(_, link)| link)
+            }
+        }
+    }
+
+    /// A client for what a new link would lead to.
+    ///
+    /// # Errors
+    /// As for `connect`.
+    pub async fn client(&self, longest: Duration) -> Result<Client, StoreError> {
+        match &self.place {
+            UpstreamPlace::Address(client) => Ok(client.clone()),
+            UpstreamPlace::Sentinels(sentinels) => {
+                sentinels.master(&self.mastership, longest).await.map(|(client, _)| client)
+            }
+        }
+    }
+
+    /// Returns once another server is the master than the one to which a link was made at `made`.
+    pub(super) async fn deposed(&self, made: Instant) {
+        match &self.place {
+            // One that was demoted answers so itself.
+            UpstreamPlace::Address(_) => std::future::pending().await,
+            UpstreamPlace::Sentinels(_) => self.mastership.deposed(made).await,
+        }
+    }
+
+    /// Returns once a link made at `made` is to be replaced.
+    pub async fn outdated(&self, made: Instant) {
+        self.mastership.outdated(made).await;
+    }
+}
+
+/// A link to the server of `client`.
+///
+/// # Errors
+/// `Unavailable`, also when it takes longer than `longest`.
+pub(super) async fn open(client: &Client, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
+    // Each command has a bound of its own.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(longest));
+    match timeout(longest, client.get_multiplexed_async_connection_with_config(&config)).await {
+        Ok(result) => result.map_err(|error| classify(&error)),
+        Err(_) => Err(StoreError::Unavailable { kind: NO_LINK, text: format!("no link in {longest:?}") }),
+    }
+}

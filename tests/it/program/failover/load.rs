@@ -1,0 +1,134 @@
+//! A load on one route, and what became of its messages.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use crate::{
+    program::{client::Client, eventually},
+    support::receiver::Receiver,
+};
+
+/// Messages in one call.
+const BATCH: usize = 40;
+/// One call in so long: 2,000 messages a second.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Calls that may wait for their answers: those of an outage do not hold up the next ones.
+const POSTERS: u32 = 8;
+/// From acceptance to the due time, in milliseconds.
+const DELAY: u64 = 300;
+
+/// Posts until it is stopped; what is refused is not repeated.
+pub struct Load {
+    client: Client,
+    posted: Arc<Posted>,
+    posters: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Posted {
+    stop: AtomicBool,
+    batches: AtomicUsize,
+    accepted: Mutex<Accepted>,
+    refused: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Accepted {
+    ids: Vec<String>,
+    latest: Option<Instant>,
+}
+
+/// What became of a load.
+#[derive(Debug)]
+pub struct Account {
+    pub accepted: usize,
+    /// Calls that were answered with 503.
+    pub refused: usize,
+    /// Accepted messages that never came.
+    pub lost: usize,
+    pub duplicates: usize,
+    pub early: usize,
+}
+
+impl Load {
+    /// `payload`: bytes of each message.
+    pub fn start(client: &Client, payload: usize) -> Self {
+        let posted = Arc::new(Posted::default());
+        let payload: Arc<str> = "x".repeat(payload).into();
+        let mut posters = JoinSet::new();
+        for _ in 0..POSTERS {
+            posters.spawn(post(client.clone(), posted.clone(), payload.clone()));
+        }
+        Self { client: client.clone(), posted, posters }
+    }
+
+    /// When a call was accepted that was made after `since`; how long that took.
+    pub async fn accepted_after(&self, since: Instant, patience: Duration) -> Duration {
+        eventually("a post is accepted again", patience, async || {
+            self.posted.accepted.lock().unwrap().latest.filter(|at| *at > since).map(|at| at - since)
+        })
+        .await
+    }
+
+    /// Stops it, waits until nothing is left in the queue, and counts.
+    pub async fn finish(mut self, receiver: &Receiver, patience: Duration) -> Account {
+        self.posted.stop.store(true, Ordering::SeqCst);
+        while let Some(end) = self.posters.join_next().await {
+            end.expect("no panic");
+        }
+        eventually("the queue is drained", patience, async || {
+            let answer = self.client.call("GET", "/v1/routes/web", "").await;
+            let stats = answer.json;
+            (answer.status == 200 && stats["pending"] == 0 && stats["unack"] == 0).then_some(())
+        })
+        .await;
+        let requests = receiver.requests();
+        let mut times: HashMap<&str, usize> = HashMap::new();
+        for request in &requests {
+            *times.entry(request.id()).or_default() += 1;
+        }
+        let accepted = self.posted.accepted.lock().unwrap();
+        let distinct: HashSet<&String> = accepted.ids.iter().collect();
+        assert_eq!(distinct.len(), accepted.ids.len(), "an id is posted once");
+        Account {
+            accepted: accepted.ids.len(),
+            refused: self.posted.refused.load(Ordering::SeqCst),
+            lost: accepted.ids.iter().filter(|id| !times.contains_key(id.as_str())).count(),
+            duplicates: times.values().map(|times| times - 1).sum(),
+            early: requests.iter().filter(|request| request.arrived < request.due()).count(),
+        }
+    }
+}
+
+async fn post(client: Client, posted: Arc<Posted>, payload: Arc<str>) {
+    let mut ticks = interval(INTERVAL * POSTERS);
+    // An outage is not made up for.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while !posted.stop.load(Ordering::SeqCst) {
+        ticks.tick().await;
+        let batch = posted.batches.fetch_add(1, Ordering::SeqCst);
+        let ids: Vec<String> = (0..BATCH).map(|n| format!("b{batch}-{n}")).collect();
+        let messages: Vec<String> =
+            ids.iter().map(|id| format!(r#"{{"id":"{id}","delay":{DELAY},"payload":"{payload}"}}"#)).collect();
+        match client.try_post("web", format!("[{}]", messages.join(","))).await {
+            Some(200) => {
+                let mut accepted = posted.accepted.lock().unwrap();
+                accepted.ids.extend(ids);
+                accepted.latest = Some(Instant::now());
+            }
+            Some(503) => drop(posted.refused.fetch_add(1, Ordering::SeqCst)),
+            other => panic!("answered {other:?}"),
+        }
+    }
+}

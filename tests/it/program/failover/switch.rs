@@ -1,0 +1,195 @@
+//! Fail-overs under load, and what they cost: with durable replies, which all replicas confirm, and without.
+//!
+//! The plain run has each fault once. With `tests/run.sh --full` each happens three times, also without durable replies, and the
+//! old master comes back each time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::load::{Account, Load};
+use crate::{
+    program::{alone, client::Client, eventually},
+    support::{
+        punctual::Punctual,
+        receiver::{Receiver, wall_clock},
+        scale,
+        sentinels::WatchedRedis,
+    },
+};
+
+/// From the new master, as the sentinels name it, to the first delivery.
+const BACK_WITHIN: u64 = 5000;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Before the fault.
+const WARM_UP: usize = 2000;
+/// Of the route, which is the default.
+const MAX_IN_FLIGHT: usize = 1000;
+
+pub fn configuration(redis: &WatchedRedis, more: &str, receiver: &Receiver) -> String {
+    format!(
+        "redis: {{ {}{more} }}\nserver: {{ request_timeout: 3s }}\n\
+         sinks: {{ hook: {{ type: http, url: '{}', timeout: 2s }} }}\n\
+         routes: {{ web: {{ sink: hook, lease: 5s }} }}\n",
+        redis.setting(""),
+        receiver.url()
+    )
+}
+
+/// Bytes of a message.
+const SMALL: usize = 10;
+/// The same, where the buffers of the network must not hold what is written during `LAG`.
+const LARGE: usize = 4096;
+/// How long a replica receives nothing.
+const LAG: Duration = Duration::from_secs(4);
+
+/// What a 2xx means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Replies {
+    /// That all replicas have it.
+    Durable,
+    /// That the master has it.
+    OfMaster,
+}
+
+/// A fail-over from one master to another.
+struct Switch {
+    redis: WatchedRedis,
+    receiver: Receiver,
+    punctual: Punctual,
+    load: Load,
+    /// The place of the master at first.
+    old: usize,
+}
+
+impl Switch {
+    /// The load runs. `payload`: bytes of each message.
+    async fn begin(replicas: usize, replies: Replies, payload: usize) -> Self {
+        let (redis, receiver) = (WatchedRedis::start(replicas).await, Receiver::start());
+        let durability = match replies {
+            Replies::Durable => format!(", durability: {{ replicas: {replicas} }}"),
+            Replies::OfMaster => String::new(),
+        };
+        let punctual = Punctual::start(&configuration(&redis, &durability, &receiver)).await;
+        let load = Load::start(&Client::of(&punctual), payload);
+        receiver.wait_for(WARM_UP, PATIENCE).await;
+        let old = redis.master().await;
+        Self { redis, receiver, punctual, load, old }
+    }
+
+    /// Waits until deliveries go on after the sentinels have named another master.
+    /// The place of that one, and how many milliseconds later.
+    async fn recovered(&self) -> (usize, u64) {
+        let new = self.redis.switched(self.old).await;
+        let named_wall = wall_clock();
+        let delivered = eventually("a message is delivered again", PATIENCE, async || {
+            let requests = self.receiver.requests();
+            requests.iter().map(|request| request.arrived).find(|at| *at > named_wall).map(|at| at - named_wall)
+        })
+        .await;
+        assert!(delivered <= BACK_WITHIN, "{delivered} ms\n{}", self.punctual.log());
+        (new, delivered)
+    }
+
+    /// The old master follows `new`; then all replicas are there again, and posts are accepted.
+    async fn rejoined(&self, new: usize) {
+        self.redis.replicates(self.old).await;
+        assert_eq!(self.redis.master().await, new);
+        self.load.accepted_after(Instant::now(), PATIENCE).await;
+    }
+
+    async fn finish(self, what: &str, replies: Replies, recovered_ms: u64) -> Account {
+        let log = self.punctual.log();
+        assert!(log.contains("the sentinels name another redis master"), "{log}");
+        let account = self.load.finish(&self.receiver, PATIENCE).await;
+        println!("{what}, {replies:?}: delivered {recovered_ms} ms after the new master was named; {account:?}");
+        let Account { accepted, refused, .. } = account;
+        let is_noticed = refused > 0 || replies == Replies::OfMaster;
+        assert!(accepted >= WARM_UP && is_noticed, "{account:?}");
+        assert_eq!(account.early, 0);
+        if replies == Replies::Durable {
+            assert_eq!(account.lost, 0);
+        }
+        account
+    }
+}
+
+/// What was in flight when the master was lost may come twice: its settlements may be lost with it.
+fn few_duplicates(account: &Account) {
+    assert!(account.duplicates <= MAX_IN_FLIGHT, "{account:?}");
+}
+
+/// Each way of replies as often as the run asks for.
+fn runs() -> Vec<Replies> {
+    scale::rounds(vec![Replies::Durable], [[Replies::Durable; 3], [Replies::OfMaster; 3]].concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
+    let _alone = alone().await;
+    for replies in runs() {
+        let mut switch = Switch::begin(2, replies, SMALL).await;
+        let old = switch.old;
+        switch.redis.servers[old].kill();
+        let (new, recovered) = switch.recovered().await;
+        if scale::full() {
+            // It comes back with its data, as a master: what it holds was delivered by the other one.
+            switch.redis.servers[old].restart().await;
+            switch.rejoined(new).await;
+        }
+        few_duplicates(&switch.finish("killed", replies, recovered).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
+    let _alone = alone().await;
+    for replies in runs() {
+        let switch = Switch::begin(2, replies, SMALL).await;
+        switch.redis.freeze(switch.old);
+        let (new, recovered) = switch.recovered().await;
+        // Still a master by itself, until the sentinels demote it.
+        switch.redis.resume(switch.old);
+        switch.rejoined(new).await;
+        few_duplicates(&switch.finish("frozen", replies, recovered).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fail_over_under_load_costs_little() {
+    let _alone = alone().await;
+    for replies in runs() {
+        let switch = Switch::begin(2, replies, SMALL).await;
+        switch.redis.fail_over().await;
+        let (new, recovered) = switch.recovered().await;
+        if scale::full() {
+            switch.rejoined(new).await;
+        }
+        few_duplicates(&switch.finish("asked for", replies, recovered).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
+    let _alone = alone().await;
+    // The loss shows that the replica did lag.
+    for replies in scale::rounds(vec![Replies::Durable, Replies::OfMaster], runs()) {
+        let mut switch = Switch::begin(1, replies, LARGE).await;
+        let (old, replica) = (switch.old, 1 - switch.old);
+        switch.redis.freeze(replica);
+        sleep(LAG).await;
+        switch.redis.servers[old].kill();
+        switch.redis.resume(replica);
+        let (new, recovered) = switch.recovered().await;
+        if scale::full() {
+            switch.redis.servers[old].restart().await;
+            switch.rejoined(new).await;
+        }
+        let account = switch.finish("lagging", replies, recovered).await;
+        match replies {
+            // What was in flight while it lagged.
+            Replies::Durable => few_duplicates(&account),
+            Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A success that replicas have confirmed.
+
+use std::{sync::Arc, time::Duration};
+
+use punctual::{
+    message::{Metadata, NewMessage, OnConflict},
+    store::{
+        Partition, ScheduleStatus, Store, StoreError,
+        redis::{Durability, RedisStore, RouteSettings, connection::Connection},
+    },
+    time::{Due, UnixMillis},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep};
+
+use super::bench::id;
+use crate::support::{RedisServer, claim_request};
+
+const WAIT: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A master, and a replica that is in step with it.
+struct Pair {
+    master: RedisServer,
+    replica: RedisServer,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+        let port = master.port().to_string();
+        let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        let pair = Self { master, replica };
+        let store = pair.store(1);
+        store.register(true).await.expect("registered");
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = store.check_durable().await {
+            assert!(Instant::now() < deadline, "{error}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        pair
+    }
+
+    /// As of one instance.
+    fn store(&self, replicas: u64) -> RedisStore {
+        let client = redis::Client::open(self.master.url()).expect("a valid URL");
+        let connection = || Arc::new(Connection::new(client.clone(), PATIENCE));
+        let limits = punctual::message::RouteLimits::default();
+        let route = RouteSettings { name: "r".into(), partitions: 1, max_payload: 100, remember: None, limits };
+        RedisStore::new(connection(), "p", [route])
+            .confirming_over(connection(), Durability { replicas, timeout: WAIT })
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.replica.pid().try_into().expect("a process id")).expect("not zero");
+        kill_process(pid, signal).expect("it is ours");
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+    }
+}
+
+fn partition() -> Partition {
+    Partition { route: "r".into(), number: 0 }
+}
+
+async fn schedule(store: &RedisStore, name: &str) -> Result<ScheduleStatus, StoreError> {
+    let message = NewMessage {
+        id: id(name),
+        due: Due::At(UnixMillis::default()),
+        on_conflict: OnConflict::Keep,
+        metadata: Metadata::default(),
+        payload: "x".into(),
+        record: None,
+    };
+    store.schedule(&partition(), &[message]).await.map(|answers| answers[0].status)
+}
+
+fn is_unconfirmed<T: std::fmt::Debug>(result: Result<T, StoreError>) -> bool {
+    let error = result.expect_err("not confirmed");
+    let StoreError::Unavailable { kind: "noreplicas", text } = &error else { panic!("{error}") };
+    text.contains("0 of 1 replicas") && text.contains("unknown, repeat it with the same id")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
+    let pair = Pair::start().await;
+    let (one, other) = (pair.store(1), pair.store(1));
+    assert_eq!(schedule(&one, "before").await, Ok(ScheduleStatus::Scheduled));
+    pair.signal(Signal::STOP);
+    assert!(is_unconfirmed(schedule(&one, "m").await));
+    // It wrote nothing itself: all that it wrote has been confirmed.
+    assert!(is_unconfirmed(schedule(&other, "m").await));
+    assert!(is_unconfirmed(other.cancel(&partition(), &id("before").into()).await));
+    assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Due::NOW).await));
+    assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");
+
+    pair.signal(Signal::CONT);
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match schedule(&other, "m").await {
+            Ok(status) => break status,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    assert!(matches!(status, ScheduleStatus::Exists(_)), "{status:?}");
+    let said = one.guarantee().await.expect("an answer");
+    assert_eq!(
+        said.expect("a replica"),
+        "1 replica, all waited for: a fail-over to one of them loses nothing that got a 2xx"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_replicas_is_shared_and_holds_up_no_claim() {
+    let pair = Pair::start().await;
+    let store = Arc::new(pair.store(1));
+    pair.signal(Signal::STOP);
+    let started = Instant::now();
+    let calls: Vec<_> = (0..20)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { schedule(&store, &format!("m{n}")).await })
+        })
+        .collect();
+    let mut claimed = 0;
+    while claimed == 0 {
+        claimed = store.claim(&partition(), claim_request(100, PATIENCE)).await.expect("claimed").messages.len();
+    }
+    let claimed_after = started.elapsed();
+    for call in calls {
+        assert!(is_unconfirmed(call.await.expect("no panic")));
+    }
+    let confirmed_after = started.elapsed();
+    println!("durability: claimed after {claimed_after:?}, 20 calls answered after {confirmed_after:?}");
+    assert!(claimed_after < WAIT / 2, "{claimed_after:?}");
+    // One wait for the first, one for those that came meanwhile, one for what those held up.
+    assert!(confirmed_after < 4 * WAIT, "{confirmed_after:?}");
+}

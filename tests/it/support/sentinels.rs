@@ -1,0 +1,235 @@
+use std::{
+    fs,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use redis::{FromRedisValue, Value};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{RedisServer, port::Port, servers};
+
+/// The name that the sentinels have for the master.
+pub const MASTER: &str = "orders";
+/// A user of the sentinels, with the rights that docs/failover.md names. The default user may do anything.
+pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
+const USER: &str = "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master";
+/// A server that is silent for so long is down, in milliseconds.
+const DOWN_AFTER: u32 = 1000;
+const COUNT: usize = 3;
+/// Longest time until sentinels know each other and all replicas, or name another master.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A master with replicas, and three sentinels that watch it. All are killed on drop.
+pub struct WatchedRedis {
+    /// The first one began as master.
+    pub servers: Vec<RedisServer>,
+    sentinels: Vec<Sentinel>,
+}
+
+impl WatchedRedis {
+    pub async fn start(replicas: usize) -> Self {
+        // Else the master waits five seconds for further replicas before it sends its data.
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        let mut servers = vec![RedisServer::start_with(&at_once).await];
+        let master = servers[0].port().to_string();
+        for _ in 0..replicas {
+            servers
+                .push(RedisServer::start_with(&[&at_once[..], &["--replicaof", "127.0.0.1", &master]].concat()).await);
+        }
+        let sentinels = (0..COUNT).map(|_| Sentinel::start(servers[0].port())).collect();
+        let watched = Self { servers, sentinels };
+        watched
+            .until("they know each other and all replicas", async |sentinel| {
+                let fields: Vec<String> = sentinel.ask(&["MASTER", MASTER]).await?;
+                let field =
+                    |name: &str| fields.iter().position(|field| field == name).map(|at| fields[at + 1].as_str());
+                let all = (COUNT - 1).to_string();
+                let known =
+                    field("num-other-sentinels") == Some(&all) && field("num-slaves") == Some(&replicas.to_string());
+                let up = replicas == 0 || sentinel.replicas().await? == replicas;
+                (known && up).then_some(())
+            })
+            .await;
+        watched
+    }
+
+    /// The setting `redis.sentinel`, with `more` in it.
+    pub fn setting(&self, more: &str) -> String {
+        let urls: Vec<String> =
+            self.sentinels.iter().map(|one| format!("'redis://127.0.0.1:{}'", one.port())).collect();
+        format!("sentinel: {{ urls: [{}], master: {MASTER}{more} }}", urls.join(", "))
+    }
+
+    /// The place in `servers` of the one that all sentinels name.
+    pub async fn master(&self) -> usize {
+        self.until("they agree", async |sentinel| sentinel.master().await).await;
+        let port = self.sentinels[0].master().await.expect("it answers");
+        self.servers.iter().position(|server| server.port() == port).expect("one of the servers")
+    }
+
+    /// Waits until the sentinels, all of them, name another server than that at `before`, and returns its place.
+    pub async fn switched(&self, before: usize) -> usize {
+        let port = self.servers[before].port();
+        let other = async |sentinel: &Sentinel| sentinel.master().await.filter(|master| *master != port);
+        self.until("they name another master", other).await;
+        self.master().await
+    }
+
+    /// `SENTINEL FAILOVER`: as an operator asks for it.
+    pub async fn fail_over(&self) {
+        self.sentinels[0].ask::<Value>(&["FAILOVER", MASTER]).await.expect("a fail-over begins");
+    }
+
+    /// Waits until the server at `place` is a replica in step with its master.
+    pub async fn replicates(&self, place: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let info = replication(&self.servers[place]).await.unwrap_or_default();
+            if info.contains("role:slave") && info.contains("master_link_status:up") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no replica within {PATIENCE:?}: {info}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// SIGSTOP: the server keeps its connections and answers nothing.
+    pub fn freeze(&self, place: usize) {
+        signal(self.servers[place].pid(), Signal::STOP);
+    }
+
+    pub fn resume(&self, place: usize) {
+        signal(self.servers[place].pid(), Signal::CONT);
+    }
+
+    /// `kill -9` of the sentinel at `place`.
+    pub fn kill_sentinel(&mut self, place: usize) {
+        self.sentinels[place].kill();
+    }
+
+    /// Makes one sentinel forget the others and name this server, as one that was cut off.
+    pub async fn mislead(&self, place: usize, port: u16) {
+        let sentinel = &self.sentinels[place];
+        let _: Value = sentinel.ask(&["REMOVE", MASTER]).await.expect("removed");
+        // As many votes as it cannot have: it never acts.
+        let _: Value =
+            sentinel.ask(&["MONITOR", MASTER, "127.0.0.1", &port.to_string(), "9"]).await.expect("monitored");
+    }
+
+    /// What the sentinel at `place` refused its users.
+    pub async fn denied(&self, place: usize) -> Vec<Value> {
+        let mut connection = self.sentinels[place].connection().await.expect("it answers");
+        redis::cmd("ACL").arg("LOG").query_async(&mut connection).await.expect("a log")
+    }
+
+    /// Until `look` finds it on each sentinel that runs.
+    async fn until<T>(&self, what: &str, look: impl AsyncFn(&Sentinel) -> Option<T>) {
+        let deadline = Instant::now() + PATIENCE;
+        for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.child.is_some()) {
+            while look(sentinel).await.is_none() {
+                assert!(Instant::now() < deadline, "sentinels, not within {PATIENCE:?}: {what}");
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+impl Drop for WatchedRedis {
+    fn drop(&mut self) {
+        // A frozen one could not be waited for otherwise on some systems.
+        for server in &self.servers {
+            if let Some(pid) = server.running() {
+                signal(pid, Signal::CONT);
+            }
+        }
+    }
+}
+
+struct Sentinel {
+    /// Its file, which it rewrites.
+    directory: TempDir,
+    port: Port,
+    child: Option<Child>,
+}
+
+impl Sentinel {
+    fn start(master: u16) -> Self {
+        let mut sentinel =
+            Self { directory: tempfile::tempdir().expect("a temporary directory"), port: Port::reserve(), child: None };
+        let file = sentinel.directory.path().join("sentinel.conf");
+        let lines = format!(
+            "port {}\nbind 127.0.0.1\ndir {}\nuser {USER}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\nsentinel failover-timeout {MASTER} 6000\n\
+             sentinel parallel-syncs {MASTER} 2\n",
+            sentinel.port(),
+            sentinel.directory.path().display()
+        );
+        fs::write(&file, lines).expect("its file is written");
+        let child = servers::redis_server()
+            .arg(&file)
+            .arg("--sentinel")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        sentinel.child = Some(child);
+        sentinel
+    }
+
+    fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// `None` while it does not answer, or refuses.
+    async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        redis::cmd("SENTINEL").arg(words).query_async(&mut self.connection().await?).await.ok()
+    }
+
+    async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port())).expect("a valid URL");
+        client.get_multiplexed_async_connection().await.ok()
+    }
+
+    async fn master(&self) -> Option<u16> {
+        let (_, port): (String, u16) = self.ask(&["GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
+        Some(port)
+    }
+
+    /// Those that are in step.
+    async fn replicas(&self) -> Option<usize> {
+        let all: Vec<Vec<String>> = self.ask(&["REPLICAS", MASTER]).await?;
+        let up = |fields: &&Vec<String>| {
+            fields.windows(2).any(|pair| pair[0] == "master-link-status" && pair[1] == "ok")
+                && fields.windows(2).any(|pair| pair[0] == "flags" && pair[1] == "slave")
+        };
+        Some(all.iter().filter(up).count())
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// `None` while it does not answer; one that is demoted closes its connections.
+async fn replication(server: &RedisServer) -> Option<String> {
+    let client = redis::Client::open(server.url()).expect("a valid URL");
+    let mut connection = client.get_multiplexed_async_connection().await.ok()?;
+    redis::cmd("INFO").arg("replication").query_async(&mut connection).await.ok()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("not zero");
+    kill_process(pid, signal).expect("it runs and is ours");
+}
