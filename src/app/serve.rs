@@ -91,9 +91,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let mut server = tokio::spawn(async {
         tokio::join!(calls, OptionFuture::from(probes));
     });
-    let (address, tls) = (&config.server.listen, config.server.tls.is_some());
-    let health = config.server.health_listen.map(tracing::field::display);
-    tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
+    tell_of_start(&config);
 
     instance.check_sinks();
     let mut embedded = None;
@@ -168,6 +166,12 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         tracing::info!("stopped");
     }
     Ok(ended?)
+}
+
+fn tell_of_start(config: &Config) {
+    let (address, tls) = (&config.server.listen, config.server.tls.is_some());
+    let health = config.server.health_listen.map(tracing::field::display);
+    tracing::info!(%address, tls, health, routes = config.routes.len(), sinks = config.sinks.len(), "punctual is listening");
 }
 
 fn told(end: Result<(), JoinError>) -> String {

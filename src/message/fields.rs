@@ -82,10 +82,10 @@ fn write_text(tag: u8, text: &[u8], out: &mut BytesMut) {
 
 fn write_number(mut number: u64, out: &mut BytesMut) {
     while number >= 0x80 {
-        out.put_u8(number as u8 | 0x80);
+        out.put_u8(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    out.put_u8(number as u8);
+    out.put_u8(number.to_le_bytes()[0]);
 }
 
 fn read_number(from: &mut Bytes) -> Option<u64> {

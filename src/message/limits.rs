@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct RouteLimits {
     /// At least the number of partitions.
     pub messages: Option<u64>,
-    /// Of stored bodies: payload, headers and the like, and up to 40 bytes. A partition's share holds the largest message.
+    /// Of stored bodies, after compression: payload, headers and the like, and up to 40 bytes. A partition's share holds the largest message.
     pub bytes: Option<u64>,
     /// Longest time from acceptance to the due time; at least a millisecond.
     pub delay: Option<Duration>,

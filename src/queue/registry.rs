@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
@@ -112,7 +113,8 @@ impl RouteRegistry {
         match call().await {
             Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
                 let limit = self.store.connection().timeout();
-                let opened = timeout(limit, self.prepare()).await.map_err(|_| format!("not opened in {limit:?}"));
+                let opened =
+                    timeout(limit, self.prepare().boxed()).await.map_err(|_| format!("not opened in {limit:?}"));
                 let opened = opened.and_then(|prepared| prepared.map_err(|error| error.to_string()));
                 opened.map_err(|text| StoreError::Unavailable { kind: UNREGISTERED, text })?;
                 call().await

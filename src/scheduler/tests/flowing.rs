@@ -37,8 +37,8 @@ async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
 async fn bytes_in_flight_are_bounded_too() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
-    // A body is its id and 23 bytes: 29.
-    let policy = Policy { max_in_flight_bytes: 100, largest_message: 29, ..policy() };
+    // A body is its id and 19 bytes: 25.
+    let policy = Policy { max_in_flight_bytes: 99, largest_message: 25, ..policy() };
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, numbered(30), Duration::ZERO);
     until_empty(&store, "r").await;
@@ -100,7 +100,7 @@ async fn what_a_later_release_wrote_is_left_to_it_and_delays_no_other() {
     let store = TestStore::new(1);
     let sink = FakeSink::good(&store);
     let here = partition("r");
-    store.schedule_body(&here, "later", store.now() / 1000, Bytes::from_static(b"\x02abc"));
+    store.schedule_body(&here, "later", store.now() / 1000, Bytes::from_static(b"\x03abc"));
     let _instance = Instance::of_one(&store, &sink);
     schedule(&store, numbered(100), 10 * SECOND);
     sleep(MINUTE).await;

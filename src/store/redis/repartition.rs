@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use futures::FutureExt;
 use redis::Value;
 
 use super::{
@@ -169,13 +170,20 @@ impl RedisStore {
         partition: &Partition,
         ids: impl Iterator<Item = &'a MessageId>,
     ) -> Result<InFlight, StoreError> {
-        let mut in_flight = InFlight::new();
-        let route = self.route(&partition.route)?;
-        let Some(former) = route.former() else { return Ok(in_flight) };
+        let Some(former) = self.route(&partition.route)?.former() else { return Ok(InFlight::new()) };
         let mut by_former: BTreeMap<u16, Vec<MessageId>> = BTreeMap::new();
         for id in ids {
             by_former.entry(id.partition(former)).or_default().push(id.clone());
         }
+        self.pull_from(partition, by_former).boxed().await
+    }
+
+    async fn pull_from(
+        &self,
+        partition: &Partition,
+        by_former: BTreeMap<u16, Vec<MessageId>>,
+    ) -> Result<InFlight, StoreError> {
+        let mut in_flight = InFlight::new();
         for (number, ids) in by_former {
             let former = Partition { number, ..partition.clone() };
             for some in ids.chunks(MOVED_AT_ONCE) {

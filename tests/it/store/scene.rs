@@ -241,17 +241,7 @@ impl Bench {
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,
             "produce in place of a pending one" => return self.produced(message("failed", Due::NOW, true)).await,
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
-            "move" => {
-                registered(&self.moving, false).await?;
-                // All of one partition: one call.
-                let named = ["failed", "unknown", "held", "dead-crashed", "failed", "later", "ended"].map(id);
-                self.moving.carry(&partition, &named).await?;
-            }
-            "begin to move" => registered(&self.moving, true).await?,
-            "end the move" => {
-                registered(&self.moving, false).await?;
-                assert!(self.moving.move_some(ROUTE).await?.is_done);
-            }
+            "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
             "fence" => store.fence(&partition).await?,
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
@@ -259,6 +249,20 @@ impl Bench {
                 registered(if scene == "register" { &self.other } else { &self.repartitioned }, true).await?;
             }
             other => panic!("no scene `{other}`"),
+        }
+        Ok(())
+    }
+
+    async fn change_partitions(&self, scene: &str) -> Result<(), StoreError> {
+        registered(&self.moving, scene == "begin to move").await?;
+        match scene {
+            "move" => {
+                // All of one partition: one call.
+                let named = ["failed", "unknown", "held", "dead-crashed", "failed", "later", "ended"].map(id);
+                self.moving.carry(&partition(), &named).await?;
+            }
+            "end the move" => assert!(self.moving.move_some(ROUTE).await?.is_done),
+            _ => {}
         }
         Ok(())
     }

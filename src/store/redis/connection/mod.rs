@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt;
 use redis::{Client, Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
 use tokio::{
     sync::{Mutex, watch},
@@ -224,7 +225,8 @@ impl Connection {
         link.current = None;
         link.last_attempt = Some(Instant::now());
         // `run` bounds the whole; a caller that gives up here leaves the next one to try again.
-        match self.upstream.connect(self.timeout).await {
+        // Of one type: those that hold it stay small, and their types shallow enough for rustc.
+        match self.upstream.connect(self.timeout).boxed().await {
             Ok(connection) => {
                 link.current = Some(connection.clone());
                 link.made = Instant::now();
