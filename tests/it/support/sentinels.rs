@@ -15,7 +15,8 @@ use super::{RedisServer, port::Port, servers};
 pub const MASTER: &str = "orders";
 /// A user of the sentinels, with the rights that docs/failover.md names. The default user may do anything.
 pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
-const USER: &str = "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master";
+const USER: &str =
+    "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
 /// A server that is silent for so long is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
 const COUNT: usize = 3;

@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WARM_UP: usize = 2000;
 /// Of the route, which is the default.
 const MAX_IN_FLIGHT: usize = 1000;
+/// Messages of the load that are not due yet, at any time.
+const WAITING: usize = 600;
 
 pub fn configuration(redis: &WatchedRedis, more: &str, receiver: &Receiver) -> String {
     format!(
@@ -165,7 +167,10 @@ async fn a_fail_over_under_load_costs_little() {
         if scale::full() {
             switch.rejoined(new).await;
         }
-        few_duplicates(&switch.finish("asked for", replies, recovered).await);
+        // The old master goes on for up to a second, until the sentinels see that the replica was promoted. What it settles
+        // meanwhile is still on the new one.
+        let account = switch.finish("asked for", replies, recovered).await;
+        assert!(account.duplicates <= MAX_IN_FLIGHT + WAITING, "{account:?}");
     }
 }
 
