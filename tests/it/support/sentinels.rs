@@ -97,6 +97,29 @@ impl WatchedRedis {
         }
     }
 
+    /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.
+    pub async fn promoted_has(&self, tag: &str) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for server in &self.servers[1..] {
+                let mut link = server.connection().await;
+                let count = redis::pipe()
+                    .cmd("ROLE")
+                    .zcard(format!("{tag}:pending"))
+                    .zcard(format!("{tag}:unack"))
+                    .query_async::<(Vec<Value>, usize, usize)>(&mut link)
+                    .await;
+                if let Ok((role, pending, unack)) = count
+                    && matches!(&role[0], Value::BulkString(role) if role == b"master")
+                {
+                    return pending + unack;
+                }
+            }
+            assert!(Instant::now() < deadline, "none is promoted");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// SIGSTOP: the server keeps its connections and answers nothing.
     pub fn freeze(&self, place: usize) {
         signal(self.servers[place].pid(), Signal::STOP);
