@@ -55,8 +55,9 @@ impl RedisStore {
             let tail = codec::tail(&message.metadata, &message.payload);
             call = call.arg(message.id.as_str()).arg(text).arg(&tail[..]);
         }
-        let taken = call.run(&self.connection).await.map_err(unless_closed)?;
+        let (taken, link): (Vec<bool>, _) = self.writes.run(call).await.map_err(unless_closed)?;
         self.buried(partition);
+        self.confirm(partition, link, taken.contains(&true)).await?;
         Ok(taken)
     }
 

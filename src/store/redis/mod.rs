@@ -79,7 +79,7 @@ pub struct RedisStore {
     claims: Arc<Bundler>,
     settlements: Arc<Bundler>,
     transfers: Arc<Bundler>,
-    /// For what producers ask: schedule, reschedule, cancel.
+    /// For what producers and sources ask: schedule, reschedule, cancel, bury.
     writes: Arc<Writes>,
     /// For `get` and `list`, whose replies are large.
     listings: Arc<Connection>,

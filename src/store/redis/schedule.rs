@@ -101,7 +101,7 @@ impl RedisStore {
     }
 
     /// Waits for replicas, where they are to have it before it counts. `did_write`: else an earlier call may have.
-    async fn confirm(&self, partition: &Partition, link: u64, did_write: bool) -> Result<(), StoreError> {
+    pub(super) async fn confirm(&self, partition: &Partition, link: u64, did_write: bool) -> Result<(), StoreError> {
         if self.writes.durability().is_none() {
             return Ok(());
         }

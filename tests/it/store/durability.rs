@@ -67,16 +67,19 @@ fn partition() -> Partition {
     Partition { route: "r".into(), number: 0 }
 }
 
-async fn schedule(store: &RedisStore, name: &str) -> Result<ScheduleStatus, StoreError> {
-    let message = NewMessage {
+fn message(name: &str) -> NewMessage {
+    NewMessage {
         id: id(name),
         due: Due::At(UnixMillis::default()),
         on_conflict: OnConflict::Keep,
         metadata: Metadata::default(),
         payload: "x".into(),
         record: None,
-    };
-    store.schedule(&partition(), &[message]).await.map(|answers| answers[0].status)
+    }
+}
+
+async fn schedule(store: &RedisStore, name: &str) -> Result<ScheduleStatus, StoreError> {
+    store.schedule(&partition(), &[message(name)]).await.map(|answers| answers[0].status)
 }
 
 fn is_unconfirmed<T: std::fmt::Debug>(result: Result<T, StoreError>) -> bool {
@@ -96,6 +99,8 @@ async fn what_no_replica_confirmed_is_no_success_on_any_instance() {
     assert!(is_unconfirmed(schedule(&other, "m").await));
     assert!(is_unconfirmed(other.cancel(&partition(), &id("before").into()).await));
     assert!(is_unconfirmed(other.reschedule(&partition(), &id("unknown"), Due::NOW).await));
+    let invalid = [(message("invalid"), "no number".to_owned())];
+    assert!(is_unconfirmed(pair.store(1).bury(&partition(), &invalid).await));
     assert!(pair.store(0).check_durable().await.is_ok(), "0 replicas are always there");
 
     pair.signal(Signal::CONT);

@@ -15,7 +15,8 @@ use super::{RedisServer, port::Port, servers};
 pub const MASTER: &str = "orders";
 /// A user of the sentinels, with the rights that docs/failover.md names. The default user may do anything.
 pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
-const USER: &str = "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master";
+const USER: &str =
+    "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
 /// A server that is silent for so long is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
 const COUNT: usize = 3;
@@ -93,6 +94,29 @@ impl WatchedRedis {
             }
             assert!(Instant::now() < deadline, "no replica within {PATIENCE:?}: {info}");
             sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.
+    pub async fn promoted_has(&self, tag: &str) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            for server in &self.servers[1..] {
+                let mut link = server.connection().await;
+                let count = redis::pipe()
+                    .cmd("ROLE")
+                    .zcard(format!("{tag}:pending"))
+                    .zcard(format!("{tag}:unack"))
+                    .query_async::<(Vec<Value>, usize, usize)>(&mut link)
+                    .await;
+                if let Ok((role, pending, unack)) = count
+                    && matches!(&role[0], Value::BulkString(role) if role == b"master")
+                {
+                    return pending + unack;
+                }
+            }
+            assert!(Instant::now() < deadline, "none is promoted");
+            sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -169,11 +169,13 @@ impl Connection {
             }
             used = Some((generation, Instant::now()));
             tokio::select! {
+                // What a deposed master answers is worth nothing.
+                biased;
+                () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
                 result = command.query_async(&mut connection) => match result {
                     Ok(value) => Ok((value, generation)),
                     Err(error) => Err(CommandFailure::of(&error)),
                 },
-                () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
             }
         };
         let failure = match timeout_at(deadline.min(Instant::now() + self.timeout), attempt).await {

@@ -24,10 +24,11 @@ use crate::store::StoreError;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a sentinel is asked without a message of a change, which may get lost.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before the next sentinel is asked to publish changes.
+/// Pause before a sentinel is asked again to publish changes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The channel of changes: `<name> <old host> <old port> <new host> <new port>`.
-const CHANGES: &str = "+switch-master";
+/// The channels of changes: of sentinels that follow a fail-over, and of the one that leads it, where a replica became the
+/// master before the other replicas follow it.
+const CHANGES: [&str; 2] = ["+switch-master", "+promoted-slave"];
 
 /// Host and port, as the sentinels name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,24 +127,33 @@ impl Sentinels {
 
     /// Asks for the master when a sentinel publishes a change, and every `REVIEW_INTERVAL`. Never returns.
     pub async fn follow(&self, mastership: &Mastership) {
-        for place in (0..self.all.len()).cycle() {
-            let (shown, client) = &self.all[place];
-            self.follow_one(shown, client, mastership).await;
-            sleep(RETRY_INTERVAL).await;
-        }
+        // All of them: the one that leads a fail-over publishes its end, others learn of the new master a second earlier.
+        let places = 0..self.all.len();
+        join_all(places.map(async |place| {
+            loop {
+                self.follow_one(place, mastership).await;
+                sleep(RETRY_INTERVAL).await;
+            }
+        }))
+        .await;
     }
 
     /// Until it does not answer.
-    async fn follow_one(&self, shown: &str, client: &Client, mastership: &Mastership) {
+    async fn follow_one(&self, place: usize, mastership: &Mastership) {
+        let (shown, client) = &self.all[place];
         let subscribe = async {
             let mut subscription = client.get_async_pubsub().await?;
-            subscription.subscribe(CHANGES).await?;
+            subscription.subscribe(&CHANGES).await?;
             Ok::<_, redis::RedisError>(subscription.into_on_message())
         };
         let Ok(Ok(mut messages)) = timeout(ANSWER_TIMEOUT, subscribe).await else { return };
         loop {
             let Ok(named) = self.ask(shown, client).await else { return };
-            if self.found().is_some_and(|found| found != named) {
+            if let Some(found) = self.found()
+                && found != named
+                && self.is_outvoted(&found, &named).await
+            {
+                self.next.store(place, Ordering::Relaxed);
                 // An error is repeated to the next command.
                 let _ = self.master(mastership, ANSWER_TIMEOUT).await;
             }
@@ -151,6 +161,13 @@ impl Sentinels {
                 return;
             }
         }
+    }
+
+    /// Whether more sentinels name `other` than `found`: one that was cut off with an old master goes on naming that.
+    async fn is_outvoted(&self, found: &MasterAddress, other: &MasterAddress) -> bool {
+        let answers = self.answers().await;
+        let count = |one: &MasterAddress| answers.iter().flatten().filter(|named| *named == one).count();
+        count(other) > count(found)
     }
 
     async fn ask(&self, shown: &str, client: &Client) -> Result<MasterAddress, StoreError> {

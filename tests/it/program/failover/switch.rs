@@ -78,9 +78,9 @@ impl Switch {
     }
 
     /// Waits until deliveries go on after the sentinels have named another master.
-    /// The place of that one, and how many milliseconds later.
-    async fn recovered(&self) -> (usize, u64) {
-        let new = self.redis.switched(self.old).await;
+    /// How many milliseconds later.
+    async fn recovered(&self) -> u64 {
+        self.redis.switched(self.old).await;
         let named_wall = wall_clock();
         let delivered = eventually("a message is delivered again", PATIENCE, async || {
             let requests = self.receiver.requests();
@@ -88,13 +88,12 @@ impl Switch {
         })
         .await;
         assert!(delivered <= BACK_WITHIN, "{delivered} ms\n{}", self.punctual.log());
-        (new, delivered)
+        delivered
     }
 
-    /// The old master follows `new`; then all replicas are there again, and posts are accepted.
-    async fn rejoined(&self, new: usize) {
+    /// The old master follows the new one; then all replicas are there again, and posts are accepted.
+    async fn rejoined(&self) {
         self.redis.replicates(self.old).await;
-        assert_eq!(self.redis.master().await, new);
         self.load.accepted_after(Instant::now(), PATIENCE).await;
     }
 
@@ -131,11 +130,11 @@ async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
         let mut switch = Switch::begin(2, replies, SMALL).await;
         let old = switch.old;
         switch.redis.servers[old].kill();
-        let (new, recovered) = switch.recovered().await;
+        let recovered = switch.recovered().await;
         if scale::full() {
             // It comes back with its data, as a master: what it holds was delivered by the other one.
             switch.redis.servers[old].restart().await;
-            switch.rejoined(new).await;
+            switch.rejoined().await;
         }
         few_duplicates(&switch.finish("killed", replies, recovered).await);
     }
@@ -147,10 +146,10 @@ async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
     for replies in runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.freeze(switch.old);
-        let (new, recovered) = switch.recovered().await;
+        let recovered = switch.recovered().await;
         // Still a master by itself, until the sentinels demote it.
         switch.redis.resume(switch.old);
-        switch.rejoined(new).await;
+        switch.rejoined().await;
         few_duplicates(&switch.finish("frozen", replies, recovered).await);
     }
 }
@@ -161,11 +160,16 @@ async fn a_fail_over_under_load_costs_little() {
     for replies in runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.fail_over().await;
-        let (new, recovered) = switch.recovered().await;
+        let unsettled = switch.redis.promoted_has("{punctual:web:0}").await;
+        let recovered = switch.recovered().await;
         if scale::full() {
-            switch.rejoined(new).await;
+            switch.rejoined().await;
         }
-        few_duplicates(&switch.finish("asked for", replies, recovered).await);
+        // The old master goes on for up to a second, until the sentinels see that the replica was promoted. What it settles
+        // meanwhile is still on the new one.
+        let account = switch.finish("asked for", replies, recovered).await;
+        println!("asked for: the replica had {unsettled} unsettled messages when it was promoted");
+        assert!(account.duplicates <= unsettled, "{account:?}");
     }
 }
 
@@ -180,10 +184,10 @@ async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
         sleep(LAG).await;
         switch.redis.servers[old].kill();
         switch.redis.resume(replica);
-        let (new, recovered) = switch.recovered().await;
+        let recovered = switch.recovered().await;
         if scale::full() {
             switch.redis.servers[old].restart().await;
-            switch.rejoined(new).await;
+            switch.rejoined().await;
         }
         let account = switch.finish("lagging", replies, recovered).await;
         match replies {

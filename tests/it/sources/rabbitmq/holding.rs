@@ -16,6 +16,7 @@ use punctual::{
     },
     tls::TlsFiles,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -95,6 +96,28 @@ async fn what_redis_refuses_for_too_long_is_returned_and_taken_again_later() {
     timeout(PATIENCE, running).await.expect("it stops").expect("no panic");
     assert_eq!(server.depth("held-in").await, Some(0), "all were acknowledged");
     assert_eq!(queue.stats("r").await.expect("numbers").pending, MESSAGES as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_replica_confirmed_is_not_acknowledged() {
+    let (server, redis) = (RabbitMq::shared().await, RedisServer::start().await);
+    let port = redis.port().to_string();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+    declare(server, "unconfirmed").await;
+    let durability = [("PUNCTUAL__REDIS__DURABILITY__REPLICAS", "1")];
+    let mut punctual = Punctual::start_with(&configuration(server, "unconfirmed", &redis.url(), ""), &durability).await;
+    until(&punctual, "/v1/sources", |sources| sources["sources"][0]["state"] == "running").await;
+    let pid = Pid::from_raw(replica.pid().try_into().expect("a process id")).expect("not zero");
+    kill_process(pid, Signal::STOP).expect("it is ours");
+    publish(server, "unconfirmed", delayed(MESSAGES, 3_600_000)).await;
+    until_depth(server, "unconfirmed-in", 0).await;
+    until(&punctual, "/v1/sources", |sources| {
+        sources["sources"][0]["last_error"].as_str().is_some_and(|error| error.contains("0 of 1 replicas"))
+    })
+    .await;
+    // The broker returns what was not acknowledged.
+    punctual.kill().await;
+    until_depth(server, "unconfirmed-in", MESSAGES).await;
 }
 
 /// The broker has them no more.
