@@ -102,7 +102,7 @@ impl WatchedRedis {
         let deadline = Instant::now() + PATIENCE;
         loop {
             for server in &self.servers[1..] {
-                let mut link = server.connection().await;
+                let Some(mut link) = link(server).await else { continue };
                 let count = redis::pipe()
                     .cmd("ROLE")
                     .zcard(format!("{tag}:pending"))
@@ -246,11 +246,14 @@ impl Drop for Sentinel {
     }
 }
 
-/// `None` while it does not answer; one that is demoted closes its connections.
+/// `None` while it does not answer.
 async fn replication(server: &RedisServer) -> Option<String> {
-    let client = redis::Client::open(server.url()).expect("a valid URL");
-    let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-    redis::cmd("INFO").arg("replication").query_async(&mut connection).await.ok()
+    redis::cmd("INFO").arg("replication").query_async(&mut link(server).await?).await.ok()
+}
+
+/// `None` while it does not answer; one whose role changes closes its connections.
+async fn link(server: &RedisServer) -> Option<redis::aio::MultiplexedConnection> {
+    redis::Client::open(server.url()).expect("a valid URL").get_multiplexed_async_connection().await.ok()
 }
 
 fn signal(pid: u32, signal: Signal) {
