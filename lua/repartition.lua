@@ -17,13 +17,13 @@ local HAD = #ARGV - BEFORE
 local FIRST_NEW = 2 + HAD * EACH
 
 if redis.call('HGET', routes, route) ~= known then return 'changed' end
-local remains, paused, closing, back, left_over = false, false, {}, {}, {}
+local remains, paused, closing, left_over = false, false, {}, {}
 for n = 1, HAD do
   local keys = { unpack(KEYS, 2 + (n - 1) * EACH, 1 + n * EACH) }
   for set = 1, 4 do remains = redis.call('ZCARD', keys[set]) > 0 or remains end
-  closing[2 * n - 1], closing[2 * n] = keys[ROUTE], ARGV[BEFORE + n]
   local was = redis.call('GET', keys[ROUTE])
-  back[n] = was and { 'SET', keys[ROUTE], was } or { 'DEL', keys[ROUTE] }
+  local back = was and { 'SET', keys[ROUTE], was } or { 'DEL', keys[ROUTE] }
+  closing[n] = { { 'SET', keys[ROUTE], ARGV[BEFORE + n] }, { back } }
   paused = redis.call('GET', keys[PAUSED]) or paused
   for place = PAUSED, EACH do left_over[#left_over + 1] = keys[place] end
 end
@@ -38,7 +38,7 @@ end
 local text = remains and during or after
 local steps = { { { 'HSET', routes, route, text }, { { 'HSET', routes, route, known } } } }
 if during ~= '' then
-  steps[#steps + 1] = { { 'MSET', unpack(closing) }, back }
+  for _, step in ipairs(closing) do steps[#steps + 1] = step end
   for n = FIRST_NEW, #KEYS, EACH_NEW do
     local key = KEYS[n + 1]
     if paused then steps[#steps + 1] = { { 'SET', key, paused }, { { 'DEL', key } } } end

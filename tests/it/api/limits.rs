@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
     message::RouteLimits,
@@ -11,7 +12,7 @@ use redis::{RedisResult, aio::MultiplexedConnection};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{Answer, ApiServer, Setup, all};
+use crate::support::{Answer, ApiServer, Setup, all, noise};
 
 const PATH: &str = "/v1/routes/a/messages";
 
@@ -84,7 +85,8 @@ async fn a_full_route_takes_no_message_by_any_way_in_until_one_is_removed() {
 #[tokio::test]
 async fn bytes_are_those_of_what_waits_and_what_shrinks_always_passes() {
     let server = limited(RouteLimits { bytes: Some(3000), ..RouteLimits::default() }).await;
-    let message = |id: &str, size: usize| json!({"id": id, "payload": "x".repeat(size), "delay": "1h"});
+    let message =
+        |id: &str, size: usize| json!({"id": id, "payload_base64": BASE64_STANDARD.encode(noise(size)), "delay": "1h"});
     let bytes = async || server.call("GET", "/v1/routes/a", "").await.json["bytes"].as_u64().unwrap();
     server.schedule("a", &message("large", 2000).to_string()).await;
     let first = bytes().await;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::page::{Page, ROOT};
@@ -174,17 +174,25 @@ impl Stage {
     /// Stops what the page started.
     pub async fn clear(mut self) {
         self.signal(Signal::TERM);
-        let ended =
-            timeout(STOP, async { while self.output.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {} });
+        let ended = timeout(STOP, async {
+            while self.output.read(&mut [0; 4096]).await.is_ok_and(|length| length > 0) {}
+            // A punctual that is killed before it has stopped leaves its embedded Redis behind.
+            while self.group().is_some_and(is_running) {
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
         let _ = ended.await;
         self.signal(Signal::KILL);
     }
 
+    fn group(&self) -> Option<Pid> {
+        self.shell.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+    }
+
     /// To everything that the page started. On SIGTERM punctual and the scripts of examples/ stop their own servers.
     fn signal(&self, signal: Signal) {
-        let group = self.shell.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         // It may have ended already.
-        let _ = group.map(|group| kill_process_group(group, signal));
+        let _ = self.group().map(|group| kill_process_group(group, signal));
     }
 }
 
@@ -192,6 +200,20 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
     }
+}
+
+/// Whether a process of the group lives.
+fn is_running(group: Pid) -> bool {
+    let group = group.as_raw_nonzero().to_string();
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let stats = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    // PID (NAME) STATE PARENT GROUP ...
+    let mut states = stats.filter_map(|stat| {
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.to_owned();
+        (fields.nth(1)? == group).then_some(state)
+    });
+    states.any(|state| state != "Z")
 }
 
 /// A directory like a checkout: its files, what is built, and what configurations name. Secrets and keys are the page's.

@@ -28,15 +28,6 @@ use crate::support::RedisServer;
 
 pub const MAX_PAYLOAD: usize = 1024 * 1024;
 
-/// Bytes that do not get smaller when they are compressed.
-pub fn noise(length: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
-    };
-    (0..length).map(|_| next()).collect()
-}
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Bench {

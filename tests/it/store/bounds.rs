@@ -18,13 +18,13 @@ use punctual::{
 use redis::Value;
 
 use super::{
-    bench::{Bench, MAX_PAYLOAD, id, later, noise},
+    bench::{Bench, MAX_PAYLOAD, id, later},
     record::scripts,
     rows::{PREFIX, key},
     scene::{ROUTE, all_dead, partition},
 };
 
-use crate::support::{all, claim_request};
+use crate::support::{all, claim_request, noise};
 
 const MAX_REPLY_BYTES: usize = 8 * 1024 * 1024;
 

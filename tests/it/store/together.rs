@@ -13,10 +13,10 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::Instant;
 
 use super::{
-    bench::{MAX_PAYLOAD, id, noise, store_of},
+    bench::{MAX_PAYLOAD, id, store_of},
     rows::key,
 };
-use crate::support::{RedisServer, all, claim_request};
+use crate::support::{RedisServer, all, claim_request, noise};
 
 const ROUTE: &str = "many";
 const PARTITIONS: u16 = 40;

@@ -30,3 +30,13 @@ pub use self::{
     redis_server::RedisServer,
     sending::{delivery, reports, send, send_one},
 };
+
+/// Bytes that do not get smaller when they are compressed.
+pub fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_be_bytes()[0]
+    };
+    (0..length).map(|_| next()).collect()
+}
