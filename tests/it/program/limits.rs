@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::json;
 
 use super::{client::Client, eventually};
 use crate::support::{
-    RedisServer,
+    RedisServer, noise,
     punctual::Punctual,
     receiver::{Behaviour, Receiver},
 };
@@ -109,10 +110,10 @@ async fn a_full_embedded_redis_refuses_and_takes_the_bound_of_the_next_start() {
     };
     let mut punctual = Punctual::start(&configuration("16MiB")).await;
     let client = Client::of(&punctual);
-    let large = "x".repeat(1_000_000);
+    let large = BASE64_STANDARD.encode(noise(1_000_000));
     let mut refused = None;
     for n in 0..40 {
-        let body = json!({ "id": format!("{n}"), "payload": large, "delay": "1h" }).to_string();
+        let body = json!({ "id": format!("{n}"), "payload_base64": large, "delay": "1h" }).to_string();
         let answer = client.call("POST", "/v1/routes/list/messages", &body).await;
         if answer.status != 201 {
             refused = Some(answer);
@@ -127,7 +128,7 @@ async fn a_full_embedded_redis_refuses_and_takes_the_bound_of_the_next_start() {
     punctual.kill().await;
     std::fs::write(punctual.path("punctual.yaml"), configuration("64MiB")).expect("written");
     punctual.restart().await;
-    let body = json!({ "id": "more", "payload": large, "delay": "1h" }).to_string();
+    let body = json!({ "id": "more", "payload_base64": large, "delay": "1h" }).to_string();
     assert_eq!(client.call("POST", "/v1/routes/list/messages", &body).await.status, 201);
     assert!(punctual.log().contains("taken_over=true"), "{}", punctual.log());
 }

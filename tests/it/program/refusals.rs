@@ -169,7 +169,8 @@ async fn check_answers_in_json_when_the_configuration_is_invalid_too() {
     let workplace = Workplace::with("redis:\n  timeot: 1s\nroutes:\n  a: { sink: b }\n");
     let ended = workplace.run(&["check", "--json"]).await;
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    let known = "url, username, password, tls, key_prefix, data_dir, timeout, max_memory, allow_eviction";
+    let known = "url, sentinel, username, password, tls, key_prefix, data_dir, timeout, max_memory, durability, \
+                 allow_eviction";
     let unknown = format!("`timeot` is unknown: did you mean `timeout`? known: {known}");
     let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");
     let expected = serde_json::json!({
@@ -224,14 +225,24 @@ async fn a_redis_that_evicts_is_refused_and_one_that_begins_to_is_not_ready() {
 }
 
 #[tokio::test]
-async fn another_number_of_partitions_is_refused_while_there_are_messages() {
+async fn a_third_number_of_partitions_is_refused_while_messages_are_moved() {
     let redis = RedisServer::start().await;
     let mut punctual = Punctual::start(&configuration(&redis, 1)).await;
-    Client::of(&punctual).schedule("list", r#"{"delay":"1h","payload":"x"}"#).await;
+    Client::of(&punctual).schedule("list", r#"{"id":"held","delay":"1h","payload":"x"}"#).await;
+    assert_eq!(punctual.terminate().await.code, Some(0));
+    // In flight until 2112: the move does not end.
+    let key = |set: &str| format!("{{punctual:list:0}}:{set}");
+    let mut held = redis::pipe();
+    held.zrem(key("pending"), "held").zadd(key("unack"), "held", 1_u64 << 52);
+    held.exec_async(&mut redis.connection().await).await.expect("the server answers");
+    let mut punctual = Punctual::start(&configuration(&redis, 2)).await;
     assert_eq!(punctual.terminate().await.code, Some(0));
     let before = content(&redis).await;
-    let refused = Workplace::with(&configuration(&redis, 2)).run(&["serve"]).await;
-    assert_refused(&refused, 1, &["route `list` is stored as", "2 partitions", "routes.list.partitions"]);
+    for partitions in [1, 3] {
+        let refused = Workplace::with(&configuration(&redis, partitions)).run(&["serve"]).await;
+        let texts = ["route `list` is stored as", "routes.list.partitions", "until it is done"];
+        assert_refused(&refused, 1, &texts);
+    }
     assert_eq!(content(&redis).await, before);
 }
 

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use tokio::{
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval},
@@ -16,7 +17,7 @@ use tokio::{
 
 use crate::{
     program::{client::Client, eventually},
-    support::receiver::Receiver,
+    support::{noise, receiver::Receiver},
 };
 
 /// Messages in one call.
@@ -65,7 +66,7 @@ impl Load {
     /// `payload`: bytes of each message.
     pub fn start(client: &Client, payload: usize) -> Self {
         let posted = Arc::new(Posted::default());
-        let payload: Arc<str> = "x".repeat(payload).into();
+        let payload: Arc<str> = BASE64_STANDARD.encode(noise(payload)).into();
         let mut posters = JoinSet::new();
         for _ in 0..POSTERS {
             posters.spawn(post(client.clone(), posted.clone(), payload.clone()));
@@ -120,7 +121,7 @@ async fn post(client: Client, posted: Arc<Posted>, payload: Arc<str>) {
         let batch = posted.batches.fetch_add(1, Ordering::SeqCst);
         let ids: Vec<String> = (0..BATCH).map(|n| format!("b{batch}-{n}")).collect();
         let messages: Vec<String> =
-            ids.iter().map(|id| format!(r#"{{"id":"{id}","delay":{DELAY},"payload":"{payload}"}}"#)).collect();
+            ids.iter().map(|id| format!(r#"{{"id":"{id}","delay":{DELAY},"payload_base64":"{payload}"}}"#)).collect();
         match client.try_post("web", format!("[{}]", messages.join(","))).await {
             Some(200) => {
                 let mut accepted = posted.accepted.lock().unwrap();
