@@ -1,4 +1,4 @@
-//! What this instance has delivered since its start, by route, as counters and a histogram: whoever calls twice gets rates.
+//! Deliveries of this instance since its start, by route: counters and a histogram of lateness. Two calls give rates.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Moves the messages of routes whose number of partitions was changed.
+//! Moves the messages of routes whose number of partitions was changed, and recovers what was in flight there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,40 +8,61 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::store::redis::RedisStore;
+use crate::{
+    incidents::{Incidents, Sample},
+    message::DeadReason,
+    metrics,
+    store::{Partition, Store, StoreError, redis::RedisStore},
+};
 
 /// Interval at which it is checked whether the messages of a route are to be moved: no call of Redis.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time until the next step when all that remains is in flight, and after an error.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Interval of recoveries. After an error as well: settlements that wait for Redis come first.
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the warning that some ids cannot be moved.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Moves what is to be moved of all routes of `store`, until `stop`.
-pub async fn run(store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
+pub async fn run(store: Arc<RedisStore>, incidents: Incidents, mut stop: watch::Receiver<bool>) {
     let routes: Vec<_> = store.routes().map(|route| route.name.clone()).collect();
     tokio::select! {
-        _ = join_all(routes.iter().map(|route| work(&store, route))) => {}
+        _ = join_all(routes.iter().map(|route| work(&store, &incidents, route))) => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
-async fn work(store: &RedisStore, route: &str) {
+async fn work(store: &RedisStore, incidents: &Incidents, route: &Arc<str>) {
     let mut warned: Option<Instant> = None;
+    let mut recover_from = Instant::now() + RECOVERY_INTERVAL;
     loop {
-        if store.former_partitions(route).is_empty() {
+        let former = store.former_partitions(route);
+        if former.is_empty() {
             sleep(CHECK_INTERVAL).await;
+            recover_from = Instant::now() + RECOVERY_INTERVAL;
             continue;
         }
         let began = Instant::now();
-        match store.move_some(route).await {
+        let is_time = began >= recover_from;
+        let step = async {
+            if is_time {
+                recover(store, incidents, &former).await?;
+            }
+            store.move_some(route).await
+        };
+        let result = step.await;
+        if is_time || result.is_err() {
+            recover_from = Instant::now() + RECOVERY_INTERVAL;
+        }
+        match result {
             // Half of Redis' time is left to the others.
             Ok(moved) if moved.count > 0 => sleep(began.elapsed()).await,
             Ok(moved) => {
                 if moved.conflicts > 0 && warned.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                     warned = Some(Instant::now());
                     tracing::warn!(
-                        route,
+                        %route,
                         ids = moved.conflicts,
                         "ids are live in a former partition and in a new one: cancel them once, and they are moved"
                     );
@@ -49,9 +70,23 @@ async fn work(store: &RedisStore, route: &str) {
                 sleep(PAUSE).await;
             }
             Err(error) => {
-                tracing::debug!(route, %error, "cannot move messages now");
+                tracing::debug!(%route, %error, "cannot move messages now");
                 sleep(PAUSE).await;
             }
         }
     }
+}
+
+/// No claimer of this instance looks at these partitions.
+async fn recover(store: &RedisStore, incidents: &Incidents, former: &[Partition]) -> Result<(), StoreError> {
+    for partition in former {
+        let recovered = store.recover(partition).await?;
+        let (route, dead) = (&partition.route, recovered.dead);
+        metrics::leases_expired(route, recovered.expired.into());
+        metrics::dead(route, DeadReason::Crash, dead.count.into());
+        let error = "its process ended, again and again".to_owned();
+        let sample = dead.sample.map(|id| Sample { id: id.to_string(), error });
+        incidents.died(route, DeadReason::Crash, dead.count.into(), sample);
+    }
+    Ok(())
 }

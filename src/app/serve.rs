@@ -108,7 +108,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
-    let mover = mover::run(instance.store.clone(), stopped.clone());
+    let mover = mover::run(instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
         tokio::select! {

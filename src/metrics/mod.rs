@@ -150,6 +150,10 @@ pub fn dead(route: &str, reason: DeadReason, count: u64) {
     counter!(DEAD, "route" => route.to_owned(), "reason" => reason.as_str()).increment(count);
 }
 
+pub fn leases_expired(route: &str, count: u64) {
+    counter!(LEASES_EXPIRED, "route" => route.to_owned()).increment(count);
+}
+
 /// Starts the counters of a route at 0. `vias`: the values of the label `via`.
 pub fn begin_queue(route: &str, vias: &[&str]) {
     for via in vias {

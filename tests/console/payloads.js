@@ -1,4 +1,4 @@
-// What others wrote is shown as it is: markup, a megabyte, bytes, right-to-left texts, large numbers. None of it runs.
+// Payloads, headers and notes are shown as text: markup, a megabyte, bytes, right-to-left texts, large numbers. Markup never runs.
 
 const { api, assert, eventually, opened, run, schedule, shows, stage, tasks, view } = require("./console.js");
 

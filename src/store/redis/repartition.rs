@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     message::{MessageId, partition_numbers},
-    store::{Partition, Store, StoreError},
+    store::{Partition, StoreError},
     time::UnixMillis,
 };
 
@@ -110,13 +110,11 @@ impl RedisStore {
         call.run(&self.connection).await
     }
 
-    /// Recovers expired leases in the former partitions of `route`, moves some of what is there, and ends the move when
-    /// nothing remains.
+    /// Moves some of what is in the former partitions of a route, and ends the move when nothing remains.
     pub async fn move_some(&self, name: &str) -> Result<Moved, StoreError> {
         let route = self.route(name)?;
         let mut moved = Moved::default();
         for partition in self.former_partitions(name) {
-            self.recover(&partition).await?;
             let ids = self.ids_of(&partition).await?;
             for carried in self.carry(&partition, &ids).await?.into_values() {
                 moved.count += u64::from(carried == Carried::Moved);

@@ -51,7 +51,7 @@ struct ConfirmQueue {
 struct Unconfirmed {
     /// The link on which it was answered.
     link: u64,
-    /// Called first where the answer rests on what others wrote.
+    /// Called before WAIT when the call itself wrote nothing.
     fence: Option<Call>,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
@@ -71,8 +71,8 @@ impl Writes {
         call.run_on_link(&self.connection).await
     }
 
-    /// Returns when enough replicas have what was answered on `link`. `fence`: where that call wrote nothing, so that its answer
-    /// rests on what others wrote.
+    /// Returns when enough replicas have what was answered on `link`. `fence`: for a call that wrote nothing. WAIT would not
+    /// wait for the write of another connection that its answer depends on.
     ///
     /// # Errors
     /// `Unavailable`: it is written, and may be lost when another server becomes the master. To be repeated.

@@ -206,14 +206,14 @@ impl Drop for Stage {
 fn is_running(group: Pid) -> bool {
     let group = group.as_raw_nonzero().to_string();
     let processes = fs::read_dir("/proc").expect("Linux").flatten();
-    let stats = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    let lines = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
     // PID (NAME) STATE PARENT GROUP ...
-    let mut states = stats.filter_map(|stat| {
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut of_group = lines.filter_map(|line| {
+        let mut fields = line.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.to_owned();
         (fields.nth(1)? == group).then_some(state)
     });
-    states.any(|state| state != "Z")
+    of_group.any(|state| state != "Z")
 }
 
 /// A directory like a checkout: its files, what is built, and what configurations name. Secrets and keys are the page's.

@@ -22,6 +22,7 @@ mod property;
 mod record;
 mod rows;
 mod scene;
+mod scenes;
 mod together;
 mod turns;
 mod wake;

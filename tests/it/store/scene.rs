@@ -16,6 +16,7 @@ use punctual::{
     time::{Due, UnixMillis},
 };
 
+pub use super::scenes::SCENES;
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, later},
     content::{FAR_AHEAD, HELD_UNTIL, HOLDER, LATE, LONG_AGO, rows},
@@ -32,66 +33,6 @@ pub const LISTS: [&str; 2] = ["list", "list-2"];
 pub const SOURCE: &str = "source";
 /// An instance that claims for the first time.
 pub const NEW: u64 = u64::MAX;
-
-/// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 56] = [
-    ("ack", "settle"),
-    ("bury", "settle"),
-    ("cancel pending", "cancel"),
-    ("cancel dead", "cancel"),
-    ("cancel pending by a record", "cancel"),
-    ("cancel dead by a record", "cancel"),
-    ("cancel unseen", "cancel"),
-    ("claim", "claim"),
-    ("claim a suspect", "claim"),
-    ("claim only suspects", "claim"),
-    ("claim again", "claim"),
-    ("claim again after the lease", "claim"),
-    ("claim too late", "claim"),
-    ("defer", "settle"),
-    ("due", "due"),
-    ("evict", "evict"),
-    ("fence", "fence"),
-    ("forecast", "forecast"),
-    ("get", "get"),
-    ("bury new", "bury"),
-    ("list", "list"),
-    ("move", "move"),
-    ("begin to move", "repartition"),
-    ("end the move", "repartition"),
-    ("pause", "pause"),
-    ("resume", "pause"),
-    ("persist", "persist"),
-    ("produce", "produce"),
-    ("produce in place of a pending one", "produce"),
-    ("produce in place of a dead one", "produce"),
-    ("purge all", "purge"),
-    ("purge some", "purge"),
-    ("purge no dead", "purge"),
-    ("purge all pending", "purge_pending"),
-    ("purge some pending", "purge_pending"),
-    ("purge nothing", "purge_pending"),
-    ("recover", "recover"),
-    ("redrive all", "redrive"),
-    ("redrive some", "redrive"),
-    ("redrive none", "redrive"),
-    ("register", "register"),
-    ("registered", "registered"),
-    ("release", "settle"),
-    ("repartition", "repartition"),
-    ("reschedule", "reschedule"),
-    ("retry", "settle"),
-    ("schedule", "schedule"),
-    ("settle in every way", "settle"),
-    ("settle stale", "settle"),
-    ("stats", "stats"),
-    ("summary", "summary"),
-    ("take from a delayqueue", "take_delayqueue"),
-    ("take hashes", "take_hash"),
-    ("take members", "take_member"),
-    ("transfer", "transfer"),
-    ("transfer to a new list", "transfer"),
-];
 
 pub fn partition() -> Partition {
     Partition { route: ROUTE.into(), number: 0 }
