@@ -191,13 +191,14 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     queue.purge_pending(ROUTE, Some(&[id("failed")]), 10, false, later(), &mut purged).await.expect("done");
     assert_eq!(purged.count, 1);
 
-    // What is in flight ends where it was claimed; expired leases too are moved.
+    // What is in flight ends where it was claimed; what its instance left there is recovered, then moved.
     let held_until = super::content::HELD_UNTIL - 1;
     let lease = |text: &str| Lease { id: id(text), token: punctual::store::Token(held_until), bytes: 0 };
     let ends =
         [("held", ClaimEnd::Ack), ("held-failed", ClaimEnd::Release { at: punctual::time::UnixMillis::default() })];
     let settlements = ends.map(|(text, end)| Settlement { lease: lease(text), end });
     assert_eq!(old.settle(&at, &settlements).await, Ok(vec![Settled::Done; 2]));
+    assert_eq!(new.recover(&at).await.expect("recovered").expired, 2);
     let mut steps = 0;
     while new.move_some(ROUTE).await.expect("an answer").count > 0 {
         steps += 1;
