@@ -71,6 +71,26 @@ row_drain() {
 }
 
 # Plain hyper, then punctual with default settings and with 100 messages in flight, each to a receiver of its own.
+# One route with 6 partitions: on one server, then on a cluster.
+row_cluster() {
+    local count primaries cluster=
+    count=$(size 200000 60000)
+    for round in $(seq "$rounds"); do
+        for primaries in 1 3 6; do
+            stop_to "$kept"
+            fresh_receiver
+            kept=1
+            fresh_redis
+            redis_urls=("$redis_url")
+            [ "$primaries" = 1 ] || fresh_cluster "$primaries"
+            fresh_routes "${cluster:-url: \"$redis_url/0\"}" "{ type: http, url: \"$receiver/due\" }" 1 'partitions: 6'
+            fill "$count"
+            record cluster "$primaries" "$load" drain --by-api --api "$api" "${redis_urls[@]/#/--redis=}" --pid "$punctual"
+            kept=0 cluster=''
+        done
+    done
+}
+
 row_http() {
     local count settings
     count=$(size 100000 40000)

@@ -76,14 +76,34 @@ fresh_redis() {
 
 # An empty Redis and punctual, whose routes r0, r1, ... lead to SINK.
 fresh_punctual() { # SINK [ROUTES [SETTINGS]]
-    local n
     fresh_redis
+    fresh_routes "url: \"$redis_url/0\"" "$@"
+}
+
+# A cluster without replicas; $cluster is its setting, $redis_urls are its servers.
+fresh_cluster() { # PRIMARIES
+    local n servers=()
+    redis_urls=()
+    for ((n = 0; n < $1; n++)); do
+        mkdir -p "$work/redis/$n"
+        start_redis --dir "$work/redis/$n" --cluster-enabled yes
+        servers+=("127.0.0.1:$redis")
+        redis_urls+=("redis://127.0.0.1:$redis")
+    done
+    redis-cli --cluster create "${servers[@]}" --cluster-yes >"$work/cluster.log"
+    printf -v cluster '"%s", ' "${redis_urls[@]}"
+    cluster="cluster: { urls: [${cluster%, }] }"
+}
+
+# punctual, whose routes r0, r1, ... lead to SINK. REDIS: the settings of its Redis.
+fresh_routes() { # REDIS SINK [ROUTES [SETTINGS]]
+    local n
     {
-        echo "redis: { url: \"$redis_url/0\" }"
-        echo "sinks: { out: $1 }"
-        echo "route_defaults: { ${3:-} }"
+        echo "redis: { $1 }"
+        echo "sinks: { out: $2 }"
+        echo "route_defaults: { ${4:-} }"
         echo "routes:"
-        for ((n = 0; n < ${2:-1}; n++)); do echo "  r$n: { sink: out }"; done
+        for ((n = 0; n < ${3:-1}; n++)); do echo "  r$n: { sink: out }"; done
     } >"$work/punctual.yaml"
     start_punctual "$work/punctual.yaml" >"$work/check.log"
 }

@@ -15,14 +15,20 @@ use crate::{
 
 /// Between two looks at the queue: less than a percent of a drain.
 const PAUSE: Duration = Duration::from_millis(5);
+/// The same with a script call for each partition.
+const PAUSE_BY_API: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub struct Options {
     /// http://host:port of the API
     #[arg(long)]
     api: String,
+    /// Of a cluster, one for each primary
+    #[arg(long, required = true)]
+    redis: Vec<String>,
+    /// Ask the API how many are left: route r0 has several partitions
     #[arg(long)]
-    redis: String,
+    by_api: bool,
     /// Of punctual
     #[arg(long)]
     pid: u32,
@@ -30,18 +36,28 @@ pub struct Options {
 
 /// Route r0 is paused and all its messages are due.
 pub async fn run(options: &Options) -> Result<Value> {
-    let mut redis = usage::connect(&options.redis).await?;
+    let mut servers = Vec::new();
+    for url in &options.redis {
+        servers.push(usage::connect(url).await?);
+    }
     let mut api = Connection::open(&options.api).await?;
-    let count = left(&mut redis, 1).await?;
+    let mut stats = Connection::open(&options.api).await?;
+    let count = if options.by_api { left_by_api(&mut stats).await? } else { left(&mut servers[0], 1).await? };
     usage::reset_peak(options.pid)?;
-    let before = Usage::read(&mut redis, Some(options.pid)).await?;
+    let before = Usage::of_all(&mut servers, options.pid).await?;
     let started = Instant::now();
     api.send(Method::POST, "/v1/routes/r0/resume", &[], Bytes::new()).await?;
-    while left(&mut redis, 1).await? > 0 {
-        sleep(PAUSE).await;
+    if options.by_api {
+        while left_by_api(&mut stats).await? > 0 {
+            sleep(PAUSE_BY_API).await;
+        }
+    } else {
+        while left(&mut servers[0], 1).await? > 0 {
+            sleep(PAUSE).await;
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
-    let used = Usage::read(&mut redis, Some(options.pid)).await?.since(before);
+    let used = Usage::of_all(&mut servers, options.pid).await?.since(before);
     let each = |total: f64| total / count as f64;
     Ok(json!({
         "count": count, "seconds": seconds, "rate": count as f64 / seconds,
@@ -60,4 +76,10 @@ pub async fn left(redis: &mut MultiplexedConnection, routes: usize) -> Result<u6
     }
     let counts: Vec<u64> = pipeline.query_async(redis).await?;
     Ok(counts.into_iter().sum())
+}
+
+async fn left_by_api(api: &mut Connection) -> Result<u64> {
+    let body = api.send(Method::GET, "/v1/routes/r0", &[], Bytes::new()).await?;
+    let stats: Value = serde_json::from_slice(&body)?;
+    Ok(stats["pending"].as_u64().ok_or("no number")? + stats["unack"].as_u64().ok_or("no number")?)
 }

@@ -42,6 +42,16 @@ impl Usage {
         Ok(Self { redis: cpu, process: pid.map_or(Ok(0.0), of_process)?, scripts })
     }
 
+    /// Of all servers together, and the process.
+    pub async fn of_all(servers: &mut [MultiplexedConnection], pid: u32) -> Result<Self> {
+        let mut all = Self { redis: 0.0, process: of_process(pid)?, scripts: 0 };
+        for server in servers {
+            let one = Self::read(server, None).await?;
+            (all.redis, all.scripts) = (all.redis + one.redis, all.scripts + one.scripts);
+        }
+        Ok(all)
+    }
+
     pub fn since(self, before: Self) -> Self {
         Self {
             redis: self.redis - before.redis,

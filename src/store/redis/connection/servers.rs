@@ -24,6 +24,8 @@ use crate::store::StoreError;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Until the next try meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Redirections that are followed at once.
+const MAX_REDIRECTIONS: u32 = 3;
 /// After so long without an answer, and so often from then on, it is asked whether another server is the primary: a frozen
 /// one may never answer.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
@@ -176,7 +178,7 @@ impl ClusterConnections {
     async fn run<T: FromRedisValue>(&self, slot: u16, command: &Cmd) -> Result<(T, OnLink), StoreError> {
         let begun = Instant::now();
         let deadline = begun + self.timeout;
-        let mut asking = None;
+        let (mut asking, mut redirections) = (None, 0);
         loop {
             let sent = Instant::now();
             let is_asking = asking.is_some();
@@ -194,6 +196,11 @@ impl ClusterConnections {
                 return Err(error);
             }
             if let Some((redirected, is_moved)) = redirection(&error, &address.host) {
+                // Servers that disagree send a call to and fro.
+                redirections += 1;
+                if redirections > MAX_REDIRECTIONS {
+                    sleep(RETRY_INTERVAL).await;
+                }
                 match is_moved {
                     Some(slot) => self.cluster.moved(slot, redirected),
                     None => asking = Some(redirected),
