@@ -93,7 +93,7 @@ impl Switch {
 
     /// The old master follows the new one; then all replicas are there again, and posts are accepted.
     async fn rejoined(&self) {
-        self.redis.replicates(self.old).await;
+        self.redis.servers[self.old].replicates().await;
         self.load.accepted_after(Instant::now(), PATIENCE).await;
     }
 
@@ -145,10 +145,10 @@ async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
     let _alone = alone().await;
     for replies in runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
-        switch.redis.freeze(switch.old);
+        switch.redis.servers[switch.old].freeze();
         let recovered = switch.recovered().await;
         // Still a master by itself, until the sentinels demote it.
-        switch.redis.resume(switch.old);
+        switch.redis.servers[switch.old].resume();
         switch.rejoined().await;
         few_duplicates(&switch.finish("frozen", replies, recovered).await);
     }
@@ -180,10 +180,10 @@ async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
     for replies in scale::rounds(vec![Replies::Durable, Replies::OfMaster], runs()) {
         let mut switch = Switch::begin(1, replies, LARGE).await;
         let (old, replica) = (switch.old, 1 - switch.old);
-        switch.redis.freeze(replica);
+        switch.redis.servers[replica].freeze();
         sleep(LAG).await;
         switch.redis.servers[old].kill();
-        switch.redis.resume(replica);
+        switch.redis.servers[replica].resume();
         let recovered = switch.recovered().await;
         if scale::full() {
             switch.redis.servers[old].restart().await;
