@@ -108,6 +108,22 @@ impl ClusterRedis {
         self.until("it has a replica", async || self.agreed(replica).await.flatten()).await
     }
 
+    /// Subscribers to the wake-ups of the partition with this hash tag, on all running nodes.
+    pub async fn subscribers(&self, tag: &str) -> usize {
+        let counts = self.running().map(|node| async move {
+            let counted = redis::pipe()
+                .cmd("PUBSUB")
+                .arg(&["SHARDNUMSUB", &format!("{tag}:swake")])
+                .cmd("PUBSUB")
+                .arg(&["NUMSUB", &format!("{tag}:wake")])
+                .query_async::<((String, usize), (String, usize))>(&mut node.server.connection().await)
+                .await;
+            let ((_, of_slot), (_, of_all)) = counted.expect("it runs");
+            of_slot + of_all
+        });
+        join_all(counts).await.iter().sum()
+    }
+
     /// As `kill -9` does it.
     pub fn kill(&mut self, place: usize) {
         self.nodes[place].server.kill();

@@ -30,11 +30,11 @@ impl ClusterRedis {
                 others.push((node, node.server.connection().await));
             }
         }
-        let mut moves = Move { to, link: to.server.connection().await, others };
+        let mut way = Move { to, link: to.server.connection().await, others };
         for slot in slots {
             let from = seen.iter().find(|one| one.has(slot)).expect("a slot of a primary");
             if from.id != to.id {
-                let moved = moves.move_slot(&slot.to_string(), from).await;
+                let moved = way.move_slot(&slot.to_string(), from).await;
                 moved.unwrap_or_else(|error| panic!("slot {slot}: {error}"));
             }
         }
@@ -97,7 +97,11 @@ impl Move<'_> {
         // First where it is from now on: else it has no node for a moment.
         let owner = set(&["NODE", &self.to.id]);
         owner.exec_async(&mut self.link).await?;
-        owner.exec_async(source).await?;
+        match owner.exec_async(source).await {
+            // It had no other slot, and has seen already that it has none: it follows the new primary.
+            Err(error) if error.detail().is_some_and(|detail| detail.contains("only with masters")) => {}
+            told => told?,
+        }
         for (_, other) in self.others.iter_mut().filter(|(node, _)| node.id != from.id) {
             owner.exec_async(other).await?;
         }
