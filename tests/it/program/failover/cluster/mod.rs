@@ -19,6 +19,7 @@ use crate::{
         cluster::ClusterRedis,
         punctual::Punctual,
         receiver::{Receiver, wall_clock},
+        scale,
     },
 };
 
@@ -124,10 +125,11 @@ impl Run {
         self.load.accepted_after(Instant::now(), PATIENCE).await;
     }
 
-    /// The slots from the first to the last affected partition.
+    /// From the first slot of an affected partition to the second one, in the long run to the last one.
     fn slots(&self) -> RangeInclusive<u16> {
-        let slots = || self.affected.iter().map(|one| one.slot);
-        slots().min().expect("one is affected")..=slots().max().expect("one is affected")
+        let mut slots: Vec<u16> = self.affected.iter().map(|one| one.slot).collect();
+        slots.sort_unstable();
+        slots[0]..=slots[scale::rounds(1, slots.len() - 1)]
     }
 
     /// The hash tags of the affected partitions.

@@ -66,7 +66,8 @@ async fn a_primary_is_added_under_load_and_removed_again() {
         let mut run = Run::begin(replies, SMALL).await;
         let added = run.redis.add_primary().await;
         run.redis.move_slots(run.slots(), added).await;
-        let mut delivered = vec![run.recovered().await];
+        assert_eq!(run.redis.primary_of(*run.slots().start()).await, added);
+        let mut delivered = vec![run.delivers().await];
         run.redis.move_slots(run.slots(), OLD).await;
         delivered.push(run.delivers().await);
         // They still answer, and know no slot.
