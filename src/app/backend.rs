@@ -1,21 +1,26 @@
-//! The queue's Redis, as configured: an external server, the master that sentinels name, or the embedded one.
+//! The queue's Redis, as configured: an external server, the master that sentinels name, a cluster, or the embedded one.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    config::{DurabilityConfig, RedisConfig, RedisTopology, SentinelConfig},
+    config::{ClusterConfig, DurabilityConfig, RedisConfig, RedisTopology, SentinelConfig},
     secret::SecretUrl,
     store::redis::{
         Durability, RedisStore, RouteSettings, WakeListener,
-        connection::{Connection, RedisEndpoint, Sentinels, Upstream, client},
+        connection::{Cluster, Connection, RedisEndpoint, Sentinels, ServerAddress, Servers, Upstream, client},
     },
 };
 
 /// Makes connections to the queue's Redis.
 pub struct Backend {
-    upstream: Arc<Upstream>,
+    place: BackendPlace,
     timeout: Duration,
     durability: Option<Durability>,
+}
+
+enum BackendPlace {
+    One(Arc<Upstream>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Backend {
@@ -25,38 +30,84 @@ impl Backend {
     /// When the URL or a TLS file cannot be used.
     pub fn new(config: &RedisConfig, embedded_url: Option<String>) -> Result<Self, String> {
         let address = |url: SecretUrl| Ok::<Upstream, String>(client(&endpoint(config, url))?.into());
-        let upstream = match (config.topology(), embedded_url) {
-            (RedisTopology::Url(url), _) => address(url.clone())?,
-            (RedisTopology::Sentinel(sentinel), _) => sentinels(config, sentinel)?.into(),
-            (RedisTopology::Embedded, Some(url)) => address(url.into())?,
+        let one = |upstream: Upstream| BackendPlace::One(Arc::new(upstream));
+        let place = match (config.topology(), embedded_url) {
+            (RedisTopology::Url(url), _) => one(address(url.clone())?),
+            (RedisTopology::Sentinel(sentinel), _) => one(sentinels(config, sentinel)?.into()),
+            (RedisTopology::Cluster(cluster), _) => BackendPlace::Cluster(Arc::new(of_cluster(config, cluster)?)),
+            (RedisTopology::Embedded, Some(url)) => one(address(url.into())?),
             (RedisTopology::Embedded, None) => return Err("the embedded redis is not running".into()),
         };
         let DurabilityConfig { replicas, timeout } = config.durability;
         let durability = (replicas.0 > 0).then_some(Durability { replicas: replicas.0, timeout: timeout.0 });
-        Ok(Self { upstream: Arc::new(upstream), timeout: config.timeout.0, durability })
+        Ok(Self { place, timeout: config.timeout.0, durability })
     }
 
-    pub fn upstream(&self) -> &Arc<Upstream> {
-        &self.upstream
+    /// `None` without sentinels.
+    pub fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.place {
+            BackendPlace::One(upstream) => upstream.sentinels(),
+            BackendPlace::Cluster(_) => None,
+        }
+    }
+
+    /// The master that sentinels named last.
+    pub fn master(&self) -> Option<ServerAddress> {
+        self.sentinels()?.found()
+    }
+
+    /// `None` for a single server.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        match &self.place {
+            BackendPlace::One(_) => None,
+            BackendPlace::Cluster(cluster) => Some(cluster),
+        }
+    }
+
+    /// Learns of other masters while it is polled. Never returns.
+    pub async fn follow(&self) {
+        match &self.place {
+            BackendPlace::One(upstream) => upstream.follow().await,
+            BackendPlace::Cluster(cluster) => cluster.follow().await,
+        }
     }
 
     /// A store on new connections; a success of what producers ask means what `redis.durability` says.
     pub fn store(&self, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> RedisStore {
-        let store = RedisStore::new(self.connection(), prefix, routes);
+        let store = RedisStore::new(self.servers(), prefix, routes);
         match self.durability {
-            Some(durability) => store.confirming_over(self.connection(), durability),
+            Some(durability) => store.confirming_over(self.servers(), durability),
             None => store,
         }
     }
 
-    /// A new connection; it connects with the first command.
-    pub fn connection(&self) -> Arc<Connection> {
-        Arc::new(Connection::to(self.upstream.clone(), self.timeout))
+    /// New connections; they connect with the first command.
+    pub fn servers(&self) -> Servers {
+        match &self.place {
+            BackendPlace::One(upstream) => Arc::new(Connection::to(upstream.clone(), self.timeout)).into(),
+            BackendPlace::Cluster(cluster) => Servers::of_cluster(cluster.clone(), self.timeout),
+        }
+    }
+
+    /// A new connection to the only server, and the number of its database.
+    ///
+    /// # Errors
+    /// On a cluster.
+    pub fn connection(&self) -> Result<(Arc<Connection>, i64), String> {
+        match &self.place {
+            BackendPlace::One(upstream) => {
+                Ok((Arc::new(Connection::to(upstream.clone(), self.timeout)), upstream.database()))
+            }
+            BackendPlace::Cluster(_) => Err("`redis.cluster` is set".into()),
+        }
     }
 
     /// The subscription to wake-ups, on a new connection.
     pub fn wakes(&self) -> WakeListener {
-        WakeListener::to(self.upstream.clone())
+        match &self.place {
+            BackendPlace::One(upstream) => WakeListener::to(upstream.clone()),
+            BackendPlace::Cluster(cluster) => WakeListener::of_cluster(cluster.clone()),
+        }
     }
 }
 
@@ -77,4 +128,9 @@ fn sentinels(config: &RedisConfig, sentinel: &SentinelConfig) -> Result<Sentinel
     let scheme = if config.is_master_tls() { "rediss" } else { "redis" };
     let any = endpoint(config, format!("{scheme}://localhost").into());
     Sentinels::new(&all, master.as_deref().unwrap_or_default(), &any)
+}
+
+fn of_cluster(config: &RedisConfig, ClusterConfig { urls }: &ClusterConfig) -> Result<Cluster, String> {
+    let all: Vec<RedisEndpoint> = urls.iter().map(|url| endpoint(config, url.0.clone())).collect();
+    Cluster::new(&all)
 }

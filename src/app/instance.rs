@@ -103,13 +103,13 @@ impl Instance {
                 wakes.also_notify(prefix, &partition, &bells.woken);
             }
         }
-        let delivering = RedisStore::new(backend.connection(), prefix, settings());
+        let delivering = RedisStore::new(backend.servers(), prefix, settings());
         let delivering: Arc<dyn Store> = Arc::new(delivering.notifying_of_deaths(burials.clone()));
         let scheduler = Scheduler::new(&delivering, routes, config.max_sleep, seed, &incidents);
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
-        let store = backend.store(prefix, settings()).listing_over(backend.connection());
+        let store = backend.store(prefix, settings()).listing_over(backend.servers());
         let store = Arc::new(store.notifying_of_deaths(burials));
         for route in names.keys() {
             let sources = config.sources.iter().filter(|(_, source)| source.route() == route);

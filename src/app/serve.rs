@@ -74,7 +74,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             let home = Home::open(&config.redis.data_dir).map_err(|error| error.to_string())?;
             Some(home.with_max_memory(config.redis.max_memory.0))
         }
-        RedisTopology::Url(_) | RedisTopology::Sentinel(_) => None,
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
     };
     let backend = Backend::new(&config.redis, home.as_ref().map(Home::url)).map_err(ServeError::Configuration)?;
     let running_sources = sources::all(&config, &backend).map_err(ServeError::Configuration)?;
@@ -104,7 +104,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     };
 
     let (prepared, preparation) = oneshot::channel();
-    let generations = instance.store.connection().generations();
+    let generations = instance.store.servers().generations();
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
@@ -131,7 +131,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
         Ok(true) => tokio::select! {
             () = stop.asked() => Ok(()),
             () = reports => Ok(()),
-            () = backend.upstream().follow() => Ok(()),
+            () = backend.follow() => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
             // Without it nothing is delivered or served, while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),

@@ -18,7 +18,7 @@ use crate::config::{Config, RedisTopology};
 pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     let redis = match config.redis.topology() {
         RedisTopology::Embedded => Ok(()),
-        RedisTopology::Url(_) | RedisTopology::Sentinel(_) => {
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => {
             Backend::new(&config.redis, None).map(drop).map_err(|error| format!("redis: {error}"))
         }
     };

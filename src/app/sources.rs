@@ -58,8 +58,8 @@ impl RunningSource {
         max_sleep: Duration,
     ) -> Result<Self, String> {
         let redis = || {
-            backend()
-                .map(|backend| QueueRedis { database: backend.upstream().database(), connection: backend.connection() })
+            let (connection, database) = backend()?.connection()?;
+            Ok(QueueRedis { database, connection })
         };
         let setup = SourceSetup { redis: &redis, max_sleep, new_id: api::ulids(), seed: rand::random() };
         let source = settings.open(setup).map_err(|error| format!("sources.{name}: {error}"))?;

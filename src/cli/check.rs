@@ -14,7 +14,10 @@ use crate::{
     config::{Config, Problem, RedisTopology, SettingOrigin},
     sink::SinkSettings,
     source::SourceSettings,
-    store::{StoreError, redis::connection::MasterAddress},
+    store::{
+        StoreError,
+        redis::connection::{ServerAddress, SlotMap},
+    },
 };
 
 /// Advice for what can be used, or why it cannot.
@@ -106,9 +109,9 @@ async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>)
         let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
         (format!("sinks.{name}"), answer.map(|_| None))
     });
-    let (sentinels, redis, sinks, sources) =
-        tokio::join!(ask_sentinels(config), redis.clone(), join_all(sinks), ask_sources(config));
-    sinks.into_iter().chain(sources).chain(sentinels).chain([("redis".to_owned(), redis)]).collect()
+    let (namers, redis, sinks, sources) =
+        tokio::join!(ask_namers(config), redis.clone(), join_all(sinks), ask_sources(config));
+    sinks.into_iter().chain(sources).chain(namers).chain([("redis".to_owned(), redis)]).collect()
 }
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
@@ -143,13 +146,22 @@ async fn embedded_runs_later(config: &Config) -> bool {
         && embedded::running_url(&config.redis.data_dir).await.is_err()
 }
 
-/// Each of them, so that a wrong address shows before it is needed.
-async fn ask_sentinels(config: &Config) -> Vec<(String, Answer)> {
+/// Each sentinel, or each configured server of a cluster, so that a wrong address shows before it is needed.
+async fn ask_namers(config: &Config) -> Vec<(String, Answer)> {
     // What is wrong without any answer is reported for the whole of Redis.
     let Ok(backend) = open::backend(config).await else { return Vec::new() };
-    let Some(sentinels) = backend.upstream().sentinels() else { return Vec::new() };
+    if let Some(cluster) = backend.cluster() {
+        let named = |answer: Result<SlotMap, StoreError>| match answer.map(|map| map.primaries().len()) {
+            Ok(1) => Ok(Some("names 1 primary".to_owned())),
+            Ok(primaries) => Ok(Some(format!("names {primaries} primaries"))),
+            Err(error) => Err(error.to_string()),
+        };
+        let answers = cluster.answers().await.into_iter().enumerate();
+        return answers.map(|(place, answer)| (format!("redis.cluster.urls.{place}"), named(answer))).collect();
+    }
+    let Some(sentinels) = backend.sentinels() else { return Vec::new() };
     let answers = sentinels.answers().await.into_iter().enumerate();
-    let named = |answer: Result<MasterAddress, StoreError>| match answer {
+    let named = |answer: Result<ServerAddress, StoreError>| match answer {
         Ok(master) => Ok(Some(format!("names {master}"))),
         Err(error) => Err(error.to_string()),
     };
@@ -163,7 +175,7 @@ async fn ask_redis(config: &Config) -> Answer {
     let backend = open::backend(config).await.map_err(|error| error.to_string())?;
     let store = backend.store(&config.redis.key_prefix, []);
     // Here, and not in every error of Redis: /readyz shows those to callers without a token.
-    let with_address = |error: String| match (config.redis.topology(), backend.upstream().master()) {
+    let with_address = |error: String| match (config.redis.topology(), backend.master()) {
         (RedisTopology::Url(url), _) => format!("{url}: {error}"),
         (RedisTopology::Sentinel(_), Some(master)) => format!("{master}: {error}"),
         _ => error,
@@ -173,7 +185,7 @@ async fn ask_redis(config: &Config) -> Answer {
     store.check_writable().await.map_err(|error| with_address(error.to_string()))?;
     store.check_durable().await.map_err(|error| with_address(error.to_string()))?;
     let guarantee = store.guarantee().await.map_err(|error| with_address(error.to_string()))?;
-    Ok(match backend.upstream().master() {
+    Ok(match backend.master() {
         Some(master) => {
             Some(format!("the master is {master}; {}", guarantee.unwrap_or_else(|| "it has no replica".into())))
         }

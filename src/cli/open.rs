@@ -11,7 +11,7 @@ pub async fn backend(config: &Config) -> Result<Backend, Failure> {
         RedisTopology::Embedded => Some(
             embedded::running_url(&config.redis.data_dir).await.map_err(|error| Failure::Failed(error.to_string()))?,
         ),
-        RedisTopology::Url(_) | RedisTopology::Sentinel(_) => None,
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
     };
     Backend::new(&config.redis, embedded).map_err(Failure::Configuration)
 }

@@ -15,7 +15,7 @@ use super::{
     entries::checked_names,
     problem::{Path, Problems},
     read::unknown,
-    redis::RedisConfig,
+    redis::{RedisConfig, RedisTopology},
     registry::Registry,
     routes::{self, Route, Surroundings},
     server::Server,
@@ -63,13 +63,14 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     root.redis.check(problems);
     let max_payload = root.server.max_payload.0;
     let server = root.server.check(&route_names, problems);
-    let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names };
+    let is_cluster = matches!(root.redis.topology(), RedisTopology::Cluster(_));
+    let context = Context { key_prefix: &root.redis.key_prefix, routes: &route_names, is_cluster };
     let built_in = |name: &str| built_in.get(name).and_then(Value::as_dict).expect("a section of the defaults");
     let of_types = built_in(registry.sinks.defaults);
     let sinks = registry.sinks.read(root.sinks, root.sink_defaults, of_types, &context, problems);
     let of_types = built_in(registry.sources.defaults);
     let sources = registry.sources.read(root.sources, root.source_defaults, of_types, &context, problems);
-    check_sources(&sources, &route_names, problems);
+    check_sources(&sources, &route_names, is_cluster, problems);
     let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
     let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
@@ -92,12 +93,17 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
 fn check_sources(
     sources: &BTreeMap<String, Arc<dyn SourceSettings>>,
     routes: &BTreeSet<String>,
+    is_cluster: bool,
     problems: &mut Problems,
 ) {
     for (place, (name, source)) in sources.iter().enumerate() {
         let at = Path::of("sources").key(name);
         if !routes.contains(&**source.route()) {
             problems.add(&at.key("route"), format!("route {}", unknown(source.route(), routes)));
+        }
+        if is_cluster && source.is_on_redis() {
+            let text = "takes keys of other programs: on a cluster they are on another server than the queue, and no script moves a message from there to here in one step";
+            problems.add(&at.key("type"), text);
         }
         for (other_name, other) in sources.iter().take(place) {
             if let Some((key, text)) = source.conflict(&**other, other_name) {

@@ -15,7 +15,7 @@ pub use self::{
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
     problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin},
-    redis::{DurabilityConfig, RedisConfig, RedisTopology, RedisUrl, SentinelConfig},
+    redis::{ClusterConfig, DurabilityConfig, RedisConfig, RedisTopology, RedisUrl, SentinelConfig},
     registry::Registry,
     routes::RouteConfig,
     schema::schema,

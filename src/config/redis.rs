@@ -31,13 +31,15 @@ pub struct RedisConfig {
     pub url: RedisUrl,
     /// In place of `url`: the sentinels that name the master.
     pub sentinel: SentinelConfig,
+    /// In place of `url`: a cluster.
+    pub cluster: ClusterConfig,
     /// ACL user, instead of in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
     /// Instead of in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `rediss://`; with `sentinel`, of the master.
+    /// For `rediss://`; with `sentinel`, of the master; with `cluster`, of all servers.
     pub tls: TlsFiles,
     /// Begins every key: 1 to 64 of A-Za-z0-9._-
     #[serde(deserialize_with = "key_prefix")]
@@ -81,6 +83,14 @@ pub struct SentinelConfig {
     pub tls: TlsFiles,
 }
 
+/// A cluster. User, password and `tls` of `redis` itself are those of all its servers.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Addresses of some of its servers, with ports: `redis://` or `rediss://`, all the same. They name the others.
+    pub urls: List<ClusterUrl>,
+}
+
 /// When a write counts.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +109,31 @@ pub struct SentinelUrl(#[schemars(with = "Secret")] pub SecretUrl);
 impl<'de> Deserialize<'de> for SentinelUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         parsed(deserializer, |text| check_sentinel_url(text).map(|()| Self(text.into())))
+    }
+}
+
+/// The address of one server of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[schemars(transparent, inline)]
+pub struct ClusterUrl(#[schemars(with = "Secret")] pub SecretUrl);
+
+impl<'de> Deserialize<'de> for ClusterUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parsed(deserializer, |text| check_cluster_url(text).map(|()| Self(text.into())))
+    }
+}
+
+fn check_cluster_url(text: &str) -> Result<(), String> {
+    check_redis_url(text)?;
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    if !matches!(url.scheme(), "redis" | "rediss") || url.port().is_none() {
+        Err("is no address of a server of a cluster, such as redis://10.0.0.1:6379".into())
+    } else if !matches!(url.path().trim_matches('/'), "" | "0") {
+        Err("names a database: a cluster has only database 0".into())
+    } else if !url.username().is_empty() || url.password().is_some() {
+        Err("names a user: `redis.username` and `redis.password` are for all servers".into())
+    } else {
+        Ok(())
     }
 }
 
@@ -125,6 +160,7 @@ pub enum RedisTopology<'a> {
     Url(&'a SecretUrl),
     /// On the master that sentinels name.
     Sentinel(&'a SentinelConfig),
+    Cluster(&'a ClusterConfig),
 }
 
 fn url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RedisUrl, D::Error> {
@@ -143,6 +179,7 @@ impl RedisConfig {
     pub fn topology(&self) -> RedisTopology<'_> {
         match &self.url {
             _ if self.sentinel.is_set() => RedisTopology::Sentinel(&self.sentinel),
+            _ if !self.cluster.urls.is_empty() => RedisTopology::Cluster(&self.cluster),
             RedisUrl::Embedded => RedisTopology::Embedded,
             RedisUrl::Url(url) => RedisTopology::Url(url),
         }
@@ -150,7 +187,7 @@ impl RedisConfig {
 
     /// Whether the master that sentinels name is reached over TLS: where they are, or `tls` has a file.
     pub fn is_master_tls(&self) -> bool {
-        self.sentinel.urls.iter().any(SentinelUrl::is_tls) || !self.tls.is_empty()
+        self.sentinel.urls.iter().any(|url| is_tls(&url.0)) || !self.tls.is_empty()
     }
 
     fn check_durability(&self, at: &Path, problems: &mut Problems) {
@@ -170,19 +207,26 @@ impl RedisConfig {
     pub fn check(&self, problems: &mut Problems) {
         let at = Path::of("redis");
         self.check_durability(&at.key("durability"), problems);
+        let is_cluster = !self.cluster.urls.is_empty();
         if self.sentinel.is_set() {
+            check_alone(&at.key("sentinel"), &at.key("url"), problems);
+            if is_cluster {
+                problems.add(
+                    &at.key("cluster"),
+                    "stands in place of `redis.sentinel`, which is set too: leave out one of them",
+                );
+            }
             self.sentinel.check(&at, problems);
             check_tls(&at, &self.tls, true, problems);
+        } else if is_cluster {
+            check_alone(&at.key("cluster"), &at.key("url"), problems);
+            let urls = at.key("cluster").key("urls");
+            let encrypted = check_schemes(&urls, self.cluster.urls.iter().map(|url| &url.0), problems);
+            check_tls(&at, &self.tls, encrypted, problems);
         } else if !problems.is_refused(&at.key("url")) {
             let encrypted = matches!(&self.url, RedisUrl::Url(url) if url.expose().starts_with("rediss:"));
             check_tls(&at, &self.tls, encrypted, problems);
         }
-    }
-}
-
-impl SentinelUrl {
-    fn is_tls(&self) -> bool {
-        self.0.expose().starts_with("rediss:")
     }
 }
 
@@ -194,22 +238,36 @@ impl SentinelConfig {
 
     fn check(&self, redis: &Path, problems: &mut Problems) {
         let at = redis.key("sentinel");
-        let url = problems.origins.get(&redis.key("url"));
-        // A default of the image or the service gives way.
-        let of_defaults = |origin: &SettingOrigin| matches!(origin, SettingOrigin::Variable(name) if name.starts_with(DEFAULT_PREFIX));
-        if let Some(origin) = url.filter(|origin| !of_defaults(origin)) {
-            let text = format!("stands in place of `redis.url`, which is set too ({origin}): leave out one of them");
-            problems.add(&at, text);
-        }
         let urls = at.key("urls");
         problems.require(&urls, (!self.urls.is_empty()).then_some(()));
         problems.require(&at.key("master"), self.master.as_ref());
-        let encrypted = self.urls.iter().filter(|url| url.is_tls()).count();
-        if encrypted != 0 && encrypted != self.urls.iter().count() {
-            problems.add(&urls, "mixes redis:// and rediss://");
-        }
+        let encrypted = check_schemes(&urls, self.urls.iter().map(|url| &url.0), problems);
         if !problems.is_refused(&urls) {
-            check_tls(&at, &self.tls, encrypted > 0, problems);
+            check_tls(&at, &self.tls, encrypted, problems);
         }
     }
+}
+
+/// That `redis.url` is not set beside the setting at `at`.
+fn check_alone(at: &Path, url: &Path, problems: &mut Problems) {
+    // A default of the image or the service gives way.
+    let of_defaults =
+        |origin: &SettingOrigin| matches!(origin, SettingOrigin::Variable(name) if name.starts_with(DEFAULT_PREFIX));
+    if let Some(origin) = problems.origins.get(url).filter(|origin| !of_defaults(origin)) {
+        let text = format!("stands in place of `redis.url`, which is set too ({origin}): leave out one of them");
+        problems.add(at, text);
+    }
+}
+
+/// Whether they are reached over TLS; all of them or none may be.
+fn check_schemes<'a>(at: &Path, urls: impl Iterator<Item = &'a SecretUrl>, problems: &mut Problems) -> bool {
+    let (encrypted, plain): (Vec<_>, Vec<_>) = urls.partition(|url| is_tls(url));
+    if !encrypted.is_empty() && !plain.is_empty() {
+        problems.add(at, "mixes redis:// and rediss://");
+    }
+    !encrypted.is_empty()
+}
+
+fn is_tls(url: &SecretUrl) -> bool {
+    url.expose().starts_with("rediss:")
 }

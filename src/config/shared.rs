@@ -25,6 +25,8 @@ pub struct Context<'a> {
     pub key_prefix: &'a str,
     /// The names of all routes.
     pub routes: &'a BTreeSet<String>,
+    /// Whether the queues are on a Redis cluster, where a script cannot reach keys of others.
+    pub is_cluster: bool,
 }
 
 /// The settings of a sink or source, as they are read.

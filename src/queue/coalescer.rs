@@ -84,7 +84,7 @@ impl Coalescer {
     /// Spawns the gathering task; it ends when this is dropped.
     pub fn spawn(store: Arc<RedisStore>, registry: Arc<RouteRegistry>, partition: Partition) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
-        let timeout = store.connection().timeout();
+        let timeout = store.servers().timeout();
         tokio::spawn(gather(Way { store, registry, partition }, waiting));
         Self { jobs, timeout }
     }

@@ -47,7 +47,7 @@ impl StartError {
     pub fn is_definite(&self) -> bool {
         match self {
             StartError::Safety(error) => error.is_definite(),
-            StartError::Registration(error) => matches!(error, RegistrationError::Mismatch { .. }),
+            StartError::Registration(error) => error.is_definite(),
         }
     }
 }
@@ -75,7 +75,7 @@ impl RouteRegistry {
         let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
         let generation = self.generation();
         if is_registered && known.generation == Some(generation) {
-            self.store.connection().found_master(generation).await;
+            self.store.servers().found_master(generation).await;
             return Ok(());
         }
         if !first {
@@ -96,7 +96,7 @@ impl RouteRegistry {
         }
         known.tell_of_rights(registrations.may_load, may_wake);
         known.generation = Some(generation);
-        self.store.connection().found_master(generation).await;
+        self.store.servers().found_master(generation).await;
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl RouteRegistry {
     ) -> Result<T, StoreError> {
         match call().await {
             Err(StoreError::Unavailable { kind: UNREGISTERED, .. }) => {
-                let limit = self.store.connection().timeout();
+                let limit = self.store.servers().timeout();
                 let opened =
                     timeout(limit, self.prepare().boxed()).await.map_err(|_| format!("not opened in {limit:?}"));
                 let opened = opened.and_then(|prepared| prepared.map_err(|error| error.to_string()));
@@ -138,7 +138,7 @@ impl RouteRegistry {
     }
 
     fn generation(&self) -> u64 {
-        *self.store.connection().generations().borrow()
+        *self.store.servers().generations().borrow()
     }
 }
 

@@ -83,6 +83,10 @@ impl Settings for RedisListSettings {
         match &self.url {
             Some(url) => check_tls(at, &self.tls, url.expose().starts_with("rediss:"), problems),
             None if problems.is_refused(&url_at) => {}
+            None if context.is_cluster => {
+                problems
+                    .add(&url_at, "is needed with `redis.cluster`: a list there is on another server than the queue");
+            }
             None => {
                 let given = [
                     ("username", self.username.is_some()),

@@ -133,15 +133,15 @@ impl Bundler {
         if calls.len() == 1
             && let Some(Waiting { call, answer, .. }) = calls.pop()
         {
-            let reply = call.run::<Vec<Value>>(&self.connection).await;
+            let reply = call.run_over::<Vec<Value>>(&self.connection).await.map(|(reply, _)| reply);
             let parts = reply.as_ref().map_or(0, |reply| parts_of(reply));
             // An error means that the caller has given up.
             let _ = answer.send(reply.map(|reply| Answered { sent, reply }));
             return parts;
         }
         let together = self.script.together(calls.iter().map(|one| &one.call));
-        match together.run::<Vec<Value>>(&self.connection).await {
-            Ok(replies) => {
+        match together.run_over::<Vec<Value>>(&self.connection).await {
+            Ok((replies, _)) => {
                 let mut undone = Vec::new();
                 for (one, reply) in calls.into_iter().zip(replies) {
                     parts += if let Value::Array(reply) = &reply { parts_of(reply) } else { 0 };

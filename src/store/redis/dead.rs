@@ -104,7 +104,7 @@ impl RedisStore {
                 Some(ids) => ids.iter().take(MAX_BATCH).fold(call.arg("ids"), |call, id| call.arg(id.as_str())),
                 None => filtered(call.arg("where"), MAX_BATCH, &filter, place.as_ref()),
             };
-            let reply: Vec<Value> = call.run(&self.connection).await?;
+            let reply: Vec<Value> = call.run(&self.servers).await?;
             let mut reply = Reply::from(reply);
             let (count, reached, more) = (reply.integer()?, reply.integer()?, reply.flag()?);
             let until = UnixMillis::new(reply.integer()?);
@@ -170,7 +170,7 @@ impl RedisStore {
             .arg(max_age)
             .arg(limits.max_count.map_or(0, |count| (count / share).max(1)))
             .arg(MAX_BATCH)
-            .run(&self.connection)
+            .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
         Ok(Evicted {

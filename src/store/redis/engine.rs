@@ -11,7 +11,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::{
-    MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
+    Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
     bundler::{Answered, Bundler},
     reply::Reply,
     script::{self, Call},
@@ -57,7 +57,7 @@ impl Store for RedisStore {
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
             .arg(u8::from(request.again));
-        let Answered { sent, reply } = self.run(&self.claims, call, !request.backlog).await?;
+        let Answered { sent, reply } = self.run(|of| &of.claims, call, !request.backlog).await?;
         let mut reply = Reply::from(reply);
         let mut claim = Claim {
             clock: ServerClock { micros: reply.integer()?, taken: sent },
@@ -101,7 +101,7 @@ impl Store for RedisStore {
             .keys(&keys.of_messages(&[&keys.bytes]))
             .arg(&keys.wake)
             .arg(MAX_BATCH)
-            .run(&self.connection)
+            .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
         let recovered = Recovered { expired: reply.count()?, dead: reply.deaths()?, more: reply.flag()? };
@@ -152,14 +152,13 @@ impl Store for RedisStore {
         }
         let bytes: usize = transfers.iter().map(|transfer| transfer.value.len()).sum();
         let is_small = transfers.len() <= SMALL && bytes <= SMALL_BYTES;
-        let mut reply = Reply::from(self.run(&self.transfers, call, is_small).await?.reply);
+        let mut reply = Reply::from(self.run(|of| &of.transfers, call, is_small).await?.reply);
         transfers.iter().map(|_| reply.transferred()).collect()
     }
 
     async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
         let keys = self.keys(partition)?;
-        let _: u64 = self.connection.run(redis::cmd("PUBLISH").arg(&keys.wake).arg(CALL)).await?;
-        Ok(())
+        self.publish(keys, CALL).await.map(drop)
     }
 }
 
@@ -201,7 +200,7 @@ impl RedisStore {
                 call = call.arg(one.lease.id.as_str());
             }
         }
-        let mut reply = Reply::from(self.run(&self.settlements, call, shares).await?.reply);
+        let mut reply = Reply::from(self.run(|of| &of.settlements, call, shares).await?.reply);
         let verdicts = settlements.iter().map(|_| reply.flag()).collect::<Result<Vec<_>, _>>()?;
         if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
             self.buried(partition);
@@ -210,12 +209,17 @@ impl RedisStore {
     }
 
     /// A small call shares one with others.
-    async fn run(&self, bundler: &Arc<Bundler>, call: Call, is_small: bool) -> Result<Answered, StoreError> {
-        if is_small {
-            return bundler.run(call).await;
+    async fn run(
+        &self,
+        bundler: fn(&Bundlers) -> &Arc<Bundler>,
+        call: Call,
+        is_small: bool,
+    ) -> Result<Answered, StoreError> {
+        if let Some(bundlers) = self.bundlers.as_ref().filter(|_| is_small) {
+            return bundler(bundlers).run(call).await;
         }
         let sent = Instant::now();
-        Ok(Answered { sent, reply: call.run(&self.connection).await? })
+        Ok(Answered { sent, reply: call.run(&self.servers).await? })
     }
 }
 

@@ -93,7 +93,7 @@ impl RedisStore {
             .arg(unit)
             .arg(if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
             .arg(MAX_BYTES)
-            .run(&self.connection)
+            .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
         let (now, next_due) = (reply.integer()?, reply.optional()?.and_then(UnixMillis::new));
@@ -180,7 +180,7 @@ impl RedisStore {
             let metadata = serde_json::to_vec(metadata).expect("strings and integers always serialize");
             call = call.arg(id.as_str()).arg(&member[..]).arg(metadata);
         }
-        let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
+        let reply: Vec<Value> = call.run(&self.servers).await.map_err(unless_closed)?;
         let mut reply = Reply::from(reply);
         let mut verdicts = Vec::with_capacity(batch.len());
         while !reply.is_done() {
@@ -217,6 +217,6 @@ impl RedisStore {
 
     /// Takes the expiry off these keys; how many had one.
     pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, StoreError> {
-        script::PERSIST.keys_and(&[], keys).run(&self.connection).await
+        script::PERSIST.keys_and(&[], keys).run(&self.servers).await
     }
 }

@@ -8,7 +8,7 @@ impl RedisStore {
     /// that Redis refuses when its memory is full, and the first write of a schedule.
     pub async fn check_growing(&self, partition: &Partition) -> Result<(), StoreError> {
         let pending = &self.keys(partition)?.pending;
-        let _: u64 = self.connection.run(redis::cmd("ZADD").arg(pending).arg("XX").arg(0).arg("")).await?;
+        let _: u64 = self.servers.run(pending, redis::cmd("ZADD").arg(pending).arg("XX").arg(0).arg("")).await?;
         Ok(())
     }
 }

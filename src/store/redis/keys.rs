@@ -76,7 +76,7 @@ pub struct PartitionKeys {
     /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, and
     /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.
     pub route: String,
-    /// Channel: the head became earlier.
+    /// Channel: the head became earlier. On a cluster it ends with `:swake`, and is one of the slot (SPUBLISH).
     pub wake: String,
 }
 
@@ -98,6 +98,16 @@ impl PartitionKeys {
             route: key("route"),
             wake: key("wake"),
         }
+    }
+
+    /// The same for a cluster.
+    pub fn on_cluster(prefix: &str, route: &str, number: u16) -> Self {
+        Self { wake: format!("{{{prefix}:{route}:{number}}}:swake"), ..Self::new(prefix, route, number) }
+    }
+
+    /// `on_cluster` or `new`.
+    pub fn naming(is_cluster: bool) -> fn(&str, &str, u16) -> Self {
+        if is_cluster { Self::on_cluster } else { Self::new }
     }
 
     /// What most scripts begin with: where a message may be and what is kept of it; then `others`.

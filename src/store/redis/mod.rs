@@ -23,6 +23,7 @@ mod route;
 mod safety;
 mod schedule;
 mod script;
+mod shard_wake;
 mod wake;
 mod writes;
 
@@ -51,7 +52,10 @@ use writes::Writes;
 
 use crate::{
     message::partition_numbers,
-    store::{Partition, StoreError, WakeSignal, redis::connection::Connection},
+    store::{
+        Partition, StoreError, WakeSignal,
+        redis::connection::{Connection, Servers},
+    },
 };
 
 /// Version of the keys and of what they hold, as `P:routes` stores it.
@@ -72,21 +76,26 @@ pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
 /// stands still for 1-4 ms meanwhile.
 pub const MAX_BATCH: usize = 1000;
 
-/// The queues behind one connection. Cheap to make: the API and the scheduler have one each, so that a large
+/// The queues of one Redis or one cluster. Cheap to make: the API and the scheduler have one each, so that a large
 /// claim does not hold up a call.
 pub struct RedisStore {
-    connection: Arc<Connection>,
-    claims: Arc<Bundler>,
-    settlements: Arc<Bundler>,
-    transfers: Arc<Bundler>,
+    servers: Servers,
+    /// `None` on a cluster: a call there is for one partition only.
+    bundlers: Option<Bundlers>,
     /// For what producers and sources ask: schedule, reschedule, cancel, bury.
     writes: Arc<Writes>,
     /// For `get` and `list`, whose replies are large.
-    listings: Arc<Connection>,
+    listings: Servers,
     prefix: String,
     routes: BTreeMap<Arc<str>, StoreRoute>,
     /// Notified when a message of the route becomes dead.
     burials: BTreeMap<Arc<str>, Arc<WakeSignal>>,
+}
+
+struct Bundlers {
+    claims: Arc<Bundler>,
+    settlements: Arc<Bundler>,
+    transfers: Arc<Bundler>,
 }
 
 struct StoreRoute {
@@ -113,24 +122,29 @@ impl StoreRoute {
 }
 
 impl RedisStore {
-    pub fn new(connection: Arc<Connection>, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> Self {
+    pub fn new(servers: impl Into<Servers>, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> Self {
+        let servers = servers.into();
+        let keys_of = PartitionKeys::naming(servers.cluster().is_some());
         let routes = routes
             .into_iter()
             .map(|settings| {
-                let keys = partition_numbers(settings.partitions)
-                    .map(|n| PartitionKeys::new(prefix, &settings.name, n))
-                    .collect();
+                let keys = partition_numbers(settings.partitions).map(|n| keys_of(prefix, &settings.name, n)).collect();
                 (settings.name.clone(), StoreRoute { settings, keys, former: AtomicU16::default() })
             })
             .collect();
-        let bundler = |script, parts| Bundler::new(script, parts, Arc::clone(&connection));
+        let bundlers = |connection: &Arc<Connection>| {
+            let bundler = |script, parts| Bundler::new(script, parts, connection.clone());
+            Bundlers {
+                claims: bundler(&script::CLAIMS, 3),
+                settlements: bundler(&script::SETTLEMENTS, 1),
+                transfers: bundler(&script::TRANSFERS, 1),
+            }
+        };
         Self {
-            claims: bundler(&script::CLAIMS, 3),
-            settlements: bundler(&script::SETTLEMENTS, 1),
-            transfers: bundler(&script::TRANSFERS, 1),
-            writes: Writes::new(connection.clone(), None),
-            listings: connection.clone(),
-            connection,
+            bundlers: servers.single().map(bundlers),
+            writes: Writes::new(servers.clone(), None),
+            listings: servers.clone(),
+            servers,
             prefix: prefix.to_owned(),
             routes,
             burials: BTreeMap::new(),
@@ -139,14 +153,14 @@ impl RedisStore {
 
     /// The same, with a connection of their own for `get` and `list`.
     #[must_use]
-    pub fn listing_over(self, listings: Arc<Connection>) -> Self {
-        Self { listings, ..self }
+    pub fn listing_over(self, listings: impl Into<Servers>) -> Self {
+        Self { listings: listings.into(), ..self }
     }
 
-    /// The same, where what producers ask counts only once replicas have it. `connection` is for these calls alone.
+    /// The same, where what producers ask counts only once replicas have it. `servers` is for these calls alone.
     #[must_use]
-    pub fn confirming_over(self, connection: Arc<Connection>, durability: Durability) -> Self {
-        Self { writes: Writes::new(connection, Some(durability)), ..self }
+    pub fn confirming_over(self, servers: impl Into<Servers>, durability: Durability) -> Self {
+        Self { writes: Writes::new(servers.into(), Some(durability)), ..self }
     }
 
     /// The same, with signals that notify when this store makes messages of their routes dead.
@@ -166,8 +180,8 @@ impl RedisStore {
         self.routes.values().map(|route| &route.settings)
     }
 
-    pub fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+    pub fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     fn route(&self, name: &str) -> Result<&StoreRoute, StoreError> {
@@ -186,7 +200,7 @@ impl RedisStore {
 
     /// Those of a partition of any route and number.
     fn any_keys(&self, partition: &Partition) -> PartitionKeys {
-        PartitionKeys::new(&self.prefix, &partition.route, partition.number)
+        PartitionKeys::naming(self.servers.cluster().is_some())(&self.prefix, &partition.route, partition.number)
     }
 
     /// What the partition's `route` begins with while it is open as it is here.

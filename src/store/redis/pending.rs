@@ -40,6 +40,6 @@ impl RedisStore {
         for id in ids.into_iter().flatten() {
             call = call.arg(id.as_str());
         }
-        call.run(&self.connection).await
+        call.run(&self.servers).await
     }
 }

@@ -145,7 +145,7 @@ impl RedisStore {
         let reply: Vec<Value> = script::STATS
             .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts])
             .arg(&HORIZONS.map(|(_, millis)| millis)[..])
-            .run(&self.connection)
+            .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);
         Ok(PartitionStats {

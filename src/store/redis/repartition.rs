@@ -107,7 +107,7 @@ impl RedisStore {
         for number in partition_numbers(former) {
             call = call.arg(format!("{DATA_VERSION} {} {number} 0 0", settings.partitions));
         }
-        call.run(&self.connection).await
+        call.run(&self.servers).await
     }
 
     /// Moves some of what is in the former partitions of a route, and ends the move when nothing remains.
@@ -133,7 +133,7 @@ impl RedisStore {
         for set in [&keys.pending, &keys.dead, &keys.remembered] {
             let mut command = redis::cmd("ZRANGE");
             command.arg(set).arg(0).arg(MOVED_AT_ONCE - 1);
-            let found: Vec<String> = self.connection.run(&command).await?;
+            let found: Vec<String> = self.servers.run(set, &command).await?;
             if !found.is_empty() {
                 let parsed = found.iter().map(|text| MessageId::parse(text));
                 return parsed.collect::<Result<_, _>>().map_err(|text| StoreError::WrongType { text });
@@ -146,8 +146,9 @@ impl RedisStore {
     async fn end_move(&self, route: &StoreRoute) -> Result<bool, StoreError> {
         let name = &route.settings.name;
         let mut command = redis::cmd("HGET");
-        command.arg(routes_key(&self.prefix)).arg(&**name);
-        let stored: Option<String> = self.connection.run(&command).await?;
+        let routes_key = routes_key(&self.prefix);
+        command.arg(&routes_key).arg(&**name);
+        let stored: Option<String> = self.servers.run(&routes_key, &command).await?;
         let known = stored.as_ref().and_then(|stored| RouteSettings::from_json(name, stored));
         let (Some(stored), Some((known, Some(former)))) = (&stored, &known) else {
             // Another instance ended it; or the route is lost, which the keeper finds out.
@@ -226,7 +227,7 @@ impl RedisStore {
             for id in &ids {
                 call = call.arg(id.as_str());
             }
-            let reply: Vec<Value> = call.run(&self.connection).await.map_err(unless_closed)?;
+            let reply: Vec<Value> = call.run(&self.servers).await.map_err(unless_closed)?;
             let mut reply = Reply::from(reply);
             for id in ids {
                 let (status, due) = (reply.text()?, reply.millis()?);

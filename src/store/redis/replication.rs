@@ -4,13 +4,19 @@ use super::RedisStore;
 use crate::store::StoreError;
 
 impl RedisStore {
-    /// In words, for an operator: what a success means with the replicas that are connected now. `None` without any replica,
+    /// In words, for an operator: what a success means with the replicas that are connected now: of a cluster, those of the
+    /// primary that has the fewest. `None` without any replica,
     /// where none is asked for.
     pub async fn guarantee(&self) -> Result<Option<String>, StoreError> {
-        let info: Option<String> = self.connection.run_if_permitted(redis::cmd("INFO").arg("replication")).await?;
-        let connected = info.as_deref().and_then(|info| {
-            info.lines().find_map(|line| line.trim_end().strip_prefix("connected_slaves:")?.parse().ok())
-        });
+        let mut fewest = Some(u64::MAX);
+        for connection in self.servers.all().await? {
+            let info: Option<String> = connection.run_if_permitted(redis::cmd("INFO").arg("replication")).await?;
+            let connected: Option<u64> = info.as_deref().and_then(|info| {
+                info.lines().find_map(|line| line.trim_end().strip_prefix("connected_slaves:")?.parse().ok())
+            });
+            fewest = fewest.min(connected);
+        }
+        let connected = fewest.filter(|count| *count < u64::MAX);
         Ok(guarantee(connected, self.writes.durability().map_or(0, |durability| durability.replicas)))
     }
 

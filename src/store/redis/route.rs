@@ -1,12 +1,22 @@
 //! Routes as Redis knows them: registered with their partitions, paused and resumed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-use super::{DATA_VERSION, RedisStore, StoreRoute, keys::routes_key, script, unless_closed};
+use super::{
+    DATA_VERSION, RedisStore, StoreRoute,
+    connection::slot_of,
+    keys::{PartitionKeys, routes_key},
+    script, unless_closed,
+};
 use crate::{
-    message::{MAX_PARTITIONS, Remember, RouteLimits},
+    message::{MAX_PARTITIONS, Remember, RouteLimits, partition_numbers},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -38,8 +48,20 @@ pub enum RegistrationError {
          cannot begin: set `routes.{route}.partitions` as stored until it is done"
     )]
     Mismatch { route: String, stored: String, partitions: u16 },
+    #[error(
+        "route `{route}` has {stored} partitions in Redis and {partitions} in this configuration. On a cluster their number \
+         cannot be changed: set `routes.{route}.partitions` to {stored}, or give a route of another name {partitions} partitions"
+    )]
+    OnCluster { route: String, stored: u16, partitions: u16 },
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl RegistrationError {
+    /// Whether waiting cannot help.
+    pub fn is_definite(&self) -> bool {
+        !matches!(self, Self::Store(_))
+    }
 }
 
 /// The limits for scheduling on a route.
@@ -167,6 +189,13 @@ impl RedisStore {
         for (name, route) in &self.routes {
             let mut registered = self.register_route(route).await?;
             if let Err(stored) = &registered
+                && self.servers.cluster().is_some()
+                && let Some((known, None)) = RouteSettings::from_json(name, stored)
+            {
+                let (route, partitions) = (name.to_string(), route.settings.partitions);
+                return Err(RegistrationError::OnCluster { route, stored: known.partitions, partitions });
+            }
+            if let Err(stored) = &registered
                 && repartition
                 && self.begin_move(route, stored).await?
             {
@@ -183,9 +212,11 @@ impl RedisStore {
     }
 
     async fn load_scripts(&self) -> Result<bool, StoreError> {
-        for script in script::all() {
-            if !script.load(&self.connection).await? {
-                return Ok(false);
+        for connection in self.servers.all().await? {
+            for script in script::all() {
+                if !script.load(&connection).await? {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
@@ -209,7 +240,10 @@ impl RedisStore {
         let former = route.former();
         let routes_key = routes_key(&self.prefix);
         let mut all = vec![routes_key.as_str()];
-        all.extend(keys.iter().map(|keys| keys.route.as_str()));
+        let is_cluster = self.servers.cluster().is_some();
+        if !is_cluster {
+            all.extend(keys.iter().map(|keys| keys.route.as_str()));
+        }
         let reply: String = script::REGISTER
             .keys(&all)
             .arg(&*settings.name)
@@ -218,27 +252,49 @@ impl RedisStore {
             .arg(former.map_or_else(String::new, |former| former.to_string()))
             .arg(settings.to_json(former))
             .arg(settings.to_text())
-            .run(&self.connection)
+            .run(&self.servers)
             .await?;
-        Ok(match reply.as_str() {
-            "created" => Ok(Registration::Created),
-            "reopened" => Ok(Registration::Reopened),
-            "kept" | "updated" => Ok(Registration::Kept),
-            _ => Err(reply),
-        })
+        let registration = match reply.as_str() {
+            "created" => Registration::Created,
+            "reopened" => Registration::Reopened,
+            "kept" | "updated" => Registration::Kept,
+            _ => return Ok(Err(reply)),
+        };
+        if !is_cluster {
+            return Ok(Ok(registration));
+        }
+        let is_reopened = self.open_each(route).await?;
+        Ok(Ok(if is_reopened && registration == Registration::Kept { Registration::Reopened } else { registration }))
+    }
+
+    /// Opens the partitions of a registered route on a cluster. Whether one was not open.
+    async fn open_each(&self, route: &StoreRoute) -> Result<bool, StoreError> {
+        let StoreRoute { settings, keys, .. } = route;
+        let (version, partitions, text) = (route.version(), settings.partitions, settings.to_text());
+        let open = async |(number, keys): (u16, &PartitionKeys)| {
+            let text = format!("{version} {partitions} {number} {text}");
+            let old: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
+            // Only then: an instance must be able to start while the memory is full.
+            if old.as_ref() != Some(&text) {
+                let _: String = self.servers.run(&keys.route, redis::cmd("SET").arg(&keys.route).arg(text)).await?;
+            }
+            Ok::<_, StoreError>(old.is_none())
+        };
+        let reopened = try_join_all(partition_numbers(partitions).zip(keys).map(open)).await?;
+        Ok(reopened.contains(&true))
     }
 
     /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
-    /// replica refuses.
+    /// replica refuses. On a cluster one of them is looked at on each primary: one that lost its data lost them all.
     pub async fn is_registered(&self) -> Result<bool, StoreError> {
-        let routes_key = routes_key(&self.prefix);
-        let mut all = vec![routes_key.as_str()];
-        all.extend(self.routes.values().flat_map(|route| &route.keys).map(|keys| keys.route.as_str()));
-        let mut call = script::REGISTERED.keys(&all);
-        for route in self.routes.values() {
-            call = call.arg(&*route.settings.name).arg(route.version()).arg(route.settings.partitions);
-        }
-        let known: Vec<Option<String>> = call.run(&self.connection).await?;
+        let known: Vec<Option<String>> = if self.servers.cluster().is_some() {
+            if !self.are_open_on_primaries().await? {
+                return Ok(false);
+            }
+            self.stored_routes().await?
+        } else {
+            self.open_routes().await?
+        };
         Ok(self.routes.values().zip(known).all(|(route, json)| {
             let known = json.and_then(|json| RouteSettings::from_json(&route.settings.name, &json));
             known.is_some_and(|(known, former)| {
@@ -247,23 +303,87 @@ impl RedisStore {
         }))
     }
 
+    /// The JSON of each route of which all partitions are open.
+    async fn open_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
+        let routes_key = routes_key(&self.prefix);
+        let mut all = vec![routes_key.as_str()];
+        all.extend(self.routes.values().flat_map(|route| &route.keys).map(|keys| keys.route.as_str()));
+        let mut call = script::REGISTERED.keys(&all);
+        for route in self.routes.values() {
+            call = call.arg(&*route.settings.name).arg(route.version()).arg(route.settings.partitions);
+        }
+        call.run(&self.servers).await
+    }
+
+    async fn stored_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
+        if self.routes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let routes_key = routes_key(&self.prefix);
+        let mut command = redis::cmd("HMGET");
+        command.arg(&routes_key);
+        for name in self.routes.keys() {
+            command.arg(&**name);
+        }
+        self.servers.run(&routes_key, &command).await
+    }
+
+    async fn are_open_on_primaries(&self) -> Result<bool, StoreError> {
+        let look = async |(partition, keys): (Partition, &PartitionKeys)| {
+            let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
+            let layout = self.layout(&partition)?;
+            // Refused where nothing can be written.
+            let _: u64 = self.servers.run(&keys.route, redis::cmd("HDEL").arg(&keys.messages).arg("")).await?;
+            Ok::<_, StoreError>(open.is_some_and(|open| open.starts_with(&layout)))
+        };
+        Ok(try_join_all(self.one_on_each().map(look)).await?.into_iter().all(|is_open| is_open))
+    }
+
+    /// One partition on each primary that has any.
+    fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
+        let map = self.servers.cluster().map(|cluster| cluster.map());
+        let mut seen = BTreeSet::new();
+        let all = self.routes.values().flat_map(|route| {
+            let all = Partition::all(&route.settings.name, route.settings.partitions);
+            all.zip(&route.keys)
+        });
+        all.filter(move |(_, keys)| {
+            let owner = map.as_ref().and_then(|map| map.owner(slot_of(keys.route.as_bytes())));
+            seen.insert(owner.cloned())
+        })
+    }
+
     /// Whether this user may publish wake-ups, found out by one for each route: a script's own that is denied shows
     /// nowhere, and whether it would be can only be asked by users with more rights (ACL DRYRUN).
     pub async fn may_wake(&self) -> Result<bool, StoreError> {
-        for channel in self.routes.values().filter_map(|route| route.keys.first()).map(|keys| &keys.wake) {
-            let heard: Option<u64> =
-                self.connection.run_if_permitted(redis::cmd("PUBLISH").arg(channel).arg("")).await?;
-            if heard.is_none() {
+        for keys in self.routes.values().filter_map(|route| route.keys.first()) {
+            if self.publish(keys, "").await?.is_none() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
+    /// A wake-up; how many heard it. `None` where this user may not. As lua/include/wake.lua.
+    pub(super) async fn publish(&self, keys: &PartitionKeys, text: &str) -> Result<Option<u64>, StoreError> {
+        let publish = async |command: &str| {
+            let mut command = redis::cmd(command);
+            command.arg(&keys.wake).arg(text);
+            self.servers.run_if_permitted(&keys.wake, &command).await
+        };
+        if self.servers.cluster().is_some()
+            && let Some(heard) = publish("SPUBLISH").await?
+        {
+            return Ok(Some(heard));
+        }
+        publish("PUBLISH").await
+    }
+
     /// The routes that Redis knows of this release's data version, by name, also those that other instances registered.
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
+        let routes_key = routes_key(&self.prefix);
         let known: BTreeMap<String, String> =
-            self.connection.run(redis::cmd("HGETALL").arg(routes_key(&self.prefix))).await?;
+            self.servers.run(&routes_key, redis::cmd("HGETALL").arg(&routes_key)).await?;
         Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.0)).collect())
     }
 
@@ -281,6 +401,6 @@ impl RedisStore {
         // A former one is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
         let call = script::PAUSE.keys(&[&keys.paused, &keys.route]).arg(&keys.wake).arg(layout).arg(change);
-        call.run(&self.connection).await.map_err(unless_closed)
+        call.run(&self.servers).await.map_err(unless_closed)
     }
 }

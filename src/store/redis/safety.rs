@@ -1,4 +1,5 @@
-//! Whether this Redis may be trusted with messages: new enough, a single server, not evicting, writable.
+//! Whether this Redis may be trusted with messages: new enough, a single server or a cluster as configured, not evicting,
+//! writable.
 //!
 //! HELLO reports most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, reports the rest,
 //! and all of it where HELLO is denied. A cluster answers with an error. What is not reported is not checked, and named.
@@ -8,12 +9,16 @@ use tokio::time::Instant;
 
 use super::{
     RedisStore,
-    keys::{PartitionKeys, routes_key},
+    connection::{Connection, is_of_cluster},
+    keys::routes_key,
 };
-use crate::store::{StoreError, redis::connection::is_of_cluster};
+use crate::store::StoreError;
 
 /// ZMSCORE came with 6.2.
 const MIN_VERSION: (u32, u32) = (6, 2);
+
+/// In the answer of a single server to CLUSTER.
+const NO_CLUSTER: &str = "cluster support disabled";
 
 /// Why a Redis is not to be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,8 +30,10 @@ pub enum SafetyError {
          `redis.allow_eviction: true`)"
     )]
     Evicting { policy: String },
-    #[error("redis is a cluster, which punctual does not follow: it needs a single server")]
+    #[error("redis is a cluster: give its servers as `redis.cluster: {{ urls: [...] }}` instead of `redis.url`")]
     Cluster,
+    #[error("`redis.cluster` is set, but redis is a single server: give it as `redis.url`")]
+    NoCluster,
     #[error("redis is a read-only replica")]
     Replica,
     #[error(transparent)]
@@ -36,7 +43,10 @@ pub enum SafetyError {
 impl SafetyError {
     /// Whether waiting cannot help, so that a start must end.
     pub fn is_definite(&self) -> bool {
-        matches!(self, SafetyError::TooOld { .. } | SafetyError::Evicting { .. } | SafetyError::Cluster)
+        matches!(
+            self,
+            SafetyError::TooOld { .. } | SafetyError::Evicting { .. } | SafetyError::Cluster | SafetyError::NoCluster
+        )
     }
 }
 
@@ -58,9 +68,45 @@ struct ServerFacts {
 }
 
 impl RedisStore {
-    /// Asks the server itself; needs no CONFIG rights. A replica loses its links: there may be a master behind its
+    /// Asks each server itself; needs no CONFIG rights. A replica loses its links: there may be a master behind its
     /// address by now.
     pub async fn check_safety(&self, allow_eviction: bool) -> Result<Safety, SafetyError> {
+        let of_cluster = self.servers.cluster().is_some();
+        let servers = match self.servers.all().await {
+            Err(StoreError::Unavailable { text, .. }) if of_cluster && text.contains(NO_CLUSTER) => {
+                return Err(SafetyError::NoCluster);
+            }
+            servers => servers?,
+        };
+        let mut safety = Safety::default();
+        for connection in servers {
+            let Safety { evicting, unchecked } =
+                ServerCheck { connection: &connection, of_cluster }.check(allow_eviction).await?;
+            safety.evicting = safety.evicting.or(evicting);
+            for what in unchecked {
+                if !safety.unchecked.contains(&what) {
+                    safety.unchecked.push(what);
+                }
+            }
+        }
+        Ok(safety)
+    }
+
+    /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.
+    pub async fn check_writable(&self) -> Result<(), StoreError> {
+        let routes_key = routes_key(&self.prefix);
+        let _: u64 = self.servers.run(&routes_key, redis::cmd("HDEL").arg(&routes_key).arg("")).await?;
+        Ok(())
+    }
+}
+
+struct ServerCheck<'a> {
+    connection: &'a Connection,
+    of_cluster: bool,
+}
+
+impl ServerCheck<'_> {
+    async fn check(&self, allow_eviction: bool) -> Result<Safety, SafetyError> {
         let asked = Instant::now();
         let server = match self.hello().await? {
             Some(server) => server,
@@ -71,12 +117,14 @@ impl RedisStore {
         {
             return Err(SafetyError::TooOld { found: found.clone() });
         }
-        let is_cluster = match server.is_cluster {
-            Some(is_cluster) => is_cluster,
-            None => self.refuses_slots().await?,
-        };
-        if is_cluster {
-            return Err(SafetyError::Cluster);
+        if !self.of_cluster {
+            let is_cluster = match server.is_cluster {
+                Some(is_cluster) => is_cluster,
+                None => self.refuses_slots().await?,
+            };
+            if is_cluster {
+                return Err(SafetyError::Cluster);
+            }
         }
         let policy = self.info("memory").await?.and_then(|memory| field(&memory, "maxmemory_policy"));
         let unchecked = [
@@ -93,16 +141,10 @@ impl RedisStore {
         Ok(Safety { evicting, unchecked: unchecked.collect() })
     }
 
-    /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.
-    pub async fn check_writable(&self) -> Result<(), StoreError> {
-        let _: u64 = self.connection.run(redis::cmd("HDEL").arg(routes_key(&self.prefix)).arg("")).await?;
-        Ok(())
-    }
-
     /// Whether it wants keys of one slot only, as a cluster does: ours have several.
     async fn refuses_slots(&self) -> Result<bool, StoreError> {
         let mut command = redis::cmd("EXISTS");
-        command.arg(routes_key(&self.prefix)).arg(PartitionKeys::new(&self.prefix, "", 0).route);
+        command.arg("punctual").arg("{punctual:0}");
         match self.connection.run::<u64>(&command).await {
             Err(error) if is_of_cluster(&error) => Ok(true),
             answer => answer.map(|_| false),

@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::{
     MAX_CALL_BYTES, RedisStore, StoreRoute,
+    connection::OnLink,
     reply::{Reply, unexpected},
     script, unless_closed,
 };
@@ -101,7 +102,7 @@ impl RedisStore {
     }
 
     /// Waits for replicas, where they are to have it before it counts. `did_write`: else an earlier call may have.
-    pub(super) async fn confirm(&self, partition: &Partition, link: u64, did_write: bool) -> Result<(), StoreError> {
+    pub(super) async fn confirm(&self, partition: &Partition, link: OnLink, did_write: bool) -> Result<(), StoreError> {
         if self.writes.durability().is_none() {
             return Ok(());
         }

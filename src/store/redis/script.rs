@@ -7,7 +7,10 @@ use tokio::time::Instant;
 
 use crate::{
     metrics,
-    store::{StoreError, redis::connection::Connection},
+    store::{
+        StoreError,
+        redis::connection::{Connection, OnLink, Servers},
+    },
 };
 
 /// A script, loaded by its first call on a server.
@@ -138,7 +141,7 @@ impl Script {
         Call { script: self, command, keys, place: String::new() }
     }
 
-    /// Whether this user may load scripts; where not, calls bring the text.
+    /// Whether this user may load scripts there; where not, calls bring the text.
     pub async fn load(&self, connection: &Connection) -> Result<bool, StoreError> {
         let loaded: Option<String> =
             connection.run_if_permitted(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await?;
@@ -171,7 +174,7 @@ pub struct Call {
     script: &'static Script,
     command: Cmd,
     keys: usize,
-    /// The hash tag of its keys.
+    /// The hash tag of its keys, or its first key.
     place: String,
 }
 
@@ -182,12 +185,24 @@ impl Call {
     }
 
     /// Runs it; a server that does not know the script is given its text.
-    pub async fn run<T: FromRedisValue>(self, connection: &Connection) -> Result<T, StoreError> {
-        self.run_on_link(connection).await.map(|(reply, _)| reply)
+    pub async fn run<T: FromRedisValue>(&self, servers: &Servers) -> Result<T, StoreError> {
+        self.run_on_link(servers).await.map(|(reply, _)| reply)
     }
 
-    /// The same, with the generation of the link on which it was answered.
-    pub async fn run_on_link<T: FromRedisValue>(self, connection: &Connection) -> Result<(T, u64), StoreError> {
+    /// The same, with the link on which it was answered.
+    pub async fn run_on_link<T: FromRedisValue>(&self, servers: &Servers) -> Result<(T, OnLink), StoreError> {
+        let started = Instant::now();
+        let result = match servers.run_on_link(&self.place, &self.command).await {
+            Err(StoreError::Refused { slug, .. }) if slug == "noscript" => {
+                servers.run_on_link(&self.place, &self.with_text()).await
+            }
+            result => result,
+        };
+        self.ended(started, result)
+    }
+
+    /// On this server, whichever has the keys.
+    pub async fn run_over<T: FromRedisValue>(&self, connection: &Connection) -> Result<(T, u64), StoreError> {
         let started = Instant::now();
         let result = match connection.run_on_link(&self.command).await {
             Err(StoreError::Refused { slug, .. }) if slug == "noscript" => {
@@ -195,6 +210,10 @@ impl Call {
             }
             result => result,
         };
+        self.ended(started, result)
+    }
+
+    fn ended<T>(&self, started: Instant, result: Result<T, StoreError>) -> Result<T, StoreError> {
         metrics::redis_script(self.script.name, started.elapsed());
         result.map_err(|error| self.located(error))
     }

@@ -9,6 +9,8 @@
 //! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
 //! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
 //! any connection to the same Redis finds it out (`connection`).
+//!
+//! On a cluster there is a subscription on each primary (`shard_wake`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,25 +21,30 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{engine::CALL, keys::PartitionKeys};
-use crate::store::{Partition, WakeSignal, redis::connection::Upstream};
+use super::{
+    connection::{Cluster, Upstream},
+    engine::CALL,
+    keys::PartitionKeys,
+    shard_wake::ShardListeners,
+};
+use crate::store::{Partition, WakeSignal};
 
 /// How often an idle subscription is asked whether it lives: with a fallback poll every 30 s for ten partitions, and the
 /// keeper's check once a minute, this stays below one command in two seconds, the budget of an idle instance.
-const PING_INTERVAL: Duration = Duration::from_secs(8);
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// The same with few sleepers, which leave more of that budget.
 const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
 const FEW_SLEEPERS: usize = 3;
 /// A source's fallback poll is two commands, as much as two partitions send.
 const SLEEPERS_OF_A_SOURCE: usize = 2;
 /// Longest wait for its answer, and for a connection.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
-const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
+pub(super) const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
-    upstream: Arc<Upstream>,
+    place: WakePlace,
     /// Of partitions, by channel.
     signals: HashMap<String, Vec<Arc<WakeSignal>>>,
     /// Of other programs' keys, by channel.
@@ -48,6 +55,11 @@ pub struct WakeListener {
     subscriptions: watch::Sender<u64>,
 }
 
+enum WakePlace {
+    One(Arc<Upstream>),
+    Cluster(Arc<Cluster>),
+}
+
 impl WakeListener {
     /// On one address.
     pub fn new(client: Client) -> Self {
@@ -56,8 +68,17 @@ impl WakeListener {
 
     /// On what `upstream` leads to, as the connections to it.
     pub fn to(upstream: Arc<Upstream>) -> Self {
+        Self::at(WakePlace::One(upstream))
+    }
+
+    /// On each primary of a cluster, for the partitions that it has.
+    pub fn of_cluster(cluster: Arc<Cluster>) -> Self {
+        Self::at(WakePlace::Cluster(cluster))
+    }
+
+    fn at(place: WakePlace) -> Self {
         let (signals, others) = (HashMap::new(), HashMap::new());
-        Self { upstream, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        Self { place, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
     /// The signal of a partition's claimer; call for all of them before `run`.
@@ -70,7 +91,8 @@ impl WakeListener {
 
     /// Notifies `signal` on the wake-ups of a partition, too; call before `run`.
     pub fn also_notify(&mut self, prefix: &str, partition: &Partition, signal: &Arc<WakeSignal>) {
-        let channel = PartitionKeys::new(prefix, &partition.route, partition.number).wake;
+        let keys_of = PartitionKeys::naming(matches!(self.place, WakePlace::Cluster(_)));
+        let channel = keys_of(prefix, &partition.route, partition.number).wake;
         self.signals.entry(channel).or_default().push(signal.clone());
     }
 
@@ -92,9 +114,15 @@ impl WakeListener {
         if self.signals.is_empty() {
             return std::future::pending().await;
         }
+        let upstream = match &self.place {
+            WakePlace::One(upstream) => upstream.clone(),
+            WakePlace::Cluster(cluster) => {
+                return ShardListeners::new(cluster.clone(), self.signals, self.subscriptions).run().await;
+            }
+        };
         let (mut logged, mut logged_others) = (false, false);
         loop {
-            let error = match self.listen(&mut logged_others).await {
+            let error = match self.listen(&upstream, &mut logged_others).await {
                 // At once: the keeper logs a lost master.
                 Ok(SubscriptionEnd::Outdated) => continue,
                 Ok(SubscriptionEnd::Lost) => {
@@ -118,8 +146,8 @@ impl WakeListener {
 
     /// How a subscription that stood ended; an error when none came about. `logged`: whether it was logged that the channels
     /// of others are refused.
-    async fn listen(&self, logged: &mut bool) -> Result<SubscriptionEnd, String> {
-        let client = self.upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
+    async fn listen(&self, upstream: &Upstream, logged: &mut bool) -> Result<SubscriptionEnd, String> {
+        let client = upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
         // Before the connection: what is found out meanwhile concerns it.
         let begun = Instant::now();
         let subscribe = async {
@@ -150,18 +178,13 @@ impl WakeListener {
         loop {
             let message = tokio::select! {
                 message = timeout(ping_interval, messages.next()) => message,
-                () = self.upstream.outdated(begun) => return Ok(SubscriptionEnd::Outdated),
+                () = upstream.outdated(begun) => return Ok(SubscriptionEnd::Outdated),
             };
             match message {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
                     let signals = self.signals.get(channel).into_iter().chain(self.others.get(channel));
-                    let notify = if message.get_payload_bytes() == CALL.as_bytes() {
-                        WakeSignal::notify_overdue
-                    } else {
-                        WakeSignal::notify
-                    };
-                    signals.flatten().for_each(|signal| notify(signal));
+                    notify(signals.flatten(), message.get_payload_bytes());
                 }
                 Ok(None) => return Ok(SubscriptionEnd::Lost),
                 // Nothing for a while: is the connection alive?
@@ -174,6 +197,12 @@ impl WakeListener {
     }
 }
 
+/// A wake-up with this text came.
+pub(super) fn notify<'a>(signals: impl Iterator<Item = &'a Arc<WakeSignal>>, text: &[u8]) {
+    let notify = if text == CALL.as_bytes() { WakeSignal::notify_overdue } else { WakeSignal::notify };
+    signals.for_each(|signal| notify(signal));
+}
+
 /// How a subscription ended.
 enum SubscriptionEnd {
     /// The connection did.
@@ -183,7 +212,11 @@ enum SubscriptionEnd {
 }
 
 fn set_listening(signals: &HashMap<String, Vec<Arc<WakeSignal>>>, listening: bool) {
-    for signal in signals.values().flatten() {
+    set_each(signals.values().flatten(), listening);
+}
+
+pub(super) fn set_each<'a>(signals: impl Iterator<Item = &'a Arc<WakeSignal>>, listening: bool) {
+    for signal in signals {
         if listening || signal.is_listening() {
             signal.set_listening(listening);
         }

@@ -4,6 +4,7 @@
 //! their own, and one WAIT is for all that were answered before it: those that arrive meanwhile share the next one.
 
 use std::{
+    collections::BTreeMap,
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::{
     UNREGISTERED,
-    connection::{Connection, NO_ANSWER, NO_REPLICAS},
+    connection::{NO_ANSWER, NO_REPLICAS, OnLink, Servers},
     script::Call,
 };
 use crate::{metrics, store::StoreError};
@@ -33,33 +34,25 @@ pub struct Durability {
 
 /// The way of writes to Redis.
 pub struct Writes {
-    connection: Arc<Connection>,
+    servers: Servers,
     /// `None`: the master's answer is enough.
     durability: Option<Durability>,
-    queue: Mutex<ConfirmQueue>,
+    /// What waits to be confirmed, by the link on which it was answered. A task confirms what is here.
+    waiting: Mutex<BTreeMap<u64, Vec<Unconfirmed>>>,
     /// Whether the replicas did not confirm the last ones.
     is_failing: AtomicBool,
 }
 
-#[derive(Default)]
-struct ConfirmQueue {
-    waiting: Vec<Unconfirmed>,
-    /// A task confirms those that wait.
-    is_driven: bool,
-}
-
 struct Unconfirmed {
-    /// The link on which it was answered.
-    link: u64,
     /// Called before WAIT when the call itself wrote nothing.
     fence: Option<Call>,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
 impl Writes {
-    /// With `durability`, `connection` must be for these writes only.
-    pub fn new(connection: Arc<Connection>, durability: Option<Durability>) -> Arc<Self> {
-        Arc::new(Self { connection, durability, queue: Mutex::default(), is_failing: AtomicBool::new(false) })
+    /// With `durability`, `servers` must be for these writes only.
+    pub fn new(servers: Servers, durability: Option<Durability>) -> Arc<Self> {
+        Arc::new(Self { servers, durability, waiting: Mutex::default(), is_failing: AtomicBool::new(false) })
     }
 
     pub fn durability(&self) -> Option<Durability> {
@@ -67,8 +60,8 @@ impl Writes {
     }
 
     /// The reply, and the link to be confirmed.
-    pub async fn run<T: FromRedisValue>(&self, call: Call) -> Result<(T, u64), StoreError> {
-        call.run_on_link(&self.connection).await
+    pub async fn run<T: FromRedisValue>(&self, call: Call) -> Result<(T, OnLink), StoreError> {
+        call.run_on_link(&self.servers).await
     }
 
     /// Returns when enough replicas have what was answered on `link`. `fence`: for a call that wrote nothing. WAIT would not
@@ -76,21 +69,22 @@ impl Writes {
     ///
     /// # Errors
     /// `Unavailable`: it is written, and may be lost when another server becomes the master. To be repeated.
-    pub async fn confirm(self: &Arc<Self>, link: u64, fence: Option<Call>) -> Result<(), StoreError> {
+    pub async fn confirm(self: &Arc<Self>, link: OnLink, fence: Option<Call>) -> Result<(), StoreError> {
         let Some(durability) = self.durability else { return Ok(()) };
         let (answer, answered) = oneshot::channel();
         let must_drive = {
-            let mut queue = self.lock();
-            queue.waiting.push(Unconfirmed { link, fence, answer });
-            !mem::replace(&mut queue.is_driven, true)
+            let mut waiting = self.lock();
+            let is_driven = waiting.contains_key(&link.generation);
+            waiting.entry(link.generation).or_default().push(Unconfirmed { fence, answer });
+            !is_driven
         };
         if must_drive {
-            tokio::spawn(Arc::clone(self).drive(durability));
+            tokio::spawn(Arc::clone(self).drive(durability, link));
         }
         answered.await.unwrap_or_else(|_| Err(unknown(NO_ANSWER, "punctual is stopping")))
     }
 
-    /// Whether enough replicas have all that was written so far.
+    /// Whether enough replicas have all that was written so far, of each master.
     ///
     /// # Errors
     /// Those of `confirm`.
@@ -98,61 +92,35 @@ impl Writes {
         if self.durability.is_none() {
             return Ok(());
         }
-        let (_, link): (String, u64) = self.connection.run_on_link(&redis::cmd("PING")).await?;
-        self.confirm(link, None).await
+        for connection in self.servers.all().await? {
+            let (_, generation): (String, u64) = connection.run_on_link(&redis::cmd("PING")).await?;
+            self.confirm(OnLink { connection, generation }, None).await?;
+        }
+        Ok(())
     }
 
-    async fn drive(self: Arc<Self>, durability: Durability) {
+    /// Until nothing waits on `link`.
+    async fn drive(self: Arc<Self>, durability: Durability, link: OnLink) {
         let _guard = PanicGuard(&self);
         loop {
-            let group = {
-                let mut queue = self.lock();
-                queue.is_driven = !queue.waiting.is_empty();
-                if !queue.is_driven {
-                    return;
+            let mut group = {
+                let mut waiting = self.lock();
+                match waiting.get_mut(&link.generation) {
+                    Some(group) if !group.is_empty() => mem::take(group),
+                    _ => {
+                        waiting.remove(&link.generation);
+                        return;
+                    }
                 }
-                mem::take(&mut queue.waiting)
             };
-            let newest = group.iter().map(|one| one.link).max().unwrap_or_default();
-            let (mut group, older): (Vec<_>, Vec<_>) = group.into_iter().partition(|one| one.link == newest);
-            for one in older {
-                // An error means that the caller has given up; so below.
-                let _ = one.answer.send(Err(link_lost()));
-            }
             // One is behind all that was answered.
             let fence = group.iter_mut().find_map(|one| one.fence.take());
-            let result = self.wait(durability, newest, fence).await;
+            let result = wait(durability, &link, fence).await;
             self.note(&result);
             for one in group {
+                // An error means that the caller has given up.
                 let _ = one.answer.send(result.clone());
             }
-        }
-    }
-
-    async fn wait(&self, durability: Durability, link: u64, fence: Option<Call>) -> Result<(), StoreError> {
-        let Durability { replicas, timeout } = durability;
-        if let Some(fence) = fence {
-            let (fenced, on): (bool, u64) = fence.run_on_link(&self.connection).await?;
-            if on != link {
-                return Err(link_lost());
-            }
-            if !fenced {
-                return Err(unknown(UNREGISTERED, "the partition is not open any more"));
-            }
-        }
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(replicas).arg(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
-        let confirmed: Option<u64> = self.connection.run_over(link, &wait).await?;
-        match confirmed {
-            None => Err(link_lost()),
-            Some(confirmed) if confirmed < replicas => {
-                metrics::redis_error(NO_REPLICAS);
-                Err(unknown(
-                    NO_REPLICAS,
-                    &format!("{confirmed} of {replicas} replicas confirmed it within {timeout:?}"),
-                ))
-            }
-            Some(_) => Ok(()),
         }
     }
 
@@ -171,8 +139,32 @@ impl Writes {
     }
 
     /// No panic can leave it half-changed.
-    fn lock(&self) -> MutexGuard<'_, ConfirmQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Unconfirmed>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn wait(durability: Durability, link: &OnLink, fence: Option<Call>) -> Result<(), StoreError> {
+    let Durability { replicas, timeout } = durability;
+    if let Some(fence) = fence {
+        let (fenced, on): (bool, u64) = fence.run_over(&link.connection).await?;
+        if on != link.generation {
+            return Err(link_lost());
+        }
+        if !fenced {
+            return Err(unknown(UNREGISTERED, "the partition is not open any more"));
+        }
+    }
+    let mut wait = redis::cmd("WAIT");
+    wait.arg(replicas).arg(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+    let confirmed: Option<u64> = link.connection.run_over(link.generation, &wait).await?;
+    match confirmed {
+        None => Err(link_lost()),
+        Some(confirmed) if confirmed < replicas => {
+            metrics::redis_error(NO_REPLICAS);
+            Err(unknown(NO_REPLICAS, &format!("{confirmed} of {replicas} replicas confirmed it within {timeout:?}")))
+        }
+        Some(_) => Ok(()),
     }
 }
 
@@ -182,7 +174,7 @@ struct PanicGuard<'a>(&'a Writes);
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            *self.0.lock() = ConfirmQueue::default();
+            self.0.lock().clear();
         }
     }
 }

@@ -266,7 +266,9 @@ async fn each_command_that_is_granted_is_used_and_the_other_way_round() {
             &["src/store/redis", "src/connector/redis_list", "src/connector/redis_sets"],
         ),
     ] {
-        let scripts: BTreeSet<String> = scripts.intersection(&known).cloned().collect();
+        let mut scripts: BTreeSet<String> = scripts.intersection(&known).cloned().collect();
+        // Of a cluster; Redis 6.2 would refuse a file that grants it.
+        scripts.remove("spublish");
         let granted = granted(users, '+');
         let missing: Vec<&String> = scripts.difference(&granted).collect();
         assert!(missing.is_empty(), "{users} does not grant what scripts call: {missing:?}");

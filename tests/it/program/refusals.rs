@@ -92,7 +92,7 @@ async fn a_cluster_is_refused_also_where_only_its_errors_reveal_it() {
         let url = format!("'{}'", redis.url());
         let user = if silent { format!("{url}, username: limited, password: secret") } else { url.clone() };
         let workplace = Workplace::with(&configuration(&redis, 1).replace(&url, &user));
-        let text = "redis is a cluster, which punctual does not follow: it needs a single server";
+        let text = "redis is a cluster: give its servers as `redis.cluster: { urls: [...] }` instead of `redis.url`";
         assert_refused(&workplace.run(&["serve"]).await, 1, &[text]);
         let checked = workplace.run(&["check", "--connect"]).await;
         assert!(checked.code == Some(1) && checked.out.contains(text), "{checked:?}");
@@ -169,7 +169,7 @@ async fn check_answers_in_json_when_the_configuration_is_invalid_too() {
     let workplace = Workplace::with("redis:\n  timeot: 1s\nroutes:\n  a: { sink: b }\n");
     let ended = workplace.run(&["check", "--json"]).await;
     assert_eq!(ended.code, Some(2), "{ended:?}");
-    let known = "url, sentinel, username, password, tls, key_prefix, data_dir, timeout, max_memory, durability, \
+    let known = "url, sentinel, cluster, username, password, tls, key_prefix, data_dir, timeout, max_memory, durability, \
                  allow_eviction";
     let unknown = format!("`timeot` is unknown: did you mean `timeout`? known: {known}");
     let shown: serde_json::Value = serde_json::from_str(&ended.out).expect("JSON");

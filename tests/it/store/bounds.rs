@@ -48,7 +48,7 @@ async fn every_script_takes_a_thousand_ids() {
         remember: Some(Remember { period: Duration::from_hours(1), max: 1000 }),
         limits: RouteLimits::default(),
     };
-    bench.store = Arc::new(RedisStore::new(bench.store.connection().clone(), PREFIX, [settings]));
+    bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]));
     let forget = async |bench: &mut Bench| {
         let memory = key(ROUTE, 0, "remembered");
         let script = "redis.call('DEL', KEYS[1]) for n = 1, 1000 do redis.call('ZADD', KEYS[1], n, 'old-' .. n) end";
@@ -202,7 +202,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
             remember,
             limits: RouteLimits::default(),
         };
-        RedisStore::new(bench.store.connection().clone(), PREFIX, [settings])
+        RedisStore::new(bench.store.servers().clone(), PREFIX, [settings])
     };
     let stores = [store(Some(Remember { period: Duration::from_hours(1), max: 1000 })), store(None)];
     // Each time 1000 come in, and the second store forgets.

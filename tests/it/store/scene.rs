@@ -255,7 +255,7 @@ impl Bench {
 async fn registered(store: &RedisStore, repartition: bool) -> Result<(), StoreError> {
     let registered = store.register(repartition).await.map_err(|error| match error {
         RegistrationError::Store(error) => error,
-        mismatch @ RegistrationError::Mismatch { .. } => panic!("{mismatch}"),
+        mismatch => panic!("{mismatch}"),
     });
     registered.map(drop)
 }

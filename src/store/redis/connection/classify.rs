@@ -2,21 +2,22 @@
 
 use redis::{ErrorKind, RedisError};
 
-use super::{NO_ANSWER, NO_LINK};
+use super::{NO_ANSWER, NO_LINK, ServerAddress};
 use crate::store::StoreError;
 
 /// Codes of error replies that mean a state of the server, and the label they are counted under.
-const SERVER_STATES: [(&str, &str); 15] = [
+const SERVER_STATES: [(&str, &str); 16] = [
     ("OOM", "oom"),
     ("MISCONF", "misconf"),
     ("READONLY", "readonly"),
     ("LOADING", "loading"),
     ("BUSY", "busy"),
     ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", CLUSTER),
-    ("CROSSSLOT", CLUSTER),
-    ("MOVED", CLUSTER),
-    ("ASK", CLUSTER),
+    ("CLUSTERDOWN", CLUSTER_DOWN),
+    ("TRYAGAIN", TRY_AGAIN),
+    ("CROSSSLOT", CROSS_SLOT),
+    ("MOVED", MOVED),
+    ("ASK", ASK),
     ("NOREPLICAS", NO_REPLICAS),
     ("NOAUTH", "auth"),
     ("WRONGPASS", "auth"),
@@ -29,15 +30,21 @@ const DENIED_IN_SCRIPT: &str = "ERR The user executing the script can't ";
 
 /// The kind when too few replicas are in step.
 pub const NO_REPLICAS: &str = "noreplicas";
-/// The kind of what only a server in cluster mode answers.
-const CLUSTER: &str = "cluster";
+/// Kinds of what only a server in cluster mode answers.
+const CLUSTER_DOWN: &str = "clusterdown";
+const TRY_AGAIN: &str = "tryagain";
+const CROSS_SLOT: &str = "crossslot";
+const MOVED: &str = "moved";
+const ASK: &str = "ask";
 /// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
 const NO_MASTER: [&str; 3] = ["readonly", "masterdown", "loading"];
 /// In the answer to a command that a server does not know, or only with other arguments (HELLO before 6.2).
 const UNKNOWN: [&str; 2] = ["unknown command", "wrong number of arguments"];
 
 /// The other kinds of `classify` and of a connection.
-const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, "io", "reply", "other"];
+const OTHER_KINDS: [&str; 5] = [NO_ANSWER, NO_LINK, IO, "reply", "other"];
+/// The kind of a link that broke.
+const IO: &str = "io";
 
 /// Every kind of error that is counted.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
@@ -51,7 +58,29 @@ pub fn is_no_master(error: &StoreError) -> bool {
 
 /// Whether only a server in cluster mode answers so.
 pub fn is_of_cluster(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable { kind: CLUSTER, .. })
+    matches!(error, StoreError::Unavailable { kind: CLUSTER_DOWN | TRY_AGAIN | CROSS_SLOT | MOVED | ASK, .. })
+}
+
+/// Whether a cluster cannot serve this at present: a slot has no primary, or some of its keys were moved and others not.
+pub fn is_cluster_down(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: CLUSTER_DOWN | TRY_AGAIN, .. })
+}
+
+/// The server to which a cluster redirects a command; with the slot, if it has it for good. `asked`: the host that answered,
+/// which leaves it out where it knows none.
+pub fn redirection(error: &StoreError, asked: &str) -> Option<(ServerAddress, Option<u16>)> {
+    let StoreError::Unavailable { kind: kind @ (MOVED | ASK), text } = error else { return None };
+    let mut words = text.rsplit(' ');
+    let (place, slot) = (words.next()?, words.next()?);
+    let (host, port) = place.rsplit_once(':')?;
+    let host = if host.is_empty() { asked } else { host.trim_start_matches('[').trim_end_matches(']') };
+    let address = ServerAddress { host: host.to_owned(), port: port.parse().ok()? };
+    Some((address, if *kind == MOVED { Some(slot.parse().ok()?) } else { None }))
+}
+
+/// Whether the server may be gone, or no primary any more.
+pub fn is_lost(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: NO_ANSWER | NO_LINK | IO, .. }) || is_no_master(error)
 }
 
 /// Whether the user has no right to the command, or the server does not know it.
@@ -68,7 +97,7 @@ pub fn classify(error: &RedisError) -> StoreError {
     let text = without_arguments(error.to_string());
     let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
     match error.kind() {
-        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { "io" }),
+        ErrorKind::Io => return unavailable(if error.is_timeout() { NO_ANSWER } else { IO }),
         ErrorKind::AuthenticationFailed => return unavailable("auth"),
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse => return unavailable("reply"),
         _ => {}
@@ -205,9 +234,10 @@ mod tests {
             ("MISCONF Errors writing to the AOF file: No space left on device", "misconf"),
             ("LOADING Redis is loading the dataset in memory", "loading"),
             ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown"),
-            ("CROSSSLOT Keys in request don't hash to the same slot", "cluster"),
-            ("MOVED 3999 127.0.0.1:6381", "cluster"),
-            ("CLUSTERDOWN Hash slot not served", "cluster"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", "crossslot"),
+            ("MOVED 3999 127.0.0.1:6381", "moved"),
+            ("CLUSTERDOWN Hash slot not served", "clusterdown"),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", "tryagain"),
             ("NOSCRIPT No matching script. Please use EVAL.", "refused"),
             (
                 "ERR user_script:7: Script attempted to access nonexistent global variable 'x' script: \
@@ -223,6 +253,21 @@ mod tests {
             ("ERR The user executing the script can't access at least one of the keys mentioned", "noperm"),
         ] {
             assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_redirection_names_the_server_and_the_slot_that_it_has_for_good() {
+        for (line, expected) in [
+            ("MOVED 3999 127.0.0.1:6381", Some(("127.0.0.1:6381", Some(3999)))),
+            ("MOVED 3999 :6381", Some(("asked:6381", Some(3999)))),
+            ("MOVED 3999 ::1:6381", Some(("[::1]:6381", Some(3999)))),
+            ("ASK 3999 node.example:6381", Some(("node.example:6381", None))),
+            ("MOVED 3999", None),
+            ("CLUSTERDOWN Hash slot not served", None),
+        ] {
+            let found = redirection(&classify_line(line), "asked").map(|(to, slot)| (to.to_string(), slot));
+            assert_eq!(found, expected.map(|(to, slot)| (to.to_owned(), slot)), "{line}");
         }
     }
 

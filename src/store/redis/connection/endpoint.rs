@@ -1,9 +1,9 @@
 //! A Redis server with its credentials, and the client for it.
 
-use std::{path::Path, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 use redis::{
-    Client, ClientTlsConfig, IntoConnectionInfo, TlsCertificates,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
@@ -27,6 +27,42 @@ pub struct RedisEndpoint {
     pub username: Option<String>,
     pub password: Option<Secret>,
     pub tls: TlsFiles,
+}
+
+/// Host and port, as other servers name them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl ServerAddress {
+    /// What `info` leads to; `None` for a socket.
+    pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
+        let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
+            return None;
+        };
+        Some(Self { host: host.clone(), port: *port })
+    }
+
+    /// A client for the server there, with the credentials and the TLS of `like`; it connects later.
+    pub(super) fn client(&self, like: &ConnectionInfo) -> Result<Client, RedisError> {
+        let Self { host, port } = self.clone();
+        let place = match like.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Client::open(like.clone().set_addr(place))
+    }
 }
 
 /// A client for `server`; it connects later.

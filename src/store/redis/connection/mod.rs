@@ -4,14 +4,20 @@
 //! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
 
 mod classify;
+mod cluster;
 mod endpoint;
 mod mastership;
 mod sentinel;
+mod servers;
+mod slots;
 mod upstream;
 
-pub use classify::{NO_REPLICAS, classify, classify_line, is_of_cluster};
-pub use endpoint::{RedisEndpoint, client};
-pub use sentinel::{MasterAddress, Sentinels};
+pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_of_cluster};
+pub use cluster::Cluster;
+pub use endpoint::{RedisEndpoint, ServerAddress, client};
+pub use sentinel::Sentinels;
+pub use servers::{OnLink, Servers};
+pub use slots::{SlotMap, slot_of};
 pub use upstream::Upstream;
 
 use std::{
@@ -23,7 +29,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use redis::{Client, Cmd, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, aio::MultiplexedConnection};
 use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until, timeout_at},
@@ -76,15 +82,14 @@ impl Connection {
 
     /// The same, to what `upstream` leads to. What one connection to it finds out about its server, all do.
     pub fn to(upstream: Arc<Upstream>, timeout: Duration) -> Self {
+        Self::counted_by(upstream, timeout, watch::Sender::new(0))
+    }
+
+    /// The same, where `generation` counts the links of others too.
+    fn counted_by(upstream: Arc<Upstream>, timeout: Duration, generation: watch::Sender<u64>) -> Self {
         metrics::begin_redis_errors(classify::kinds());
         let link = RedisLink { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
-        Self {
-            upstream,
-            timeout,
-            link: Mutex::new(link),
-            discarded: AtomicU64::new(0),
-            generation: watch::Sender::new(0),
-        }
+        Self { upstream, timeout, link: Mutex::new(link), discarded: AtomicU64::new(0), generation }
     }
 
     pub fn timeout(&self) -> Duration {
@@ -108,7 +113,17 @@ impl Connection {
     /// # Errors
     /// Those of `run`.
     pub async fn run_by<T: FromRedisValue>(&self, command: &Cmd, deadline: Instant) -> Result<T, StoreError> {
-        self.attempt(command, deadline, None).await.inspect_err(count).map(|(value, _)| value)
+        self.attempt(command, deadline, Sending::Any).await.map(|(value, _)| value).map_err(counted)
+    }
+
+    /// Of a cluster's server, until `deadline`; no error is counted. `is_asking`: of a slot that is moved there.
+    async fn run_directed<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+        deadline: Instant,
+        is_asking: bool,
+    ) -> Result<(T, u64), CommandFailure> {
+        self.attempt(command, deadline, if is_asking { Sending::Asking } else { Sending::Any }).await
     }
 
     /// As `run`, with the generation of the link on which it was answered.
@@ -116,7 +131,7 @@ impl Connection {
     /// # Errors
     /// Those of `run`.
     pub async fn run_on_link<T: FromRedisValue>(&self, command: &Cmd) -> Result<(T, u64), StoreError> {
-        self.attempt(command, Instant::now() + self.timeout, None).await.inspect_err(count)
+        self.attempt(command, Instant::now() + self.timeout, Sending::Any).await.map_err(counted)
     }
 
     /// On the link of this generation alone; `None` where there is another one by now.
@@ -124,9 +139,9 @@ impl Connection {
     /// # Errors
     /// Those of `run`.
     pub async fn run_over<T: FromRedisValue>(&self, generation: u64, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.attempt(command, Instant::now() + self.timeout, Some(generation)).await {
-            Err(error) if error == other_link() => Ok(None),
-            result => result.map(|(value, _)| Some(value)).inspect_err(count),
+        match self.attempt(command, Instant::now() + self.timeout, Sending::Generation(generation)).await {
+            Err(failure) if failure.error == other_link() => Ok(None),
+            result => result.map(|(value, _)| Some(value)).map_err(counted),
         }
     }
 
@@ -135,9 +150,9 @@ impl Connection {
     /// # Errors
     /// The other ones of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
-        match self.attempt(command, Instant::now() + self.timeout, None).await {
-            Err(error) if classify::is_denied(&error) => Ok(None),
-            result => result.map(|(value, _)| Some(value)).inspect_err(count),
+        match self.attempt(command, Instant::now() + self.timeout, Sending::Any).await {
+            Err(failure) if is_denied(&failure.error) => Ok(None),
+            result => result.map(|(value, _)| Some(value)).map_err(counted),
         }
     }
 
@@ -154,25 +169,24 @@ impl Connection {
         }
     }
 
-    /// `only`: the one generation of the link that will do.
     async fn attempt<T: FromRedisValue>(
         &self,
         command: &Cmd,
         deadline: Instant,
-        only: Option<u64>,
-    ) -> Result<(T, u64), StoreError> {
+        how: Sending,
+    ) -> Result<(T, u64), CommandFailure> {
         let mut used = None;
         let attempt = async {
             let Link { generation, made, mut connection } = self.link().await.map_err(while_connecting)?;
-            if only.is_some_and(|only| only != generation) {
-                return Err(CommandFailure { link_lost: false, error: other_link() });
+            if matches!(how, Sending::Generation(only) if only != generation) {
+                return Err(CommandFailure { link_lost: false, is_sent: false, error: other_link() });
             }
             used = Some((generation, Instant::now()));
             tokio::select! {
                 // What a deposed master answers is worth nothing.
                 biased;
                 () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
-                result = command.query_async(&mut connection) => match result {
+                result = query(&mut connection, command, how) => match result {
                     Ok(value) => Ok((value, generation)),
                     Err(error) => Err(CommandFailure::of(&error)),
                 },
@@ -184,7 +198,11 @@ impl Connection {
             Err(_) => {
                 let kind = if used.is_some() { NO_ANSWER } else { NO_LINK };
                 let text = format!("no answer in {:?}", self.timeout);
-                CommandFailure { link_lost: true, error: StoreError::Unavailable { kind, text } }
+                CommandFailure {
+                    link_lost: true,
+                    is_sent: used.is_some(),
+                    error: StoreError::Unavailable { kind, text },
+                }
             }
         };
         if let Some((generation, sent)) = used {
@@ -193,7 +211,7 @@ impl Connection {
             }
             self.found_out(&failure.error, sent);
         }
-        Err(failure.error)
+        Err(failure)
     }
 
     /// A part of a command that was sent at `sent` failed.
@@ -232,9 +250,11 @@ impl Connection {
             Ok(connection) => {
                 link.current = Some(connection.clone());
                 link.made = Instant::now();
-                link.generation += 1;
+                self.generation.send_modify(|count| {
+                    *count += 1;
+                    link.generation = *count;
+                });
                 link.refused = None;
-                self.generation.send_replace(link.generation);
                 Ok(Link { generation: link.generation, made: link.made, connection })
             }
             Err(error) => {
@@ -245,28 +265,55 @@ impl Connection {
     }
 }
 
+/// How a command is to be sent.
+#[derive(Clone, Copy)]
+enum Sending {
+    Any,
+    /// On the link of this generation.
+    Generation(u64),
+    /// Behind ASKING.
+    Asking,
+}
+
+async fn query<T: FromRedisValue>(link: &mut MultiplexedConnection, command: &Cmd, how: Sending) -> RedisResult<T> {
+    if !matches!(how, Sending::Asking) {
+        return command.query_async(link).await;
+    }
+    // It holds for the next command of the link.
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(command.clone());
+    both.query_async(link).await.map(|(value,)| value)
+}
+
 fn count(error: &StoreError) {
     if let StoreError::Unavailable { kind, .. } = error {
         metrics::redis_error(kind);
     }
 }
 
+fn counted(failure: CommandFailure) -> StoreError {
+    count(&failure.error);
+    failure.error
+}
+
 struct CommandFailure {
     /// Whether the link must be replaced.
     link_lost: bool,
+    /// Whether it may have been carried out, unless the server refused it.
+    is_sent: bool,
     error: StoreError,
 }
 
 impl CommandFailure {
     fn of(error: &RedisError) -> Self {
         let link_lost = error.is_io_error() || error.is_unrecoverable_error();
-        Self { link_lost, error: classify(error) }
+        Self { link_lost, is_sent: true, error: classify(error) }
     }
 
     /// Its server is no master any more, and may never answer.
     fn of_deposed() -> Self {
         let text = "another server became the master before the answer came".to_owned();
-        Self { link_lost: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }
+        Self { link_lost: true, is_sent: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }
     }
 }
 
@@ -280,5 +327,5 @@ fn while_connecting(mut error: StoreError) -> CommandFailure {
     {
         *kind = NO_LINK;
     }
-    CommandFailure { link_lost: false, error }
+    CommandFailure { link_lost: false, is_sent: false, error }
 }

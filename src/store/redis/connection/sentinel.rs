@@ -4,7 +4,6 @@
 //! Sentinels also publish a change of the master. Such a message, or a lost one, only decides when the next question is asked.
 
 use std::{
-    fmt,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -13,10 +12,10 @@ use std::{
 };
 
 use futures::{StreamExt, future::join_all};
-use redis::{Client, ConnectionAddr, ConnectionInfo, Value, aio::MultiplexedConnection};
+use redis::{Client, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{NO_LINK, RedisEndpoint, classify, client, mastership::Mastership, upstream::open};
+use super::{NO_LINK, RedisEndpoint, ServerAddress, classify, client, mastership::Mastership, upstream::open};
 use crate::store::StoreError;
 
 /// Longest wait for one sentinel, and for one server to say that it is the master: a frozen one accepts connections and
@@ -30,20 +29,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// master before the other replicas follow it.
 const CHANGES: [&str; 2] = ["+switch-master", "+promoted-slave"];
 
-/// Host and port, as the sentinels name them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MasterAddress {
-    pub host: String,
-    pub port: u16,
-}
-
-impl fmt::Display for MasterAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
-}
-
 /// The sentinels of one master.
 pub struct Sentinels {
     /// At least one, each with its address for people.
@@ -54,7 +39,7 @@ pub struct Sentinels {
     master: ConnectionInfo,
     /// The one that is asked first.
     next: AtomicUsize,
-    found: Mutex<Option<MasterAddress>>,
+    found: Mutex<Option<ServerAddress>>,
 }
 
 impl Sentinels {
@@ -75,12 +60,12 @@ impl Sentinels {
     }
 
     /// The master that was found last.
-    pub fn found(&self) -> Option<MasterAddress> {
+    pub fn found(&self) -> Option<ServerAddress> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What each sentinel names, in their order.
-    pub async fn answers(&self) -> Vec<Result<MasterAddress, StoreError>> {
+    pub async fn answers(&self) -> Vec<Result<ServerAddress, StoreError>> {
         join_all(self.all.iter().map(|(shown, client)| self.ask(shown, client))).await
     }
 
@@ -94,7 +79,7 @@ impl Sentinels {
         mastership: &Mastership,
         longest: Duration,
     ) -> Result<(Client, MultiplexedConnection), StoreError> {
-        let mut refused: Vec<(MasterAddress, StoreError)> = Vec::new();
+        let mut refused: Vec<(ServerAddress, StoreError)> = Vec::new();
         let mut failure = None;
         for _ in &self.all {
             // Moved on before the answer: a caller that gives up leaves the next one to another sentinel.
@@ -120,7 +105,7 @@ impl Sentinels {
                 Err(error) => refused.push((address, error)),
             }
         }
-        let of_refused = |(address, error): &(MasterAddress, StoreError)| unreachable(format!("{address}: {error}"));
+        let of_refused = |(address, error): &(ServerAddress, StoreError)| unreachable(format!("{address}: {error}"));
         let none = || unreachable("no sentinel".into());
         Err(refused.last().map(of_refused).or(failure).unwrap_or_else(none))
     }
@@ -164,13 +149,13 @@ impl Sentinels {
     }
 
     /// Whether more sentinels name `other` than `found`: one that was cut off with an old master goes on naming that.
-    async fn is_outvoted(&self, found: &MasterAddress, other: &MasterAddress) -> bool {
+    async fn is_outvoted(&self, found: &ServerAddress, other: &ServerAddress) -> bool {
         let answers = self.answers().await;
-        let count = |one: &MasterAddress| answers.iter().flatten().filter(|named| *named == one).count();
+        let count = |one: &ServerAddress| answers.iter().flatten().filter(|named| *named == one).count();
         count(other) > count(found)
     }
 
-    async fn ask(&self, shown: &str, client: &Client) -> Result<MasterAddress, StoreError> {
+    async fn ask(&self, shown: &str, client: &Client) -> Result<ServerAddress, StoreError> {
         let ask = async {
             let mut link = open(client, ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
             let mut question = redis::cmd("SENTINEL");
@@ -178,7 +163,7 @@ impl Sentinels {
             let answer: Option<(String, u16)> =
                 question.query_async(&mut link).await.map_err(|error| classify(&error).to_string())?;
             let (host, port) = answer.ok_or_else(|| format!("it knows no master `{}`", self.name.escape_debug()))?;
-            Ok(MasterAddress { host, port })
+            Ok(ServerAddress { host, port })
         };
         let answer = timeout(ANSWER_TIMEOUT, ask).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")));
@@ -188,17 +173,10 @@ impl Sentinels {
     /// A link to the server there, which must say that it is the master.
     async fn open_master(
         &self,
-        address: &MasterAddress,
+        address: &ServerAddress,
         longest: Duration,
     ) -> Result<(Client, MultiplexedConnection), StoreError> {
-        let MasterAddress { host, port } = address.clone();
-        let place = match self.master.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let client = Client::open(self.master.clone().set_addr(place)).map_err(|error| classify(&error))?;
+        let client = address.client(&self.master).map_err(|error| classify(&error))?;
         let open_and_ask = async {
             let mut link = open(&client, longest).await?;
             let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut link).await.map_err(|error| classify(&error))?;
@@ -214,7 +192,7 @@ impl Sentinels {
     }
 
     /// `address` is that of the master: links to another one are ended.
-    fn note(&self, address: MasterAddress, mastership: &Mastership) {
+    fn note(&self, address: ServerAddress, mastership: &Mastership) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         match &*found {
             Some(known) if *known == address => return,

@@ -1,15 +1,11 @@
-//! What connections lead to: one address, or the master that sentinels name.
+//! What a connection leads to: one address, a server of a cluster, or the master that sentinels name.
 
 use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
-use super::{
-    NO_LINK, classify,
-    mastership::Mastership,
-    sentinel::{MasterAddress, Sentinels},
-};
+use super::{NO_LINK, classify, mastership::Mastership, sentinel::Sentinels};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.
@@ -20,6 +16,8 @@ pub struct Upstream {
 
 enum UpstreamPlace {
     Address(Client),
+    /// A server of a cluster.
+    Member(Client),
     Sentinels(Sentinels),
 }
 
@@ -36,31 +34,36 @@ impl From<Sentinels> for Upstream {
 }
 
 impl Upstream {
+    /// A server of a cluster.
+    pub(super) fn of_member(client: Client) -> Self {
+        Self { place: UpstreamPlace::Member(client), mastership: Mastership::default() }
+    }
+
+    /// A server of a cluster is no primary any more since `at`.
+    pub(super) fn depose(&self, at: Instant) {
+        self.mastership.moved(at);
+    }
+
     /// The number of the database.
     pub fn database(&self) -> i64 {
         match &self.place {
             UpstreamPlace::Address(client) => client.get_connection_info().redis_settings().db(),
-            UpstreamPlace::Sentinels(_) => 0,
+            UpstreamPlace::Member(_) | UpstreamPlace::Sentinels(_) => 0,
         }
     }
 
     /// `None` where there are none.
     pub fn sentinels(&self) -> Option<&Sentinels> {
         match &self.place {
-            UpstreamPlace::Address(_) => None,
+            UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => None,
             UpstreamPlace::Sentinels(sentinels) => Some(sentinels),
         }
-    }
-
-    /// The master that was found last; `None` for an address, which may lead to another server each time.
-    pub fn master(&self) -> Option<MasterAddress> {
-        self.sentinels()?.found()
     }
 
     /// Learns of other masters from sentinels while it is polled. Never returns.
     pub async fn follow(&self) {
         match &self.place {
-            UpstreamPlace::Address(_) => std::future::pending().await,
+            UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => std::future::pending().await,
             UpstreamPlace::Sentinels(sentinels) => sentinels.follow(&self.mastership).await,
         }
     }
@@ -71,7 +74,7 @@ impl Upstream {
     /// `Unavailable`: nothing was sent.
     pub(super) async fn connect(&self, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
         match &self.place {
-            UpstreamPlace::Address(client) => open(client, longest).await,
+            UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => open(client, longest).await,
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(_, link)| link)
             }
@@ -84,7 +87,7 @@ impl Upstream {
     /// As for `connect`.
     pub async fn client(&self, longest: Duration) -> Result<Client, StoreError> {
         match &self.place {
-            UpstreamPlace::Address(client) => Ok(client.clone()),
+            UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => Ok(client.clone()),
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(client, _)| client)
             }
@@ -96,7 +99,7 @@ impl Upstream {
         match &self.place {
             // One that was demoted answers so itself.
             UpstreamPlace::Address(_) => std::future::pending().await,
-            UpstreamPlace::Sentinels(_) => self.mastership.deposed(made).await,
+            UpstreamPlace::Member(_) | UpstreamPlace::Sentinels(_) => self.mastership.deposed(made).await,
         }
     }
 

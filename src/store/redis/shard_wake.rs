@@ -1,0 +1,225 @@
+//! Wake-ups on a cluster: on each primary a connection that subscribes to the channels of the slots that it has.
+//!
+//! A subscription ends with its connection, and one of a slot that was moved ends by a message of the server. One channel
+//! after the other is subscribed to again: that asks whether the connection lives, and whether the slot is there still.
+
+use std::{
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    sync::Arc,
+};
+
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, Value, aio::MultiplexedConnection};
+use tokio::{
+    sync::{mpsc, watch},
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    connection::{Cluster, ServerAddress, Upstream, classify, is_denied, is_of_cluster, slot_of},
+    wake::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, notify, set_each},
+};
+use crate::store::WakeSignal;
+
+/// Of partitions, by channel.
+type Signals = BTreeMap<String, Vec<Arc<WakeSignal>>>;
+
+/// The subscriptions on all primaries.
+pub struct ShardListeners {
+    cluster: Arc<Cluster>,
+    signals: Signals,
+    /// Counts the subscriptions that stood so far.
+    subscriptions: watch::Sender<u64>,
+}
+
+/// The subscription on one primary.
+struct ShardListener {
+    cluster: Arc<Cluster>,
+    address: Arc<ServerAddress>,
+    signals: Signals,
+    subscriptions: watch::Sender<u64>,
+}
+
+impl ShardListeners {
+    pub fn new(
+        cluster: Arc<Cluster>,
+        signals: HashMap<String, Vec<Arc<WakeSignal>>>,
+        subscriptions: watch::Sender<u64>,
+    ) -> Self {
+        Self { cluster, signals: signals.into_iter().collect(), subscriptions }
+    }
+
+    /// Never returns; drop it to end the subscriptions.
+    pub async fn run(self) {
+        let mut maps = self.cluster.maps();
+        let mut tasks = JoinSet::new();
+        let mut running: BTreeMap<Arc<ServerAddress>, (Vec<String>, AbortHandle)> = BTreeMap::new();
+        loop {
+            let mut wanted: BTreeMap<Arc<ServerAddress>, Signals> = BTreeMap::new();
+            let map = maps.borrow_and_update().clone();
+            for (channel, signals) in &self.signals {
+                match map.owner(slot_of(channel.as_bytes())) {
+                    Some(owner) => {
+                        wanted.entry(owner.clone()).or_default().insert(channel.clone(), signals.clone());
+                    }
+                    None => set_each(signals.iter(), false),
+                }
+            }
+            running.retain(|address, (channels, task)| {
+                let stays = wanted.get(address).is_some_and(|signals| signals.keys().eq(channels.iter()));
+                if !stays {
+                    task.abort();
+                }
+                stays
+            });
+            for (address, signals) in wanted {
+                let Entry::Vacant(place) = running.entry(address) else { continue };
+                // Until it stands, wake-ups are lost.
+                set_each(signals.values().flatten(), false);
+                let channels = signals.keys().cloned().collect();
+                let (cluster, subscriptions) = (self.cluster.clone(), self.subscriptions.clone());
+                let listener = ShardListener { cluster, address: place.key().clone(), signals, subscriptions };
+                place.insert((channels, tasks.spawn(listener.run())));
+            }
+            // Those that were ended; the others never end.
+            while tasks.try_join_next().is_some() {}
+            // The cluster holds the sender.
+            let _ = maps.changed().await;
+        }
+    }
+}
+
+impl ShardListener {
+    async fn run(self) {
+        let mut logged = false;
+        loop {
+            let end = match self.cluster.upstream(&self.address) {
+                Ok(upstream) => self.listen(&upstream, &mut logged).await,
+                Err(error) => ShardEnd::Lost(error.to_string()),
+            };
+            if let ShardEnd::Lost(error) = end
+                && !logged
+            {
+                tracing::warn!(server = %self.address, error, "wake-ups do not arrive: queues there are polled every second");
+                logged = true;
+            }
+            set_each(self.signals.values().flatten(), false);
+            self.cluster.suspect();
+            sleep(RESUBSCRIBE_INTERVAL).await;
+        }
+    }
+
+    /// Until the subscription ends; why it did. `logged`: whether the last end was logged, and no subscription stood since.
+    async fn listen(&self, upstream: &Upstream, logged: &mut bool) -> ShardEnd {
+        let begun = Instant::now();
+        let (mut link, mut pushes) = match timeout(ANSWER_TIMEOUT, self.subscribe(upstream)).await {
+            Ok(Ok(parts)) => parts,
+            Ok(Err(error)) => return ShardEnd::Lost(error),
+            Err(_) => return no_answer(),
+        };
+        *logged = false;
+        set_each(self.signals.values().flatten(), true);
+        self.subscriptions.send_modify(|count| *count += 1);
+        let mut again = self.signals.keys().cycle();
+        loop {
+            let push = tokio::select! {
+                push = timeout(PING_INTERVAL, pushes.recv()) => push,
+                () = upstream.outdated(begun) => return ShardEnd::Moved,
+            };
+            match push {
+                Ok(Some(PushInfo { kind: PushKind::SMessage | PushKind::Message, data })) => {
+                    if let [Value::BulkString(channel), Value::BulkString(text)] = &data[..] {
+                        let channel = String::from_utf8_lossy(channel);
+                        // Programs that call produce.lua use the channel that a single server has.
+                        let signals = self.signals.get(&*channel).or_else(|| self.signals.get(&*of_slot(&channel)));
+                        notify(signals.into_iter().flatten(), text);
+                    }
+                }
+                Ok(Some(PushInfo { kind: PushKind::SUnsubscribe, .. })) => return ShardEnd::Moved,
+                Ok(Some(PushInfo { kind: PushKind::Disconnection, .. }) | None) => {
+                    return ShardEnd::Lost("the connection was lost".into());
+                }
+                Ok(Some(_)) => {}
+                Err(_) => {
+                    let Some(channel) = again.next() else { return ShardEnd::Moved };
+                    let mut command = redis::cmd("SSUBSCRIBE");
+                    let answer = timeout(ANSWER_TIMEOUT, command.arg(channel).query_async::<Value>(&mut link)).await;
+                    match answer {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(error)) if is_denied(&classify(&error)) => {
+                            if !matches!(timeout(ANSWER_TIMEOUT, ping(&mut link)).await, Ok(Ok(()))) {
+                                return ShardEnd::Lost("the connection was lost".into());
+                            }
+                        }
+                        Ok(Err(error)) if is_of_cluster(&classify(&error)) => return ShardEnd::Moved,
+                        Ok(Err(error)) => return ShardEnd::Lost(classify(&error).to_string()),
+                        Err(_) => return no_answer(),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn subscribe(
+        &self,
+        upstream: &Upstream,
+    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), String> {
+        let client = upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
+        let info = client.get_connection_info();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client =
+            redis::Client::open(info.clone().set_redis_settings(settings)).map_err(|error| error.to_string())?;
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(sender)
+            .set_response_timeout(None)
+            .set_connection_timeout(Some(ANSWER_TIMEOUT));
+        let text = |error: redis::RedisError| classify(&error).to_string();
+        let mut link = client.get_multiplexed_async_connection_with_config(&config).await.map_err(text)?;
+        let mut all = redis::pipe();
+        for channel in self.signals.keys() {
+            // Of a slot: before Redis 7 there are none such, and all are the ordinary ones.
+            all.cmd("SUBSCRIBE").arg(of_server(channel));
+        }
+        all.query_async::<Value>(&mut link).await.map_err(text)?;
+        let command = |name: &str| {
+            let mut all = redis::pipe();
+            for channel in self.signals.keys() {
+                all.cmd(name).arg(channel);
+            }
+            all
+        };
+        match command("SSUBSCRIBE").query_async::<Value>(&mut link).await {
+            Err(error) if is_denied(&classify(&error)) => {
+                command("SUBSCRIBE").query_async::<Value>(&mut link).await.map_err(text)?;
+            }
+            result => drop(result.map_err(text)?),
+        }
+        Ok((link, pushes))
+    }
+}
+
+/// How a subscription ended, or that none came about.
+enum ShardEnd {
+    /// A slot is on another server, or may be: the keeper logs a primary that is lost.
+    Moved,
+    Lost(String),
+}
+
+fn no_answer() -> ShardEnd {
+    ShardEnd::Lost(format!("no answer in {ANSWER_TIMEOUT:?}"))
+}
+
+async fn ping(link: &mut MultiplexedConnection) -> redis::RedisResult<()> {
+    redis::cmd("PING").exec_async(link).await
+}
+
+/// The channel of a single server, for one of a slot.
+fn of_server(channel: &str) -> String {
+    format!("{}:wake", channel.trim_end_matches(":swake"))
+}
+
+/// The other way about.
+fn of_slot(channel: &str) -> String {
+    format!("{}:swake", channel.trim_end_matches(":wake"))
+}
