@@ -24,13 +24,13 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of the route `web`.
+/// Of each route.
 const PARTITIONS: u32 = 6;
 /// The place of the primary with most partitions of the route, which fails, and of its replica.
 const OLD: usize = 0;
 const REPLICA: usize = 3;
 
-/// A partition of the route `web`.
+/// A partition of a route.
 #[derive(Clone, Debug)]
 struct Partition {
     /// Counts from 0.
@@ -43,15 +43,21 @@ struct Partition {
 }
 
 impl Partition {
-    /// All of the route. Each primary has one.
-    async fn all(redis: &ClusterRedis) -> Vec<Self> {
+    /// All of a route.
+    async fn all(redis: &ClusterRedis, route: &str) -> Vec<Self> {
         let mut all = Vec::new();
         for index in 0..PARTITIONS {
             // Another number of partitions has other numbers.
-            let tag = format!("{{punctual:web:{}}}", PARTITIONS * (PARTITIONS - 1) / 2 + index);
+            let tag = format!("{{punctual:{route}:{}}}", PARTITIONS * (PARTITIONS - 1) / 2 + index);
             let slot = redis.slot(&tag).await;
             all.push(Self { index, tag, slot, primary: redis.primary_of(slot).await });
         }
+        all
+    }
+
+    /// All of the route `web`. Each primary has one.
+    async fn of_web(redis: &ClusterRedis) -> Vec<Self> {
+        let all = Self::all(redis, "web").await;
         for primary in redis.primaries().await {
             assert!(all.iter().any(|one| one.primary == primary), "no partition at {primary}: {all:?}");
         }
@@ -79,7 +85,7 @@ impl Run {
     /// The load runs. `payload`: bytes of each message.
     async fn begin(replies: Replies, payload: usize) -> Self {
         let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
-        let mut affected = Partition::all(&redis).await;
+        let mut affected = Partition::of_web(&redis).await;
         affected.retain(|one| one.primary == OLD);
         let setting = format!("{}{}", redis.setting(), replies.setting(1));
         let route = format!(", partitions: {PARTITIONS}");

@@ -12,6 +12,15 @@ use crate::{
 /// Another primary, which gets slots of the route.
 const OTHER: usize = 1;
 
+impl Run {
+    /// Moves slots of the route to the primary at `to`. How many milliseconds later all affected partitions deliver.
+    async fn moved(&self, to: usize) -> u64 {
+        self.redis.move_slots(self.slots(), to).await;
+        assert_eq!(self.redis.primary_of(*self.slots().start()).await, to);
+        self.delivers().await
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_that_the_primary_agrees_to_loses_nothing() {
     let _alone = alone().await;
@@ -43,40 +52,25 @@ async fn a_forced_fail_over_repeats_only_what_the_replica_had_not_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_of_a_busy_route_move_to_another_primary_and_back() {
-    let _alone = alone().await;
-    for replies in Replies::runs() {
-        let run = Run::begin(replies, SMALL).await;
-        let mut delivered = Vec::new();
-        for to in [OTHER, OLD] {
-            run.redis.move_slots(run.slots(), to).await;
-            assert_eq!(run.redis.primary_of(*run.slots().start()).await, to);
-            delivered.push(run.delivers().await);
-        }
-        let account = run.finish("slots moved", &delivered).await;
-        assert_eq!(account.lost, 0, "{account:?}");
-        account.few_duplicates();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_primary_is_added_under_load_and_removed_again() {
+async fn slots_of_a_busy_route_move_to_another_primary_to_an_added_one_and_back() {
     let _alone = alone().await;
     for replies in Replies::runs() {
         let mut run = Run::begin(replies, SMALL).await;
+        let mut delivered = Vec::new();
+        for to in [OTHER, OLD] {
+            delivered.push(run.moved(to).await);
+        }
         let added = run.redis.add_primary().await;
-        run.redis.move_slots(run.slots(), added).await;
-        assert_eq!(run.redis.primary_of(*run.slots().start()).await, added);
-        let mut delivered = vec![run.delivers().await];
-        run.redis.move_slots(run.slots(), OLD).await;
-        delivered.push(run.delivers().await);
+        for to in [added, OLD] {
+            delivered.push(run.moved(to).await);
+        }
         // They still answer, and know no slot.
         let removed = run.redis.remove_added().await;
         delivered.push(run.delivers().await);
         drop(removed);
         run.rejoined().await;
         delivered.push(run.delivers().await);
-        let account = run.finish("added and removed", &delivered).await;
+        let account = run.finish("slots moved, also to an added primary", &delivered).await;
         assert_eq!(account.lost, 0, "{account:?}");
         account.few_duplicates();
     }

@@ -29,7 +29,7 @@ fn most_late() -> u64 {
 
 /// Lone messages of each partition, with each delay.
 fn rounds() -> [u32; 2] {
-    scale::rounds([2, 6], [10, 100])
+    scale::rounds([1, 6], [10, 100])
 }
 
 struct Lone {
@@ -44,7 +44,7 @@ struct Lone {
 impl Lone {
     async fn start() -> Self {
         let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
-        let partitions = Partition::all(&redis).await;
+        let partitions = Partition::of_web(&redis).await;
         let route = format!(", partitions: {PARTITIONS}");
         let punctual = Punctual::start(&configuration(&redis.setting(), &route, &receiver)).await;
         let client = Client::of(&punctual);
