@@ -8,7 +8,7 @@ mod idle;
 mod planned;
 mod wake;
 
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -19,7 +19,6 @@ use crate::{
         cluster::ClusterRedis,
         punctual::Punctual,
         receiver::{Receiver, wall_clock},
-        scale,
     },
 };
 
@@ -129,13 +128,6 @@ impl Run {
     async fn rejoined(&self) {
         self.redis.is_well().await;
         self.load.accepted_after(Instant::now(), PATIENCE).await;
-    }
-
-    /// From the first slot of an affected partition to the second one, in the long run to the last one.
-    fn slots(&self) -> RangeInclusive<u16> {
-        let mut slots: Vec<u16> = self.affected.iter().map(|one| one.slot).collect();
-        slots.sort_unstable();
-        slots[0]..=slots[scale::rounds(1, slots.len() - 1)]
     }
 
     /// The hash tags of the affected partitions.
