@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use figment::value::{Dict, Value};
@@ -34,7 +35,7 @@ pub struct Root {
     log: LogConfig,
     /// After SIGTERM, how long messages under way may take to finish: 100ms to 10m.
     shutdown_timeout: Period<100, 600_000>,
-    /// Longest sleep of a route, should a wake-up get lost: 100ms to 5m.
+    /// Longest sleep of a route, should a wake-up get lost: 100ms to 5m. With `redis.cluster` 90s, unless it is set.
     max_sleep: Period<100, 300_000>,
     /// What every sink of a type starts from.
     #[schemars(with = "BTreeMap<String, Json>")]
@@ -56,6 +57,9 @@ pub struct Root {
     sources: Dict,
 }
 
+/// The default of `max_sleep` on a cluster: polls of several partitions cannot share a call there.
+const MAX_SLEEP_ON_CLUSTER: Duration = Duration::from_secs(90);
+
 pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut Problems) -> Config {
     let sink_names = checked_names(&root.sinks, "sinks", problems);
     let route_names = checked_names(&root.routes, "routes", problems);
@@ -73,6 +77,8 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     check_sources(&sources, &route_names, is_cluster, problems);
     let around = Surroundings { sink_names: &sink_names, sinks: &sinks, sources: &sources, max_payload };
     let routes = routes::all(root.routes, root.route_defaults, built_in("route_defaults"), &around, problems);
+    let is_set = problems.origins.contains_key(&Path::of("max_sleep"));
+    let max_sleep = if is_cluster && !is_set { MAX_SLEEP_ON_CLUSTER } else { root.max_sleep.0 };
     for name in sinks.keys().filter(|name| routes.values().all(|route| *route.sink != ***name)) {
         problems.warn(&Path::of("sinks").key(name), "no route uses it");
     }
@@ -81,7 +87,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
         server,
         log: root.log,
         shutdown_timeout: root.shutdown_timeout.0,
-        max_sleep: root.max_sleep.0,
+        max_sleep,
         sinks,
         routes,
         sources,

@@ -254,6 +254,15 @@ fn defaults_of_the_environment_hold_unless_a_file_or_the_environment_says_otherw
 }
 
 #[test]
+fn on_a_cluster_a_sleep_is_longer_unless_it_is_set() {
+    let yaml = "redis: { cluster: { urls: ['redis://a:1'] } }";
+    let config = Setup::new(&[yaml], &[]).load().unwrap();
+    assert_eq!(config.max_sleep, 90 * SECOND);
+    let config = Setup::new(&[yaml, "max_sleep: 30s"], &[]).load().unwrap();
+    assert_eq!(config.max_sleep, 30 * SECOND);
+}
+
+#[test]
 fn sentinels_stand_in_place_of_the_url_of_the_defaults() {
     let yaml = "redis: { password: p, sentinel: { urls: ['redis://:q@a:1', 'redis://b:2'], master: m, username: u } }";
     let environment = [("PUNCTUAL_DEFAULT__REDIS__URL", "redis://image")];

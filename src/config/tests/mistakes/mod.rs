@@ -67,6 +67,36 @@ const MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:60: redis.sentinel.tls.ca_file: needs a URL with TLS",
     ),
     (
+        "redis: {cluster: {urls: ['redis://a']}}",
+        "1.yaml:1:26: redis.cluster.urls.0: is no address of a server of a cluster, ",
+    ),
+    ("redis: {cluster: {urls: ['redis://a:1/1']}}", "1.yaml:1:26: redis.cluster.urls.0: names a database: "),
+    ("redis: {cluster: {urls: ['redis://u:p@a:1']}}", "1.yaml:1:26: redis.cluster.urls.0: names a user: "),
+    (
+        "redis: {cluster: {urls: ['redis://a:1', 'rediss://a:2']}}",
+        "1.yaml:1:19: redis.cluster.urls: mixes redis:// and rediss://",
+    ),
+    (
+        "redis: {cluster: {urls: ['redis://a:1']}, tls: {ca_file: /etc/hostname}}",
+        "1.yaml:1:49: redis.tls.ca_file: needs a URL with TLS",
+    ),
+    (
+        "redis: {url: 'redis://b', cluster: {urls: ['redis://a:1']}}",
+        "1.yaml:1:27: redis.cluster: stands in place of `redis.url`, which is set too (",
+    ),
+    (
+        "redis: {cluster: {urls: ['redis://a:1']}, sentinel: {urls: ['redis://a:1'], master: m}}",
+        "1.yaml:1:9: redis.cluster: stands in place of `redis.sentinel`, which is set too",
+    ),
+    (
+        "redis: {cluster: {urls: ['redis://a:1']}}\nsinks: {s: {type: redis_list, key: k}}",
+        "1.yaml:2:9: sinks.s.url: is needed with `redis.cluster`: ",
+    ),
+    (
+        "redis: {cluster: {urls: ['redis://a:1']}}\nsources: {s: {type: sorted_set, key: k, route: r}}\nroutes: {r: {sink: l}}\nsinks: {l: {type: redis_list, key: k, url: 'redis://b'}}",
+        "1.yaml:2:15: sources.s.type: takes keys of other programs: ",
+    ),
+    (
         "redis: {url: 'redis://b', sentinel: {urls: ['redis://a:1'], master: m}}",
         "1.yaml:1:27: redis.sentinel: stands in place of `redis.url`, which is set too (",
     ),
