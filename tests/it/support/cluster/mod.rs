@@ -239,8 +239,8 @@ impl ClusterRedis {
             }
             if Instant::now() >= deadline {
                 let views = join_all(self.running().map(Node::nodes)).await;
-                let views = views.iter().map(|view| format!("\n{view:?}")).collect::<String>();
-                panic!("nodes, not within {PATIENCE:?}: {what}:{views}");
+                let views = views.iter().map(|view| format!("{view:?}")).collect::<Vec<_>>().join("\n");
+                panic!("nodes, not within {PATIENCE:?}: {what}:\n{views}");
             }
             sleep(Duration::from_millis(10)).await;
         }
