@@ -54,19 +54,9 @@ async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
     // What the calls above set off is over.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
-    let monitor = redis::Client::open(redis.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut seen = monitor.into_on_message::<String>();
     let cpu_before = cpu_ticks(&punctual);
     let idle = Duration::from_secs(max_sleep());
-    let end = Instant::now() + idle;
-    let mut commands = Vec::new();
-    while let Ok(Some(line)) = timeout_at(end, seen.next()).await {
-        // What a script calls is marked with `lua` in place of the client's address.
-        if !line.contains(" lua]") {
-            commands.push(line);
-        }
-    }
-    drop(seen);
+    let commands = commands(&redis, idle).await;
     let cpu = cpu_ticks(&punctual) - cpu_before;
     println!("idle: {} commands and {cpu} ticks of CPU in {idle:?}", commands.len());
     assert!(commands.len() <= MOST_COMMANDS, "{} commands: {commands:#?}", commands.len());
@@ -102,6 +92,21 @@ async fn a_message_leaves_in_time_and_once_beside_a_second_instance() {
     };
     println!("idle: two instances: {} and {} claims", claims(&one), claims(&other));
     assert_eq!(receiver.count(), 2, "once each");
+}
+
+/// What clients send to a server in this time, as MONITOR shows it.
+pub async fn commands(redis: &RedisServer, time: Duration) -> Vec<String> {
+    let monitor = redis::Client::open(redis.url()).unwrap().get_async_monitor().await.unwrap();
+    let mut seen = monitor.into_on_message::<String>();
+    let end = Instant::now() + time;
+    let mut commands = Vec::new();
+    while let Ok(Some(line)) = timeout_at(end, seen.next()).await {
+        // What a script calls is marked with `lua` in place of the client's address.
+        if !line.contains(" lua]") {
+            commands.push(line);
+        }
+    }
+    commands
 }
 
 /// As lua/produce.lua documents it.

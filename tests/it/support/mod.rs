@@ -3,6 +3,7 @@
 mod api_server;
 mod authority;
 mod claiming;
+pub mod cluster;
 pub mod command;
 pub mod http;
 pub mod kafka;

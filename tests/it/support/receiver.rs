@@ -134,6 +134,11 @@ impl Receiver {
         self.shared.requests.lock().expect("no panic under this lock").clone()
     }
 
+    /// Those behind the first `count`.
+    pub fn requests_behind(&self, count: usize) -> Vec<Request> {
+        self.shared.requests.lock().expect("no panic under this lock")[count..].to_vec()
+    }
+
     pub fn count(&self) -> usize {
         self.shared.requests.lock().expect("no panic under this lock").len()
     }

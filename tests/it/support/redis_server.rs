@@ -3,10 +3,15 @@ use std::{
     time::Duration,
 };
 
+use redis::Value;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{port::Port, servers};
+
+/// Longest time until a replica is in step.
+const IN_STEP: Duration = Duration::from_secs(30);
 
 /// A `redis-server` with an append-only file; killed on drop.
 pub struct RedisServer {
@@ -109,6 +114,60 @@ impl RedisServer {
         // Its own default, 500 ms, is short for a machine that is busy with other tests.
         let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server answers")
+    }
+
+    /// `None` while it does not answer; one whose role changes closes its connections.
+    pub async fn link(&self) -> Option<redis::aio::MultiplexedConnection> {
+        redis::Client::open(self.url()).expect("a valid URL").get_multiplexed_async_connection().await.ok()
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Waits until it is a replica in step with its master.
+    pub async fn replicates(&self) {
+        let deadline = Instant::now() + IN_STEP;
+        loop {
+            let info = self.replication().await.unwrap_or_default();
+            if info.contains("role:slave") && info.contains("master_link_status:up") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no replica within {IN_STEP:?}: {info}");
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The messages of the partitions with these hash tags that wait or are in flight. `None` while it does not answer or is
+    /// a replica.
+    pub async fn unsettled(&self, tags: &[String]) -> Option<usize> {
+        let mut asked = redis::pipe();
+        asked.cmd("ROLE");
+        for tag in tags {
+            asked.zcard(format!("{tag}:pending")).zcard(format!("{tag}:unack"));
+        }
+        let answers: Vec<Value> = asked.query_async(&mut self.link().await?).await.ok()?;
+        let (role, counts) = answers.split_first()?;
+        let role: Vec<Value> = redis::from_redis_value(role.clone()).ok()?;
+        if !matches!(&role[0], Value::BulkString(role) if role == b"master") {
+            return None;
+        }
+        counts.iter().map(|count| redis::from_redis_value::<usize>(count.clone()).ok()).sum()
+    }
+
+    /// `INFO replication`; `None` while it does not answer.
+    pub async fn replication(&self) -> Option<String> {
+        redis::cmd("INFO").arg("replication").query_async(&mut self.link().await?).await.ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().try_into().expect("a process id")).expect("not zero");
+        kill_process(pid, signal).expect("it runs and is ours");
     }
 
     async fn ping(&self) -> redis::RedisResult<()> {

@@ -5,7 +5,6 @@ use std::{
 };
 
 use redis::{FromRedisValue, Value};
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -84,49 +83,18 @@ impl WatchedRedis {
         self.sentinels[0].ask::<Value>(&["FAILOVER", MASTER]).await.expect("a fail-over begins");
     }
 
-    /// Waits until the server at `place` is a replica in step with its master.
-    pub async fn replicates(&self, place: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let info = replication(&self.servers[place]).await.unwrap_or_default();
-            if info.contains("role:slave") && info.contains("master_link_status:up") {
-                return;
-            }
-            assert!(Instant::now() < deadline, "no replica within {PATIENCE:?}: {info}");
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-
     /// Waits until a replica is promoted, and counts the messages that it has then, of the partition with this tag.
     pub async fn promoted_has(&self, tag: &str) -> usize {
-        let deadline = Instant::now() + PATIENCE;
+        let (tags, deadline) = ([tag.to_owned()], Instant::now() + PATIENCE);
         loop {
             for server in &self.servers[1..] {
-                let Some(mut link) = link(server).await else { continue };
-                let count = redis::pipe()
-                    .cmd("ROLE")
-                    .zcard(format!("{tag}:pending"))
-                    .zcard(format!("{tag}:unack"))
-                    .query_async::<(Vec<Value>, usize, usize)>(&mut link)
-                    .await;
-                if let Ok((role, pending, unack)) = count
-                    && matches!(&role[0], Value::BulkString(role) if role == b"master")
-                {
-                    return pending + unack;
+                if let Some(count) = server.unsettled(&tags).await {
+                    return count;
                 }
             }
             assert!(Instant::now() < deadline, "none is promoted");
             sleep(Duration::from_millis(2)).await;
         }
-    }
-
-    /// SIGSTOP: the server keeps its connections and answers nothing.
-    pub fn freeze(&self, place: usize) {
-        signal(self.servers[place].pid(), Signal::STOP);
-    }
-
-    pub fn resume(&self, place: usize) {
-        signal(self.servers[place].pid(), Signal::CONT);
     }
 
     /// `kill -9` of the sentinel at `place`.
@@ -165,8 +133,8 @@ impl Drop for WatchedRedis {
     fn drop(&mut self) {
         // A frozen one could not be waited for otherwise on some systems.
         for server in &self.servers {
-            if let Some(pid) = server.running() {
-                signal(pid, Signal::CONT);
+            if server.running().is_some() {
+                server.resume();
             }
         }
     }
@@ -244,19 +212,4 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// `None` while it does not answer.
-async fn replication(server: &RedisServer) -> Option<String> {
-    redis::cmd("INFO").arg("replication").query_async(&mut link(server).await?).await.ok()
-}
-
-/// `None` while it does not answer; one whose role changes closes its connections.
-async fn link(server: &RedisServer) -> Option<redis::aio::MultiplexedConnection> {
-    redis::Client::open(server.url()).expect("a valid URL").get_multiplexed_async_connection().await.ok()
-}
-
-fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(pid.try_into().expect("a process id")).expect("not zero");
-    kill_process(pid, signal).expect("it runs and is ours");
 }

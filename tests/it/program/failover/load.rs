@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{
     program::{client::Client, eventually},
-    support::{noise, receiver::Receiver},
+    support::{noise, receiver::Receiver, scale},
 };
 
 /// Messages in one call.
@@ -50,6 +50,43 @@ struct Accepted {
     latest: Option<Instant>,
 }
 
+/// Deliveries before a fault.
+pub const WARM_UP: usize = 2000;
+/// From the new master, as all name it, to the first delivery, in milliseconds.
+pub const BACK_WITHIN: u64 = 5000;
+/// Bytes of a message.
+pub const SMALL: usize = 10;
+/// The same, where the buffers of the network must not hold what is written during `LAG`.
+pub const LARGE: usize = 4096;
+/// How long a replica receives nothing.
+pub const LAG: Duration = Duration::from_secs(4);
+/// Of the route, which is the default.
+const MAX_IN_FLIGHT: usize = 1000;
+
+/// What a 2xx means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// That all replicas have it.
+    Durable,
+    /// That the master has it.
+    OfMaster,
+}
+
+impl Replies {
+    /// Each way as often as the run asks for.
+    pub fn runs() -> Vec<Self> {
+        scale::rounds(vec![Self::Durable], [[Self::Durable; 3], [Self::OfMaster; 3]].concat())
+    }
+
+    /// What is set for it below `redis`, behind another setting. `replicas`: of a master.
+    pub fn setting(self, replicas: usize) -> String {
+        match self {
+            Self::Durable => format!(", durability: {{ replicas: {replicas} }}"),
+            Self::OfMaster => String::new(),
+        }
+    }
+}
+
 /// What became of a load.
 #[derive(Debug)]
 pub struct Account {
@@ -60,6 +97,32 @@ pub struct Account {
     pub lost: usize,
     pub duplicates: usize,
     pub early: usize,
+}
+
+impl Account {
+    /// What holds after each fault.
+    pub fn check(&self, replies: Replies) {
+        assert!(self.accepted >= WARM_UP, "{self:?}");
+        assert_eq!(self.early, 0, "{self:?}");
+        if replies == Replies::Durable {
+            assert_eq!(self.lost, 0, "{self:?}");
+        }
+    }
+
+    /// What was in flight when the master was lost may come twice: its settlements may be lost with it.
+    pub fn few_duplicates(&self) {
+        assert!(self.duplicates <= MAX_IN_FLIGHT, "{self:?}");
+    }
+}
+
+/// A route `web` with this load. `redis`: its settings. `route`: more of the route.
+pub fn configuration(redis: &str, route: &str, receiver: &Receiver) -> String {
+    format!(
+        "redis: {{ {redis} }}\nserver: {{ request_timeout: 3s }}\n\
+         sinks: {{ hook: {{ type: http, url: '{}', timeout: 2s }} }}\n\
+         routes: {{ web: {{ sink: hook, lease: 5s{route} }} }}\n",
+        receiver.url()
+    )
 }
 
 impl Load {

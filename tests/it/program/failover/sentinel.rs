@@ -39,7 +39,7 @@ async fn a_fail_over_that_an_operator_asks_for_moves_deliveries_and_wake_ups() {
     assert_eq!(client.drained("web", PATIENCE).await["dead"], 0);
     assert!(receiver.requests().iter().all(|request| request.attempt() == 1));
     // The old one follows the new one. Nothing of ours is on it any more.
-    redis.replicates(0).await;
+    redis.servers[0].replicates().await;
     eventually("the old master has no subscriber", PATIENCE, async || {
         let mut command = redis::cmd("CLIENT");
         let clients: String =

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::load::{Account, Load};
+use super::load::{self, Account, BACK_WITHIN, LAG, LARGE, Load, Replies, SMALL, WARM_UP};
 use crate::{
     program::{alone, client::Client, eventually},
     support::{
@@ -18,38 +18,9 @@ use crate::{
     },
 };
 
-/// From the new master, as the sentinels name it, to the first delivery.
-const BACK_WITHIN: u64 = 5000;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Before the fault.
-const WARM_UP: usize = 2000;
-/// Of the route, which is the default.
-const MAX_IN_FLIGHT: usize = 1000;
-
 pub fn configuration(redis: &WatchedRedis, more: &str, receiver: &Receiver) -> String {
-    format!(
-        "redis: {{ {}{more} }}\nserver: {{ request_timeout: 3s }}\n\
-         sinks: {{ hook: {{ type: http, url: '{}', timeout: 2s }} }}\n\
-         routes: {{ web: {{ sink: hook, lease: 5s }} }}\n",
-        redis.setting(""),
-        receiver.url()
-    )
-}
-
-/// Bytes of a message.
-const SMALL: usize = 10;
-/// The same, where the buffers of the network must not hold what is written during `LAG`.
-const LARGE: usize = 4096;
-/// How long a replica receives nothing.
-const LAG: Duration = Duration::from_secs(4);
-
-/// What a 2xx means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Replies {
-    /// That all replicas have it.
-    Durable,
-    /// That the master has it.
-    OfMaster,
+    load::configuration(&format!("{}{more}", redis.setting("")), "", receiver)
 }
 
 /// A fail-over from one master to another.
@@ -66,11 +37,7 @@ impl Switch {
     /// The load runs. `payload`: bytes of each message.
     async fn begin(replicas: usize, replies: Replies, payload: usize) -> Self {
         let (redis, receiver) = (WatchedRedis::start(replicas).await, Receiver::start());
-        let durability = match replies {
-            Replies::Durable => format!(", durability: {{ replicas: {replicas} }}"),
-            Replies::OfMaster => String::new(),
-        };
-        let punctual = Punctual::start(&configuration(&redis, &durability, &receiver)).await;
+        let punctual = Punctual::start(&configuration(&redis, &replies.setting(replicas), &receiver)).await;
         let load = Load::start(&Client::of(&punctual), payload);
         receiver.wait_for(WARM_UP, PATIENCE).await;
         let old = redis.master().await;
@@ -93,7 +60,7 @@ impl Switch {
 
     /// The old master follows the new one; then all replicas are there again, and posts are accepted.
     async fn rejoined(&self) {
-        self.redis.replicates(self.old).await;
+        self.redis.servers[self.old].replicates().await;
         self.load.accepted_after(Instant::now(), PATIENCE).await;
     }
 
@@ -102,31 +69,16 @@ impl Switch {
         assert!(log.contains("the sentinels name another redis master"), "{log}");
         let account = self.load.finish(&self.receiver, PATIENCE).await;
         println!("{what}, {replies:?}: delivered {recovered_ms} ms after the new master was named; {account:?}");
-        let Account { accepted, refused, .. } = account;
-        let is_noticed = refused > 0 || replies == Replies::OfMaster;
-        assert!(accepted >= WARM_UP && is_noticed, "{account:?}");
-        assert_eq!(account.early, 0);
-        if replies == Replies::Durable {
-            assert_eq!(account.lost, 0);
-        }
+        account.check(replies);
+        assert!(account.refused > 0 || replies == Replies::OfMaster, "{account:?}");
         account
     }
-}
-
-/// What was in flight when the master was lost may come twice: its settlements may be lost with it.
-fn few_duplicates(account: &Account) {
-    assert!(account.duplicates <= MAX_IN_FLIGHT, "{account:?}");
-}
-
-/// Each way of replies as often as the run asks for.
-fn runs() -> Vec<Replies> {
-    scale::rounds(vec![Replies::Durable], [[Replies::Durable; 3], [Replies::OfMaster; 3]].concat())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
     let _alone = alone().await;
-    for replies in runs() {
+    for replies in Replies::runs() {
         let mut switch = Switch::begin(2, replies, SMALL).await;
         let old = switch.old;
         switch.redis.servers[old].kill();
@@ -136,28 +88,28 @@ async fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
             switch.redis.servers[old].restart().await;
             switch.rejoined().await;
         }
-        few_duplicates(&switch.finish("killed", replies, recovered).await);
+        switch.finish("killed", replies, recovered).await.few_duplicates();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_was_frozen_is_left_and_does_no_harm_when_it_goes_on() {
     let _alone = alone().await;
-    for replies in runs() {
+    for replies in Replies::runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
-        switch.redis.freeze(switch.old);
+        switch.redis.servers[switch.old].freeze();
         let recovered = switch.recovered().await;
         // Still a master by itself, until the sentinels demote it.
-        switch.redis.resume(switch.old);
+        switch.redis.servers[switch.old].resume();
         switch.rejoined().await;
-        few_duplicates(&switch.finish("frozen", replies, recovered).await);
+        switch.finish("frozen", replies, recovered).await.few_duplicates();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_under_load_costs_little() {
     let _alone = alone().await;
-    for replies in runs() {
+    for replies in Replies::runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.fail_over().await;
         let unsettled = switch.redis.promoted_has("{punctual:web:0}").await;
@@ -177,13 +129,13 @@ async fn a_fail_over_under_load_costs_little() {
 async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
     let _alone = alone().await;
     // The loss shows that the replica did lag.
-    for replies in scale::rounds(vec![Replies::Durable, Replies::OfMaster], runs()) {
+    for replies in scale::rounds(vec![Replies::Durable, Replies::OfMaster], Replies::runs()) {
         let mut switch = Switch::begin(1, replies, LARGE).await;
         let (old, replica) = (switch.old, 1 - switch.old);
-        switch.redis.freeze(replica);
+        switch.redis.servers[replica].freeze();
         sleep(LAG).await;
         switch.redis.servers[old].kill();
-        switch.redis.resume(replica);
+        switch.redis.servers[replica].resume();
         let recovered = switch.recovered().await;
         if scale::full() {
             switch.redis.servers[old].restart().await;
@@ -192,7 +144,7 @@ async fn a_replica_that_lagged_and_was_promoted_has_all_that_it_confirmed() {
         let account = switch.finish("lagging", replies, recovered).await;
         match replies {
             // What was in flight while it lagged.
-            Replies::Durable => few_duplicates(&account),
+            Replies::Durable => account.few_duplicates(),
             Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),
         }
     }

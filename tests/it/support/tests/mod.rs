@@ -1,4 +1,5 @@
 //! The test support itself.
 
+mod cluster;
 mod proxy;
 mod receiver;
