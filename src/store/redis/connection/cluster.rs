@@ -209,16 +209,10 @@ impl Cluster {
     /// Calls to what is no primary any more are ended. `named`: those of the answers before.
     fn note(&self, map: SlotMap, named: &mut BTreeSet<Arc<ServerAddress>>) {
         let primaries = map.primaries();
-        for gone in named.difference(&primaries) {
-            tracing::warn!(server = %gone, "it is no primary of the redis cluster any more");
-            if let Ok(upstream) = self.upstream(gone) {
-                upstream.depose(Instant::now());
-            }
-        }
         for new in primaries.difference(named) {
             tracing::info!(server = %new, "it is a primary of the redis cluster");
         }
-        *named = primaries;
+        // First the map: a call that is ended is repeated at once.
         self.map.send_if_modified(|known| {
             let is_changed = **known != map;
             if is_changed {
@@ -226,5 +220,12 @@ impl Cluster {
             }
             is_changed
         });
+        for gone in named.difference(&primaries) {
+            tracing::warn!(server = %gone, "it is no primary of the redis cluster any more");
+            if let Ok(upstream) = self.upstream(gone) {
+                upstream.depose(Instant::now());
+            }
+        }
+        *named = primaries;
     }
 }
