@@ -26,18 +26,27 @@ pub struct Options {
     /// Of punctual
     #[arg(long)]
     pid: u32,
+    /// Of route r0
+    #[arg(long, default_value_t = 1)]
+    partitions: usize,
+    /// Messages that are not due
+    #[arg(long, default_value_t = 0)]
+    keep: u64,
 }
 
-/// Route r0 is paused and all its messages are due.
+/// Route r0 is paused and all its messages but `keep` are due.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
     let mut api = Connection::open(&options.api).await?;
-    let count = left(&mut redis, 1).await?;
+    // Each number of partitions has keys of its own.
+    let first = options.partitions * (options.partitions - 1) / 2;
+    let partitions: Vec<String> = (first..first + options.partitions).map(|number| tag(0, number)).collect();
+    let count = left(&mut redis, &partitions).await?.checked_sub(options.keep).ok_or("fewer messages than --keep")?;
     usage::reset_peak(options.pid)?;
     let before = Usage::read(&mut redis, Some(options.pid)).await?;
     let started = Instant::now();
     api.send(Method::POST, "/v1/routes/r0/resume", &[], Bytes::new()).await?;
-    while left(&mut redis, 1).await? > 0 {
+    while left(&mut redis, &partitions).await? > options.keep {
         sleep(PAUSE).await;
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -50,12 +59,17 @@ pub async fn run(options: &Options) -> Result<Value> {
     }))
 }
 
-/// Messages of routes r0, r1, ... that are not delivered yet.
-pub async fn left(redis: &mut MultiplexedConnection, routes: usize) -> Result<u64> {
+/// Of the keys of a partition.
+pub fn tag(route: usize, partition: usize) -> String {
+    format!("{{punctual:r{route}:{partition}}}")
+}
+
+/// Messages of the partitions with these tags that are not delivered yet.
+pub async fn left(redis: &mut MultiplexedConnection, tags: &[String]) -> Result<u64> {
     let mut pipeline = redis::pipe();
-    for route in 0..routes {
+    for tag in tags {
         for set in ["pending", "unack"] {
-            pipeline.cmd("ZCARD").arg(format!("{{punctual:r{route}:0}}:{set}"));
+            pipeline.cmd("ZCARD").arg(format!("{tag}:{set}"));
         }
     }
     let counts: Vec<u64> = pipeline.query_async(redis).await?;
