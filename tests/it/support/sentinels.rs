@@ -16,7 +16,7 @@ pub const MASTER: &str = "orders";
 /// A user of the sentinels, with `RIGHTS`. The default user may do anything.
 pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
 /// As in docs/failover.md.
-pub const RIGHTS: &str = "+subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
+pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
 /// A server that is silent for so long is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
 /// Longest time until sentinels know each other and all replicas, or name another master.
@@ -180,10 +180,11 @@ impl Sentinel {
         };
         let places: String = places.into_iter().map(|(name, value)| format!("{name} {value}\n")).collect();
         let lines = format!(
-            "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+            "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS} {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\nsentinel failover-timeout {MASTER} 6000\n\
              sentinel parallel-syncs {MASTER} 2\n",
-            sentinel.directory.path().display()
+            sentinel.directory.path().display(),
+            servers::setinfo_right().unwrap_or_default()
         );
         fs::write(&file, lines).expect("its file is written");
         let child = servers::redis_server()

@@ -43,6 +43,17 @@ async fn only_scheduling_is_refused_while_a_replica_is_missing() {
     let started = Punctual::start(&setting).await;
     assert!(started.log().contains("0 replicas of 1: what is scheduled is answered with 503"), "{}", started.log());
 
+    // A master that refuses writes without it stops deliveries, too.
+    let needs_replicas = async |count: u64| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("min-replicas-to-write").arg(count);
+        command.exec_async(&mut redis.servers[0].connection().await).await.expect("set");
+    };
+    needs_replicas(1).await;
+    let answer = client.readiness().await;
+    assert!(answer.status == 503 && answer.text.to_lowercase().contains("noreplicas"), "{answer:?}");
+    needs_replicas(0).await;
+
     redis.servers[1].restart().await;
     eventually("a message is accepted again", PATIENCE, async || {
         let posted = client.try_post("web", r#"{"id":"after","payload":""}"#.into()).await;
