@@ -178,7 +178,8 @@ impl Sentinel {
             Some(authority) => redis_tls::server_settings(authority, sentinel.port()),
             None => vec![("port", sentinel.port().to_string())],
         };
-        let places: String = places.into_iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+        let places: String =
+            places.into_iter().flat_map(|(name, value)| [name.to_owned(), " ".into(), value, "\n".into()]).collect();
         let lines = format!(
             "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS} {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\nsentinel failover-timeout {MASTER} 6000\n\
