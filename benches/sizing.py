@@ -33,7 +33,7 @@ MEASURES = [
     ("`BGSAVE`: whole time, s", lambda of: of["idle.snapshot_ms"] / 1000, 1, True),
     ("`BGSAVE`: file, MiB", lambda of: of["snapshot"] / MIB, 0, True),
     ("`BGSAVE`: further memory, MiB", lambda of: of["idle.copied"] / MIB, 0, None),
-    ("the same at 5,000 schedules/s", lambda of: of["busy.copied"] / MIB, 0, None),
+    ("the same with up to 5,000 schedules/s", lambda of: of["busy.copied"] / MIB, 0, None),
     ("the same: whole time, s", lambda of: of["busy.snapshot_ms"] / 1000, 1, None),
 ]
 

@@ -3,10 +3,9 @@
 #
 #   benches/sizing.sh [--quick] [--out DIRECTORY]
 #
-# 1 and 10 million messages, in 1 and in 6 partitions: 5 GiB of memory and 5 GiB of disk, and 25 minutes where
-# other programs use the cores. --quick has a
-# hundredth of them. DIRECTORY (target/bench/sizing by default) gets raw.jsonl with one line for each figure, versions.txt, and
-# table.md, the tables of docs/sizing.md.
+# 1 and 10 million messages, in 1 and in 6 partitions: 5 GiB of memory and of disk, and 25 minutes where other programs use the
+# cores. --quick has a hundredth of them. DIRECTORY (target/bench/sizing by default) gets raw.jsonl with one line for each
+# figure, versions.txt, and table.md, the tables of docs/sizing.md.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=examples/stage.sh
