@@ -85,7 +85,7 @@ row_cluster() {
             [ "$primaries" = 1 ] || fresh_cluster "$primaries"
             fresh_routes "${cluster:-url: \"$redis_url/0\"}" "{ type: http, url: \"$receiver/due\" }" 1 'partitions: 6'
             fill "$count"
-            record cluster "$primaries" "$load" drain --by-api --api "$api" "${redis_urls[@]/#/--redis=}" --pid "$punctual"
+            record cluster "$primaries" "$load" drain --partitions 6 --api "$api" "${redis_urls[@]/#/--redis=}" --pid "$punctual"
             kept=0 cluster=''
         done
     done

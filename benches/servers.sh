@@ -3,14 +3,20 @@
 bench=$root/target/bench
 
 # Sets $load, the program of loads and baselines, and $built.
-build_all() {
-    "$root/.ci/need" build redis-server=redis-server redis-cli=redis-tools curl=curl java=default-jre-headless mvn=maven \
-        node=nodejs npm=npm go=golang-go python3=python3 "$rabbitmq/rabbitmq-server=rabbitmq-server"
+build_load() {
+    "$root/.ci/need" build redis-server=redis-server redis-cli=redis-tools curl=curl python3=python3
     echo "building (a few minutes the first time)"
     cd "$root"
     load=$(cargo build --release --locked --bin punctual --bench load --message-format=json-render-diagnostics |
         sed -n 's/.*"executable":"\([^"]*\/load-[^"]*\)".*/\1/p')
     built=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release
+}
+
+# Besides, all that punctual is compared with.
+build_all() {
+    "$root/.ci/need" java=default-jre-headless mvn=maven node=nodejs npm=npm go=golang-go \
+        "$rabbitmq/rabbitmq-server=rabbitmq-server"
+    build_load
     mkdir -p "$bench/bullmq"
     jars tests/kafka/pom.xml target/kafka/libs
     jars benches/perf_test/pom.xml target/bench/perf_test
@@ -30,9 +36,8 @@ jars() { # POM DIRECTORY
 }
 
 versions() {
-    echo "punctual $("$built/punctual" --version | cut -d' ' -f2), commit $(git -C "$root" describe --always --dirty)"
+    own_versions
     rustc --version
-    redis-server --version | cut -d' ' -f1-3
     echo "RabbitMQ $(basename "$(dirname "$(dirname "$(readlink -f "$rabbitmq/rabbitmq-server")")")")"
     (cd "$root" && ls target/kafka/libs/kafka_2* target/bench/perf_test/perf-test* | xargs -n 1 basename)
     java -version 2>&1 | head -n 1
@@ -41,6 +46,15 @@ versions() {
     (cd "$root/benches/asynq" && go version && go list -m github.com/hibiken/asynq)
     cargo tree --manifest-path "$root/Cargo.toml" --locked --depth 1 --prefix none -e normal |
         grep -E '^(hyper|rdkafka|lapin|redis|reqwest) '
+    machine
+}
+
+own_versions() {
+    echo "punctual $("$built/punctual" --version | cut -d' ' -f2), commit $(git -C "$root" describe --always --dirty)"
+    redis-server --version | cut -d' ' -f1-3
+}
+
+machine() {
     uname -sr
     echo "$(nproc) cores, $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
     awk '/MemTotal/ { print int($2 / 1048576) " GiB of memory" }' /proc/meminfo

@@ -26,15 +26,18 @@ pub struct Options {
     /// Of a cluster, one for each primary
     #[arg(long, required = true)]
     redis: Vec<String>,
-    /// Ask the API how many are left: route r0 has several partitions
-    #[arg(long)]
-    by_api: bool,
     /// Of punctual
     #[arg(long)]
     pid: u32,
+    /// Of route r0
+    #[arg(long, default_value_t = 1)]
+    partitions: usize,
+    /// Messages that are not due
+    #[arg(long, default_value_t = 0)]
+    keep: u64,
 }
 
-/// Route r0 is paused and all its messages are due.
+/// Route r0 is paused and all its messages but `keep` are due.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut servers = Vec::new();
     for url in &options.redis {
@@ -42,19 +45,21 @@ pub async fn run(options: &Options) -> Result<Value> {
     }
     let mut api = Connection::open(&options.api).await?;
     let mut stats = Connection::open(&options.api).await?;
-    let count = if options.by_api { left_by_api(&mut stats).await? } else { left(&mut servers[0], 1).await? };
+    // Each number of partitions has keys of its own.
+    let first = options.partitions * (options.partitions - 1) / 2;
+    let partitions: Vec<String> = (first..first + options.partitions).map(|number| tag(0, number)).collect();
+    let mut left = async |servers: &mut [MultiplexedConnection]| match servers {
+        [server] => left(server, &partitions).await,
+        _ => left_by_api(&mut stats).await,
+    };
+    let pause = if servers.len() == 1 { PAUSE } else { PAUSE_BY_API };
+    let count = left(&mut servers).await?.checked_sub(options.keep).ok_or("fewer messages than --keep")?;
     usage::reset_peak(options.pid)?;
     let before = Usage::of_all(&mut servers, options.pid).await?;
     let started = Instant::now();
     api.send(Method::POST, "/v1/routes/r0/resume", &[], Bytes::new()).await?;
-    if options.by_api {
-        while left_by_api(&mut stats).await? > 0 {
-            sleep(PAUSE_BY_API).await;
-        }
-    } else {
-        while left(&mut servers[0], 1).await? > 0 {
-            sleep(PAUSE).await;
-        }
+    while left(&mut servers).await? > options.keep {
+        sleep(pause).await;
     }
     let seconds = started.elapsed().as_secs_f64();
     let used = Usage::of_all(&mut servers, options.pid).await?.since(before);
@@ -66,12 +71,17 @@ pub async fn run(options: &Options) -> Result<Value> {
     }))
 }
 
-/// Messages of routes r0, r1, ... that are not delivered yet.
-pub async fn left(redis: &mut MultiplexedConnection, routes: usize) -> Result<u64> {
+/// Of the keys of a partition.
+pub fn tag(route: usize, partition: usize) -> String {
+    format!("{{punctual:r{route}:{partition}}}")
+}
+
+/// Messages of the partitions with these tags that are not delivered yet.
+pub async fn left(redis: &mut MultiplexedConnection, tags: &[String]) -> Result<u64> {
     let mut pipeline = redis::pipe();
-    for route in 0..routes {
+    for tag in tags {
         for set in ["pending", "unack"] {
-            pipeline.cmd("ZCARD").arg(format!("{{punctual:r{route}:0}}:{set}"));
+            pipeline.cmd("ZCARD").arg(format!("{tag}:{set}"));
         }
     }
     let counts: Vec<u64> = pipeline.query_async(redis).await?;

@@ -5,6 +5,7 @@
 #![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]
 
 mod bare;
+mod connections;
 mod drain;
 mod flood;
 mod http;
@@ -47,6 +48,8 @@ enum Command {
     Topic(kafka::TopicOptions),
     /// Produces records with an idempotent producer of librdkafka.
     Produce(kafka::ProduceOptions),
+    /// Opens connections to Redis, and measures what they cost while they are idle.
+    Connections(connections::Options),
     /// Declares a durable queue, bound to an exchange of its name, and empties it.
     Queue(rabbitmq::Options),
 }
@@ -66,6 +69,7 @@ async fn main() -> Result<()> {
         Command::Flood(options) => flood::run(&options).await?,
         Command::Topic(options) => kafka::create(&options).await?,
         Command::Produce(options) => kafka::produce(&options).await?,
+        Command::Connections(options) => connections::run(&options).await?,
         Command::Queue(options) => rabbitmq::run(&options).await?,
     };
     println!("{measured}");

@@ -30,6 +30,9 @@ pub struct Options {
     redis: Option<String>,
     #[arg(long)]
     count: usize,
+    /// Number of the first message, from which its id is made
+    #[arg(long, default_value_t = 0)]
+    first: usize,
     /// Bytes of a payload
     #[arg(long, default_value_t = 100)]
     size: usize,
@@ -101,7 +104,8 @@ fn arrays(options: &Options, base: u64) -> Vec<(String, Bytes)> {
         for numbers in numbers.chunks(ARRAY) {
             let messages = numbers.iter().map(|number| {
                 let due = base + options.spread * *number as u64 / options.count as u64;
-                let (id, payload) = (message::id(*number), message::payload(*number, due, options.size));
+                let number = options.first + number;
+                let (id, payload) = (message::id(number), message::payload(number, due, options.size));
                 format!(r#"{{"id":"{id}","deliver_at":{due},"payload":{payload}}}"#)
             });
             let body = format!("[{}]", messages.collect::<Vec<_>>().join(","));

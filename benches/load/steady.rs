@@ -32,12 +32,13 @@ pub struct Options {
 /// All messages are scheduled. CPU while they are due, in percent of one core, and calls of scripts for each message.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
-    let count = drain::left(&mut redis, options.routes).await?;
+    let partitions: Vec<String> = (0..options.routes).map(|route| drain::tag(route, 0)).collect();
+    let count = drain::left(&mut redis, &partitions).await?;
     until(options.base).await;
     let before = Usage::read(&mut redis, Some(options.pid)).await?;
     until(options.base + options.spread).await;
     let used = Usage::read(&mut redis, Some(options.pid)).await?.since(before);
-    while drain::left(&mut redis, options.routes).await? > 0 {
+    while drain::left(&mut redis, &partitions).await? > 0 {
         sleep(PAUSE).await;
     }
     let percent = |seconds: f64| seconds * 1e5 / options.spread as f64;

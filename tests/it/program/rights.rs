@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{client::Client, eventually};
-use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver, servers::setinfo_right};
+
+const PAGE: &str = include_str!("../../../docs/redis.md");
 
 fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
     format!(
@@ -30,22 +32,30 @@ async fn delivering_on(redis: RedisServer, rights: &[&str]) -> (RedisServer, Pun
     (redis, punctual)
 }
 
-async fn limit(redis: &RedisServer, rights: &[&str]) {
+/// The user `limited`, whose password is `secret`.
+pub async fn limit(redis: &RedisServer, rights: &[&str]) {
     let user = [&["SETUSER", "limited", "on", ">secret"], rights].concat();
     redis::cmd("ACL").arg(&user).exec_async(&mut redis.connection().await).await.expect("a user");
 }
 
-/// What the page about Redis grants in any case, and what it adds for lists and sources.
-fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (_, rest) =
-        include_str!("../../../docs/redis.md").split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
+/// What it adds for this setting.
+pub fn documented_with(setting: &str) -> Vec<&'static str> {
+    let (_, rest) = PAGE.split_once(&format!("With `{setting}`: `")).expect("its rights");
+    rest.split('`').next().expect("their end").split_whitespace().collect()
+}
+
+/// What the page about Redis grants on this server in any case, and what it adds for lists, sources and replicas.
+pub fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, rest) = PAGE.split_once("ACL SETUSER punctual on >PASSWORD ").expect("a rule");
     let (rule, rest) = rest.split_once("```").expect("its end");
     let (further, _) = rest.split_once("redis.url: embedded").expect("the next paragraph");
     let further = further.split('`').filter(|part| part.starts_with(['+', '&'])).flat_map(str::split_whitespace);
-    (rule.split_whitespace().filter(|word| *word != "\\").collect(), further.collect())
+    let (setinfo, further): (Vec<&str>, Vec<&str>) = further.partition(|right| right.contains("setinfo"));
+    let rule = rule.split_whitespace().filter(|word| *word != "\\");
+    (rule.chain(setinfo.into_iter().filter(|right| Some(*right) == setinfo_right())).collect(), further)
 }
 
-async fn assert_nothing_was_denied(redis: &RedisServer) {
+pub async fn assert_nothing_was_denied(redis: &RedisServer) {
     let mut log = redis::cmd("ACL");
     let denied: Vec<redis::Value> = log.arg("LOG").query_async(&mut redis.connection().await).await.expect("a log");
     assert!(denied.is_empty(), "{denied:?}");
@@ -87,7 +97,7 @@ async fn without_hello_too_a_replica_is_found_out_by_a_write() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_script_load_scripts_are_sent_when_they_are_called() {
-    let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script|load"]).await;
+    let (redis, punctual) = delivering(&["~*", "&*", "+@all", "-script"]).await;
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut redis.connection().await).await.expect("cut");
     let client = Client::of(&punctual);
     // The call that finds the link cut may fail.

@@ -4,7 +4,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Extend
 use tempfile::TempDir;
 
 /// A private certificate authority, and what it has signed, as PEM files: `ca.pem`, `server.pem` and `.key` for
-/// `localhost`, `client.pem` and `.key`.
+/// `localhost`, `address.pem` and `.key` for `127.0.0.1`, `client.pem` and `.key`.
 pub struct Authority {
     directory: PathBuf,
     /// Removes the directory when it is dropped.
@@ -30,6 +30,7 @@ impl Authority {
         let authority = Self { directory: directory.to_owned(), temporary: None, issuer };
         authority.write("ca.pem", &authority.issuer.pem());
         authority.sign("server", "localhost", ExtendedKeyUsagePurpose::ServerAuth);
+        authority.sign("address", "127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
         authority.sign("client", "punctual", ExtendedKeyUsagePurpose::ClientAuth);
         authority
     }

@@ -16,6 +16,7 @@ pub mod rabbitmq;
 mod raw_server;
 pub mod receiver;
 pub mod redis_server;
+mod redis_tls;
 pub mod scale;
 mod sending;
 pub mod sentinels;

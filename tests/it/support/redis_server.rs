@@ -3,12 +3,13 @@ use std::{
     time::Duration,
 };
 
+use punctual::tls::TlsFiles;
 use redis::Value;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{port::Port, servers};
+use super::{Authority, port::Port, redis_tls, servers};
 
 /// Longest time until a replica is in step.
 const IN_STEP: Duration = Duration::from_secs(30);
@@ -18,6 +19,8 @@ pub struct RedisServer {
     directory: TempDir,
     port: Port,
     arguments: Vec<String>,
+    /// Of its clients; empty where it is not encrypted.
+    tls: TlsFiles,
     child: Option<Child>,
 }
 
@@ -28,10 +31,25 @@ impl RedisServer {
 
     /// `arguments` as on redis-server's command line, e.g. `["--maxmemory", "10mb"]`.
     pub async fn start_with(arguments: &[&str]) -> Self {
+        Self::start_at(Port::reserve(), arguments, TlsFiles::default()).await
+    }
+
+    /// Reached over TLS alone, with certificates of `authority` on both sides.
+    pub async fn start_encrypted(arguments: &[&str], authority: &Authority) -> Self {
+        let port = Port::reserve();
+        let settings = redis_tls::server_settings(authority, port.number());
+        let settings: Vec<[String; 2]> =
+            settings.into_iter().map(|(name, value)| [format!("--{name}"), value]).collect();
+        let settings: Vec<&str> = settings.iter().flatten().map(String::as_str).collect();
+        Self::start_at(port, &[arguments, &settings].concat(), redis_tls::client_files(authority)).await
+    }
+
+    async fn start_at(port: Port, arguments: &[&str], tls: TlsFiles) -> Self {
         let mut server = Self {
             directory: tempfile::tempdir().expect("a temporary directory"),
-            port: Port::reserve(),
+            port,
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            tls,
             child: None,
         };
         server.restart().await;
@@ -110,7 +128,7 @@ impl RedisServer {
 
     /// A plain connection for looking at what is stored.
     pub async fn connection(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.url()).expect("a valid URL");
+        let client = self.client();
         // Its own default, 500 ms, is short for a machine that is busy with other tests.
         let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         client.get_multiplexed_async_connection_with_config(&patient).await.expect("the server answers")
@@ -118,7 +136,7 @@ impl RedisServer {
 
     /// `None` while it does not answer; one whose role changes closes its connections.
     pub async fn link(&self) -> Option<redis::aio::MultiplexedConnection> {
-        redis::Client::open(self.url()).expect("a valid URL").get_multiplexed_async_connection().await.ok()
+        self.client().get_multiplexed_async_connection().await.ok()
     }
 
     /// SIGSTOP: it keeps its connections and answers nothing.
@@ -170,9 +188,12 @@ impl RedisServer {
         kill_process(pid, signal).expect("it runs and is ours");
     }
 
+    fn client(&self) -> redis::Client {
+        redis_tls::client_at(self.port(), &self.tls)
+    }
+
     async fn ping(&self) -> redis::RedisResult<()> {
-        let client = redis::Client::open(self.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = self.client().get_multiplexed_async_connection().await?;
         redis::cmd("PING").query_async(&mut connection).await
     }
 }

@@ -4,21 +4,21 @@ use std::{
     time::Duration,
 };
 
+use punctual::tls::TlsFiles;
 use redis::{FromRedisValue, Value};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{RedisServer, port::Port, servers};
+use super::{Authority, RedisServer, port::Port, redis_tls, servers};
 
 /// The name that the sentinels have for the master.
 pub const MASTER: &str = "orders";
-/// A user of the sentinels, with the rights that docs/failover.md names. The default user may do anything.
+/// A user of the sentinels, with `RIGHTS`. The default user may do anything.
 pub const CREDENTIALS: &str = "username: punctual, password: of-sentinels";
-const USER: &str =
-    "punctual on >of-sentinels -@all +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
+/// As in docs/failover.md.
+pub const RIGHTS: &str = "resetchannels +subscribe +sentinel|get-master-addr-by-name &+switch-master &+promoted-slave";
 /// A server that is silent for so long is down, in milliseconds.
 const DOWN_AFTER: u32 = 1000;
-const COUNT: usize = 3;
 /// Longest time until sentinels know each other and all replicas, or name another master.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -30,23 +30,39 @@ pub struct WatchedRedis {
 }
 
 impl WatchedRedis {
+    pub const SENTINELS: usize = 3;
+
     pub async fn start(replicas: usize) -> Self {
-        // Else the master waits five seconds for further replicas before it sends its data.
-        let at_once = ["--repl-diskless-sync-delay", "0"];
-        let mut servers = vec![RedisServer::start_with(&at_once).await];
+        Self::begin(replicas, None).await
+    }
+
+    /// All of them are reached over TLS alone, with certificates of `authority` on both sides.
+    pub async fn start_encrypted(replicas: usize, authority: &Authority) -> Self {
+        Self::begin(replicas, Some(authority)).await
+    }
+
+    async fn begin(replicas: usize, authority: Option<&Authority>) -> Self {
+        let server = async |arguments: &[&str]| {
+            // Else the master waits five seconds for further replicas before it sends its data.
+            let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
+            match authority {
+                Some(authority) => RedisServer::start_encrypted(&arguments, authority).await,
+                None => RedisServer::start_with(&arguments).await,
+            }
+        };
+        let mut servers = vec![server(&[]).await];
         let master = servers[0].port().to_string();
         for _ in 0..replicas {
-            servers
-                .push(RedisServer::start_with(&[&at_once[..], &["--replicaof", "127.0.0.1", &master]].concat()).await);
+            servers.push(server(&["--replicaof", "127.0.0.1", &master]).await);
         }
-        let sentinels = (0..COUNT).map(|_| Sentinel::start(servers[0].port())).collect();
+        let sentinels = (0..Self::SENTINELS).map(|_| Sentinel::start(servers[0].port(), authority)).collect();
         let watched = Self { servers, sentinels };
         watched
             .until("they know each other and all replicas", async |sentinel| {
                 let fields: Vec<String> = sentinel.ask(&["MASTER", MASTER]).await?;
                 let field =
                     |name: &str| fields.iter().position(|field| field == name).map(|at| fields[at + 1].as_str());
-                let all = (COUNT - 1).to_string();
+                let all = (Self::SENTINELS - 1).to_string();
                 let known =
                     field("num-other-sentinels") == Some(&all) && field("num-slaves") == Some(&replicas.to_string());
                 let up = replicas == 0 || sentinel.replicas().await? == replicas;
@@ -59,7 +75,7 @@ impl WatchedRedis {
     /// The setting `redis.sentinel`, with `more` in it.
     pub fn setting(&self, more: &str) -> String {
         let urls: Vec<String> =
-            self.sentinels.iter().map(|one| format!("'redis://127.0.0.1:{}'", one.port())).collect();
+            self.sentinels.iter().map(|one| format!("'{}://127.0.0.1:{}'", one.scheme(), one.port())).collect();
         format!("sentinel: {{ urls: [{}], master: {MASTER}{more} }}", urls.join(", "))
     }
 
@@ -144,20 +160,32 @@ struct Sentinel {
     /// Its file, which it rewrites.
     directory: TempDir,
     port: Port,
+    /// Of its clients; empty where it is not encrypted.
+    tls: TlsFiles,
     child: Option<Child>,
 }
 
 impl Sentinel {
-    fn start(master: u16) -> Self {
-        let mut sentinel =
-            Self { directory: tempfile::tempdir().expect("a temporary directory"), port: Port::reserve(), child: None };
+    fn start(master: u16, authority: Option<&Authority>) -> Self {
+        let mut sentinel = Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+            port: Port::reserve(),
+            tls: authority.map(redis_tls::client_files).unwrap_or_default(),
+            child: None,
+        };
         let file = sentinel.directory.path().join("sentinel.conf");
+        let places = match authority {
+            Some(authority) => redis_tls::server_settings(authority, sentinel.port()),
+            None => vec![("port", sentinel.port().to_string())],
+        };
+        let places: String =
+            places.into_iter().flat_map(|(name, value)| [name.to_owned(), " ".into(), value, "\n".into()]).collect();
         let lines = format!(
-            "port {}\nbind 127.0.0.1\ndir {}\nuser {USER}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+            "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS} {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\nsentinel failover-timeout {MASTER} 6000\n\
              sentinel parallel-syncs {MASTER} 2\n",
-            sentinel.port(),
-            sentinel.directory.path().display()
+            sentinel.directory.path().display(),
+            servers::setinfo_right().unwrap_or_default()
         );
         fs::write(&file, lines).expect("its file is written");
         let child = servers::redis_server()
@@ -175,6 +203,10 @@ impl Sentinel {
         self.port.number()
     }
 
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_empty() { "redis" } else { "rediss" }
+    }
+
     fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -188,8 +220,7 @@ impl Sentinel {
     }
 
     async fn connection(&self) -> Option<redis::aio::MultiplexedConnection> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port())).expect("a valid URL");
-        client.get_multiplexed_async_connection().await.ok()
+        redis_tls::client_at(self.port(), &self.tls).get_multiplexed_async_connection().await.ok()
     }
 
     async fn master(&self) -> Option<u16> {

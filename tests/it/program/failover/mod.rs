@@ -1,6 +1,8 @@
 //! The queues' Redis fails over: its master is named by sentinels, or its primaries by a cluster.
 
+mod access;
 mod cluster;
 mod load;
+mod missing_replicas;
 mod sentinel;
 mod switch;
