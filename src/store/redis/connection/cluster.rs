@@ -16,11 +16,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Connection, NO_LINK, RedisEndpoint, ServerAddress, Upstream, classify, client, slots::SlotMap};
+use super::{ANSWER_TIMEOUT, Connection, NO_LINK, RedisEndpoint, ServerAddress, Upstream, classify, client, slots::SlotMap};
 use crate::store::StoreError;
 
-/// Longest wait for the answer of one server: a frozen one accepts connections and answers nothing.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Servers are not asked more often.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// How often they are asked without a sign of a change: a command to each primary.

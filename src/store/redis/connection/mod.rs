@@ -41,6 +41,10 @@ use crate::{metrics, store::StoreError};
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Longest wait for one of several servers, to be connected or to answer what its role is: a frozen one accepts connections
+/// and answers nothing, and meanwhile another one may have taken its place.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
 pub const NO_ANSWER: &str = "timeout";
 /// The kind when not even a link was made in time: nothing was sent.

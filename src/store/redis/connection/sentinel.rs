@@ -15,12 +15,9 @@ use futures::{StreamExt, future::join_all};
 use redis::{Client, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{NO_LINK, RedisEndpoint, ServerAddress, classify, client, mastership::Mastership, upstream::open};
+use super::{ANSWER_TIMEOUT, NO_LINK, RedisEndpoint, ServerAddress, classify, client, mastership::Mastership, upstream::open};
 use crate::store::StoreError;
 
-/// Longest wait for one sentinel, and for one server to say that it is the master: a frozen one accepts connections and
-/// answers nothing, and meanwhile another one may have become the master.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a sentinel is asked without a message of a change, which may get lost.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause before a sentinel is asked again to publish changes.
@@ -131,7 +128,7 @@ impl Sentinels {
             subscription.subscribe(&CHANGES).await?;
             Ok::<_, redis::RedisError>(subscription.into_on_message())
         };
-        let Ok(Ok(mut messages)) = timeout(ANSWER_TIMEOUT, subscribe).await else { return };
+        let mut messages = timeout(ANSWER_TIMEOUT, subscribe).await.ok().and_then(Result::ok);
         loop {
             let Ok(named) = self.ask(shown, client).await else { return };
             if let Some(found) = self.found()
@@ -142,6 +139,10 @@ impl Sentinels {
                 // An error is repeated to the next command.
                 let _ = self.master(mastership, ANSWER_TIMEOUT).await;
             }
+            let Some(messages) = &mut messages else {
+                // Refused: it is asked all the same.
+                return sleep(REVIEW_INTERVAL).await;
+            };
             if let Ok(None) = timeout(REVIEW_INTERVAL, messages.next()).await {
                 return;
             }

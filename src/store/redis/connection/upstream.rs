@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
-use super::{NO_LINK, classify, mastership::Mastership, sentinel::Sentinels};
+use super::{NO_LINK, classify, mastership::Mastership, sentinel::Sentinels, ANSWER_TIMEOUT};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.
@@ -74,7 +74,9 @@ impl Upstream {
     /// `Unavailable`: nothing was sent.
     pub(super) async fn connect(&self, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
         match &self.place {
-            UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => open(client, longest).await,
+            UpstreamPlace::Address(client) => open(client, longest).await,
+            // Another server may have its slots by now.
+            UpstreamPlace::Member(client) => open(client, longest.min(ANSWER_TIMEOUT)).await,
             UpstreamPlace::Sentinels(sentinels) => {
                 sentinels.master(&self.mastership, longest).await.map(|(_, link)| link)
             }
