@@ -14,6 +14,7 @@ mod engine;
 mod external;
 mod growth;
 mod keys;
+mod packed;
 mod pending;
 mod read;
 mod repartition;
@@ -123,11 +124,11 @@ impl RedisStore {
                 (settings.name.clone(), StoreRoute { settings, keys, former: AtomicU16::default() })
             })
             .collect();
-        let bundler = |script, parts| Bundler::new(script, parts, Arc::clone(&connection));
+        let bundler = |script| Bundler::new(script, Arc::clone(&connection));
         Self {
-            claims: bundler(&script::CLAIMS, 3),
-            settlements: bundler(&script::SETTLEMENTS, 1),
-            transfers: bundler(&script::TRANSFERS, 1),
+            claims: bundler(&script::CLAIMS),
+            settlements: bundler(&script::SETTLEMENTS),
+            transfers: bundler(&script::TRANSFERS),
             writes: Writes::new(connection.clone(), None),
             listings: connection.clone(),
             connection,
