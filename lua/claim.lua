@@ -42,7 +42,7 @@ local counts_bytes = redis.call('GET', bytes)
 -- The field `latest` is the last claim that took messages, of any instance.
 local known = redis.call('HMGET', claims, instance, 'latest')
 local last, last_token = string.match(known[1] or '0 0', '^(%d+) (%d+)$')
-local latest, latest_at = string.match(known[2] or '', '^(%x+) (%d+)$')
+local elsewhere = known[2] and string.find(known[2], instance, 1, true) ~= 1 and string.match(known[2], '^%x+ (%d+)$')
 local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 
 -- The second is the next one when only the first is due.
@@ -92,10 +92,12 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
   ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
   -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
   remove(steps, { 'ZREM', pending, unpack(ids) }, scores)
-  remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
-  remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
-  insert(steps, { 'ZADD', pending, unpack(put_off.at) })
+  if #put_off.ids > 0 then
+    remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
+    insert(steps, { 'ZADD', pending, unpack(put_off.at) })
+  end
   if #orphans > 0 then
+    remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
     local deaths, marks, reasons = scored(dead, whole(millis), orphans), {}, { 'HSET', errors }
     for i, id in ipairs(orphans) do
       local failures = tried[id] and tried[id][1] or 0
@@ -154,6 +156,6 @@ if next(tried) then
 end
 return {
   #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
-  orphans[1] or '', latest and latest ~= instance and tonumber(latest_at) or -1,
+  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1,
   packed, rare,
-}
+}, #packed

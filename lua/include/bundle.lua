@@ -1,17 +1,8 @@
 -- Bytes of replies and messages after which the rest of the calls is left undone: the caller makes them again.
 local MAX_BYTES, MAX_MESSAGES = 1024 * 1024, 700
 
--- Messages of a reply, and bytes of its strings. A reply begins with their number, or with a string that has a character
--- for each.
-local function measure(reply)
-  local first, bytes = reply[1], 0
-  for _, part in ipairs(reply) do
-    if type(part) == 'string' then bytes = bytes + #part end
-  end
-  return type(first) == 'string' and #first or first, bytes
-end
-
--- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script.
+-- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script. Its reply begins with the number of its
+-- messages, or with a string that has a character for each; it may return, behind the reply, the bytes of large strings.
 --
 -- KEYS   those of the first call, then of the next...
 -- ARGV   for each call: number of its keys, number of its arguments, its arguments
@@ -25,11 +16,12 @@ local function bundle(transition)
     local reply = false
     if bytes <= MAX_BYTES and messages <= MAX_MESSAGES then
       local own = { unpack(KEYS, key + 1, key + keys) }
-      local _, result = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
+      local _, result, size = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
       reply = type(result) == 'table' and result.err or result
       if type(reply) == 'table' then
-        local more, longer = measure(reply)
-        messages, bytes = messages + more, bytes + longer
+        local first = reply[1]
+        messages = messages + (type(first) == 'string' and #first or first)
+        bytes = bytes + (size or 0)
       end
     end
     key, argument = key + keys, argument + arguments
