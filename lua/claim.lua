@@ -5,10 +5,11 @@
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
 --        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
 --        without a reply, else 0
--- reply  now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off, orphans, the id of the
---        first orphan or an empty string, time of the last claim that took messages, us, or -1 if it was of this
---        instance or there was none, then arrays: the ids, their bodies, their scores in pending; for those that failed
---        or crashed: place among the ids (from 1), failures, 1 for a suspect else 0
+-- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off,
+--        orphans, the id of the first orphan or an empty string, time of the last claim that took messages, us, or -1 if
+--        it was of this instance or there was none; three arrays of MessagePack, one behind the other: the ids, their
+--        bodies, their scores in pending; then an array, for those that failed or crashed: place among the ids (from 1),
+--        failures, 1 for a suspect else 0
 --
 -- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new
 -- one when that has expired and was not recovered. A request with a smaller number was overtaken and takes nothing. The
@@ -41,7 +42,7 @@ local counts_bytes = redis.call('GET', bytes)
 -- The field `latest` is the last claim that took messages, of any instance.
 local known = redis.call('HMGET', claims, instance, 'latest')
 local last, last_token = string.match(known[1] or '0 0', '^(%d+) (%d+)$')
-local latest, latest_at = string.match(known[2] or '', '^(%x+) (%d+)$')
+local elsewhere = known[2] and string.find(known[2], instance, 1, true) ~= 1 and string.match(known[2], '^%x+ (%d+)$')
 local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 
 -- The second is the next one when only the first is due.
@@ -91,10 +92,12 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
   ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
   -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
   remove(steps, { 'ZREM', pending, unpack(ids) }, scores)
-  remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
-  remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
-  insert(steps, { 'ZADD', pending, unpack(put_off.at) })
+  if #put_off.ids > 0 then
+    remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
+    insert(steps, { 'ZADD', pending, unpack(put_off.at) })
+  end
   if #orphans > 0 then
+    remove(steps, { 'ZREM', pending, unpack(orphans) }, orphan_scores)
     local deaths, marks, reasons = scored(dead, whole(millis), orphans), {}, { 'HSET', errors }
     for i, id in ipairs(orphans) do
       local failures = tried[id] and tried[id][1] or 0
@@ -122,6 +125,8 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
 end
 -- As above: nothing has read it.
 if #ids == 0 and #orphans == 0 then redis.call('HLEN', messages) end
+-- One string is cheaper than a part of the reply for each value, here and for who reads it.
+local packed = cmsgpack.pack(ids, bodies, scores)
 local failed = commit(steps)
 if failed then return failed end
 if ARGV[8] == '1' and #ids == 0 and not repeated and not overtaken then
@@ -150,7 +155,7 @@ if next(tried) then
   end
 end
 return {
-  now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
-  orphans[1] or '', latest and latest ~= instance and tonumber(latest_at) or -1,
-  ids, bodies, scores, rare,
-}
+  #ids, now, token, is_paused and 1 or 0, next_due or -1, next_lease or -1, #put_off.ids, #orphans,
+  orphans[1] or '', elsewhere and tonumber(elsewhere) or -1,
+  packed, rare,
+}, #packed

@@ -5,7 +5,7 @@
 -- ARGV   wake channel, how long to remember an acknowledged one (ms), how many at most, then groups of leases with the
 --        same token and end: token, number of leases, bytes of their bodies, their end: ack | retry, delay ms, error |
 --        bury, 1 when the attempt counts else 0, "<reason>: <error>" | release, score | defer, pause ms; then the ids
--- reply  for each lease: 1 done | 0 stale
+-- reply  a string with a character for each lease: 1 done | 0 stale
 --
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS)
@@ -73,7 +73,7 @@ while at < #ARGV do
   local values = has_attempts and redis.call('HMGET', attempts, unpack(ids)) or {}
   for i = 1, number do
     local id = ids[i]
-    if reply[before + i] == 1 then
+    if reply[before + i] == '1' then
       done = done + 1
       moved[done], moves[done + 2], tokens[done] = id, id, token
       if how == 'ack' then
@@ -113,4 +113,4 @@ complete(steps, remembered, records, attempts, errors, messages, completed, keep
 local failed = commit(steps)
 if failed then return failed end
 if wake_up and #waiting > 0 then wake(channel) end
-return reply
+return { table.concat(reply) }

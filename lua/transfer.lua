@@ -4,7 +4,8 @@
 -- KEYS   unack messages attempts errors remembered records bytes list...
 -- ARGV   how long to remember it (ms), how many at most, then groups of leases with the same token and list: token,
 --        which of the lists (from 1), number of leases, bytes of their bodies, the ids, the values
--- reply  for each lease: 1 done | 0 stale | the type of the list's key, if it is no list: still claimed
+-- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, as the list's key is no list; then
+--        for each of the latter the type of its key
 local BEFORE_LISTS = 7
 local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -13,7 +14,7 @@ local kinds, pushes = {}, {}
 for n = BEFORE_LISTS + 1, #KEYS do
   kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
-local reply, seen, left = {}, {}, 0
+local reply, refused, seen, left = {}, {}, {}, 0
 local completed, tokens, moves = {}, {}, { 'ZREM', unack }
 local at, done = 3, 0
 while at < #ARGV do
@@ -23,13 +24,13 @@ while at < #ARGV do
   held(unack, token, ids, seen, reply)
   local kind, push, pushed = kinds[n], pushes[n], #pushes[n]
   for i = 1, count do
-    if reply[before + i] == 1 then
+    if reply[before + i] == '1' then
       if kind == 'none' or kind == 'list' then
         done, pushed = done + 1, pushed + 1
         completed[done], moves[done + 2], tokens[done] = ids[i], ids[i], token
         push[pushed] = ARGV[at + 3 + count + i]
       else
-        reply[before + i] = kind
+        reply[before + i], refused[#refused + 1] = '2', kind
       end
     end
   end
@@ -48,4 +49,4 @@ for n = BEFORE_LISTS + 1, #KEYS do
 end
 grow(steps, bytes, -left)
 complete(steps, remembered, records, attempts, errors, messages, completed, keep, max)
-return commit(steps) or reply
+return commit(steps) or { table.concat(reply), unpack(refused) }

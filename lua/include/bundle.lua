@@ -1,40 +1,27 @@
--- Bytes and parts of replies after which the rest of the calls is left undone: the caller makes them again.
-local MAX_BYTES, MAX_PARTS = 1024 * 1024, 2000
+-- Bytes of replies and messages after which the rest of the calls is left undone: the caller makes them again.
+local MAX_BYTES, MAX_MESSAGES = 1024 * 1024, 700
 
--- Parts of a reply and bytes of its strings.
-local function measure(reply)
-  local parts, bytes = 0, 0
-  for _, part in ipairs(reply) do
-    if type(part) == 'table' then
-      local more, longer = measure(part)
-      parts, bytes = parts + more, bytes + longer
-    else
-      parts = parts + 1
-      if type(part) == 'string' then bytes = bytes + #part end
-    end
-  end
-  return parts, bytes
-end
-
--- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script.
+-- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script. Its reply begins with the number of its
+-- messages, or with a string that has a character for each; it may return, behind the reply, the bytes of large strings.
 --
 -- KEYS   those of the first call, then of the next...
 -- ARGV   for each call: number of its keys, number of its arguments, its arguments
 -- reply  for each call: its reply, an array; or its error as a string, which has no effect on the others; or nothing
 --        when it was left undone
 local function bundle(transition)
-  local replies, key, argument, bytes, parts = {}, 0, 0, 0, 0
+  local replies, key, argument, bytes, messages = {}, 0, 0, 0, 0
   while argument < #ARGV do
     local keys, arguments = tonumber(ARGV[argument + 1]), tonumber(ARGV[argument + 2])
     argument = argument + 2
     local reply = false
-    if bytes <= MAX_BYTES and parts <= MAX_PARTS then
+    if bytes <= MAX_BYTES and messages <= MAX_MESSAGES then
       local own = { unpack(KEYS, key + 1, key + keys) }
-      local _, result = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
+      local _, result, size = pcall(transition, own, { unpack(ARGV, argument + 1, argument + arguments) })
       reply = type(result) == 'table' and result.err or result
       if type(reply) == 'table' then
-        local more, longer = measure(reply)
-        parts, bytes = parts + more, bytes + longer
+        local first = reply[1]
+        messages = messages + (type(first) == 'string' and #first or first)
+        bytes = bytes + (size or 0)
       end
     end
     key, argument = key + keys, argument + arguments

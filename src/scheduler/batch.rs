@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use rand::{RngExt, rngs::StdRng};
 use tokio::{
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep_until},
 };
 
@@ -119,7 +119,11 @@ impl Batch {
         let unreported = loop {
             tokio::select! {
                 biased;
-                1.. = outcomes.recv_many(&mut together, MAX_TOGETHER) => together.drain(..).for_each(&mut conclude),
+                1.. = outcomes.recv_many(&mut together, MAX_TOGETHER) => {
+                    together.drain(..).for_each(&mut conclude);
+                    // Whatever is ready runs first, so that its outcomes are concluded together.
+                    yield_now().await;
+                }
                 end = sending.join_next() => {
                     outcomes.close();
                     while let Ok(reported) = outcomes.try_recv() {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     WallClock,
+    alarm::{Alarm, Elapsed},
     connection::{Connection, SendError},
     connector::Connector,
     outcome, reply,
@@ -38,10 +39,10 @@ struct Failure {
 
 impl Sender {
     /// Reports the outcome. Opens a connection if there is none, and leaves one that can be used again.
-    pub async fn deliver(&self, job: Job, connection: &mut Option<Connection>) {
+    pub async fn deliver(&self, job: Job, connection: &mut Option<Connection>, alarm: &mut Alarm) {
         let Job { index, delivery, batch } = job;
         let (deadline, report) = (batch.deadline, &batch.report);
-        let (domain, mut response) = match self.reply(&delivery, deadline, connection).await {
+        let (domain, mut response) = match self.reply(&delivery, deadline, connection, alarm).await {
             Ok(reply) => reply,
             Err(Failure { domain, outcome }) => return report.outcome_in(index, domain, outcome),
         };
@@ -67,6 +68,7 @@ impl Sender {
         delivery: &Delivery,
         deadline: Instant,
         connection: &mut Option<Connection>,
+        alarm: &mut Alarm,
     ) -> Result<(Option<Domain>, Response<Incoming>), Failure> {
         let failure = |domain, outcome| Failure { domain, outcome };
         if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
@@ -85,7 +87,7 @@ impl Sender {
                 *connection = Some(self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?);
             }
             let used = connection.as_mut().expect("opened");
-            let sent = timeout_at(deadline, used.send(request)).await;
+            let sent = alarm.timeout_at(deadline, used.send(request)).await;
             let error = match sent {
                 Ok(Ok(response)) => return Ok((domain, response)),
                 Ok(Err(SendError::NotSent(_)))
@@ -101,7 +103,7 @@ impl Sender {
                 Ok(Err(SendError::NotSent(error) | SendError::Lost(error))) => {
                     outcome::of_error(&error, &self.connector.address())
                 }
-                Err(_) => {
+                Err(Elapsed) => {
                     let error = format!("{}: no reply within {:?}", self.connector.address(), self.timeout);
                     Outcome::Throttled { error, retry_after: None }
                 }
@@ -124,6 +126,9 @@ impl Sender {
 
     fn outcome(&self, response: &Response<Incoming>) -> Outcome {
         let status = response.status();
+        if status.is_success() {
+            return Outcome::Confirmed;
+        }
         let retry_after = reply::retry_after(response.headers(), (self.clock)());
         outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
     }

@@ -4,6 +4,7 @@
 //! connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome` classifies the result,
 //! `reply` bounds what is read. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
 
+mod alarm;
 mod connection;
 mod connector;
 mod delivery;

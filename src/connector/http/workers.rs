@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    alarm::Alarm,
     connection::{self, Connection},
     delivery::Sender,
 };
@@ -120,9 +121,9 @@ struct Worker {
 impl Worker {
     async fn run(mut self) {
         let workers = Arc::clone(&self.workers);
-        let mut connection = None;
+        let (mut connection, mut alarm) = (None, Alarm::default());
         while let Some(job) = self.next(&mut connection).await {
-            workers.sender.deliver(job, &mut connection).await;
+            workers.sender.deliver(job, &mut connection, &mut alarm).await;
         }
     }
 

@@ -42,8 +42,6 @@ const MAX_CALLS: usize = 64;
 pub struct Bundler {
     /// The bundle of the calls' script.
     script: &'static Script,
-    /// Parts of its reply for each message.
-    parts: usize,
     connection: Arc<Connection>,
     way: Mutex<Way>,
     /// Notified when enough calls wait.
@@ -73,9 +71,8 @@ pub struct Answered {
 }
 
 impl Bundler {
-    /// `parts`: those of a reply for each message.
-    pub fn new(script: &'static Script, parts: usize, connection: Arc<Connection>) -> Arc<Self> {
-        Arc::new(Self { script, parts, connection, way: Mutex::default(), enough: Notify::new() })
+    pub fn new(script: &'static Script, connection: Arc<Connection>) -> Arc<Self> {
+        Arc::new(Self { script, connection, way: Mutex::default(), enough: Notify::new() })
     }
 
     /// Makes the call, with others if there are any.
@@ -105,7 +102,7 @@ impl Bundler {
         let _guard = PanicGuard(&self);
         while let Some(calls) = self.next() {
             let sent = Instant::now();
-            let messages = u32::try_from(self.make(calls, sent).await / self.parts).unwrap_or(u32::MAX / 2);
+            let messages = self.make(calls, sent).await;
             let call = sent.elapsed() * MESSAGES_OF_CALL / (MESSAGES_OF_CALL + messages);
             let rest = (call * REST).min(LONGEST_REST);
             let _ = timeout(rest, self.enough.notified()).await;
@@ -127,24 +124,24 @@ impl Bundler {
         way.is_driven.then(|| way.waiting.drain(..count).collect())
     }
 
-    /// The parts of all replies.
-    async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) -> usize {
-        let mut parts = 0;
+    /// The messages of all replies.
+    async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) -> u32 {
+        let mut messages = 0;
         if calls.len() == 1
             && let Some(Waiting { call, answer, .. }) = calls.pop()
         {
             let reply = call.run_over::<Vec<Value>>(&self.connection).await.map(|(reply, _)| reply);
-            let parts = reply.as_ref().map_or(0, |reply| parts_of(reply));
+            let messages = reply.as_ref().map_or(0, |reply| messages_of(reply));
             // An error means that the caller has given up.
             let _ = answer.send(reply.map(|reply| Answered { sent, reply }));
-            return parts;
+            return messages;
         }
         let together = self.script.together(calls.iter().map(|one| &one.call));
         match together.run_over::<Vec<Value>>(&self.connection).await {
             Ok((replies, _)) => {
                 let mut undone = Vec::new();
                 for (one, reply) in calls.into_iter().zip(replies) {
-                    parts += if let Value::Array(reply) = &reply { parts_of(reply) } else { 0 };
+                    messages += if let Value::Array(reply) = &reply { messages_of(reply) } else { 0 };
                     match self.answer(reply, sent, &one.call) {
                         Some(answer) => drop(one.answer.send(answer)),
                         None => undone.push(one),
@@ -161,7 +158,7 @@ impl Bundler {
                 }
             }
         }
-        parts
+        messages
     }
 
     /// `None`: not made.
@@ -187,8 +184,13 @@ impl Bundler {
     }
 }
 
-fn parts_of(reply: &[Value]) -> usize {
-    reply.iter().map(|part| if let Value::Array(parts) = part { parts_of(parts) } else { 1 }).sum()
+/// The number with which a reply begins, or that of the characters with which it begins; at most 1000.
+fn messages_of(reply: &[Value]) -> u32 {
+    match reply.first() {
+        Some(Value::Int(number)) => u32::try_from(*number).unwrap_or_default(),
+        Some(Value::BulkString(verdicts)) => u32::try_from(verdicts.len()).unwrap_or_default(),
+        _ => 0,
+    }
 }
 
 /// After a panic, which is a defect, what waits gets an error, and the next call starts another task.

@@ -7,13 +7,15 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use redis::Value;
 use tokio::time::Instant;
 
 use super::{
     Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
     bundler::{Answered, Bundler},
-    reply::Reply,
+    packed,
+    reply::{self, Reply},
     script::{self, Call},
 };
 use crate::{
@@ -59,6 +61,7 @@ impl Store for RedisStore {
             .arg(u8::from(request.again));
         let Answered { sent, reply } = self.run(|of| &of.claims, call, !request.backlog).await?;
         let mut reply = Reply::from(reply);
+        let messages = reply.count()?;
         let mut claim = Claim {
             clock: ServerClock { micros: reply.integer()?, taken: sent },
             token: Token(reply.integer()?),
@@ -68,15 +71,19 @@ impl Store for RedisStore {
             suspects: reply.count()?,
             orphans: reply.deaths()?,
             taken_elsewhere: reply.optional()?,
-            messages: Vec::new(),
+            messages: Vec::with_capacity(messages as usize),
         };
-        let (mut ids, mut bodies, mut scores) = (reply.array()?, reply.array()?, reply.array()?);
-        while !ids.is_done() {
+        let packed = reply.bytes()?;
+        let (ids, rest) = packed::array(&packed)?;
+        let (bodies, rest) = packed::array(rest)?;
+        let (scores, _) = packed::array(rest)?;
+        for ((id, body), score) in ids.into_iter().zip(bodies).zip(scores) {
             claim.messages.push(Claimed {
-                id: ids.id()?,
-                body: bodies.bytes()?,
+                id: reply::id(id)?,
+                // Of its own: the other bodies must not stay in memory as long as this one.
+                body: Bytes::copy_from_slice(body),
                 failures: 0,
-                not_before: scores.score()?,
+                not_before: reply::score(score)?,
                 suspect: false,
             });
         }
@@ -153,7 +160,13 @@ impl Store for RedisStore {
         let bytes: usize = transfers.iter().map(|transfer| transfer.value.len()).sum();
         let is_small = transfers.len() <= SMALL && bytes <= SMALL_BYTES;
         let mut reply = Reply::from(self.run(|of| &of.transfers, call, is_small).await?.reply);
-        transfers.iter().map(|_| reply.transferred()).collect()
+        let verdicts = reply.verdicts(transfers.len())?;
+        let verdicts = verdicts.iter().map(|verdict| match verdict {
+            b'1' => Ok(Transferred::Done),
+            b'0' => Ok(Transferred::Stale),
+            _ => Ok(Transferred::Refused(format!("the key holds a {}", reply.text()?))),
+        });
+        verdicts.collect()
     }
 
     async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError> {
@@ -201,11 +214,11 @@ impl RedisStore {
             }
         }
         let mut reply = Reply::from(self.run(|of| &of.settlements, call, shares).await?.reply);
-        let verdicts = settlements.iter().map(|_| reply.flag()).collect::<Result<Vec<_>, _>>()?;
+        let verdicts = reply.verdicts(settlements.len())?;
         if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
             self.buried(partition);
         }
-        Ok(verdicts.into_iter().map(|done| if done { Settled::Done } else { Settled::Stale }).collect())
+        Ok(verdicts.iter().map(|verdict| if *verdict == b'1' { Settled::Done } else { Settled::Stale }).collect())
     }
 
     /// A small call shares one with others.

@@ -14,6 +14,7 @@ mod engine;
 mod external;
 mod growth;
 mod keys;
+mod packed;
 mod pending;
 mod read;
 mod repartition;
@@ -133,11 +134,11 @@ impl RedisStore {
             })
             .collect();
         let bundlers = |connection: &Arc<Connection>| {
-            let bundler = |script, parts| Bundler::new(script, parts, connection.clone());
+            let bundler = |script| Bundler::new(script, connection.clone());
             Bundlers {
-                claims: bundler(&script::CLAIMS, 3),
-                settlements: bundler(&script::SETTLEMENTS, 1),
-                transfers: bundler(&script::TRANSFERS, 1),
+                claims: bundler(&script::CLAIMS),
+                settlements: bundler(&script::SETTLEMENTS),
+                transfers: bundler(&script::TRANSFERS),
             }
         };
         Self {

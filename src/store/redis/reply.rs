@@ -5,7 +5,7 @@ use redis::Value;
 
 use crate::{
     message::MessageId,
-    store::{Deaths, StoreError, Transferred},
+    store::{Deaths, StoreError},
     time::UnixMillis,
 };
 
@@ -38,13 +38,14 @@ impl Reply {
         String::from_utf8(self.bytes()?.into()).map_err(|_| unexpected("UTF-8", None))
     }
 
-    /// An id; one that this release would not accept was not written by punctual.
     pub fn id(&mut self) -> Result<MessageId, StoreError> {
-        let text = self.text()?;
-        MessageId::parse(&text).map_err(|_| {
-            let shown: String = text.escape_debug().take(MAX_SHOWN_ID_CHARS).collect();
-            StoreError::WrongType { text: format!("an invalid id in the queue, `{shown}`") }
-        })
+        id(&self.bytes()?)
+    }
+
+    /// A string with a character for each of `count` messages.
+    pub fn verdicts(&mut self, count: usize) -> Result<Bytes, StoreError> {
+        let verdicts = self.bytes()?;
+        if verdicts.len() == count { Ok(verdicts) } else { Err(unexpected("a verdict for each message", None)) }
     }
 
     pub fn integer(&mut self) -> Result<u64, StoreError> {
@@ -75,18 +76,6 @@ impl Reply {
     pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
         let (count, id) = (self.count()?, self.bytes()?);
         Ok(Deaths { count, sample: MessageId::parse(&String::from_utf8_lossy(&id)).ok() })
-    }
-
-    /// 1, 0, or the type of the value found instead.
-    pub fn transferred(&mut self) -> Result<Transferred, StoreError> {
-        match self.0.next() {
-            Some(Value::Int(1)) => Ok(Transferred::Done),
-            Some(Value::Int(0)) => Ok(Transferred::Stale),
-            Some(Value::BulkString(kind)) => {
-                Ok(Transferred::Refused(format!("the key holds a {}", String::from_utf8_lossy(&kind))))
-            }
-            other => Err(unexpected("a verdict", other.as_ref())),
-        }
     }
 
     pub fn flag(&mut self) -> Result<bool, StoreError> {
@@ -126,13 +115,21 @@ impl Reply {
     pub fn millis(&mut self) -> Result<UnixMillis, StoreError> {
         UnixMillis::new(self.integer()?).ok_or_else(|| unexpected("milliseconds", None))
     }
+}
 
-    /// A score as Redis writes it; what follows a decimal point was not written by punctual.
-    pub fn score(&mut self) -> Result<UnixMillis, StoreError> {
-        let text = self.text()?;
-        let whole = text.split('.').next().and_then(|digits| digits.parse().ok());
-        whole.and_then(UnixMillis::new).ok_or_else(|| unexpected("milliseconds", None))
-    }
+/// An id; one that this release would not accept was not written by punctual.
+pub fn id(bytes: &[u8]) -> Result<MessageId, StoreError> {
+    let text = str::from_utf8(bytes).map_err(|_| unexpected("UTF-8", None))?;
+    MessageId::parse(text).map_err(|_| {
+        let shown: String = text.escape_debug().take(MAX_SHOWN_ID_CHARS).collect();
+        StoreError::WrongType { text: format!("an invalid id in the queue, `{shown}`") }
+    })
+}
+
+/// A score as Redis writes it; what follows a decimal point was not written by punctual.
+pub fn score(text: &[u8]) -> Result<UnixMillis, StoreError> {
+    let whole = str::from_utf8(text).ok().and_then(|text| text.split('.').next()?.parse().ok());
+    whole.and_then(UnixMillis::new).ok_or_else(|| unexpected("milliseconds", None))
 }
 
 /// The reply's content may be a payload: only its kind is reported.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{client::Client, eventually};
-use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver, servers::setinfo_right};
+use crate::support::{RedisServer, punctual::Punctual, receiver::Receiver};
 
 const PAGE: &str = include_str!("../../../docs/redis.md");
 
@@ -50,9 +50,8 @@ pub fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
     let (rule, rest) = rest.split_once("```").expect("its end");
     let (further, _) = rest.split_once("redis.url: embedded").expect("the next paragraph");
     let further = further.split('`').filter(|part| part.starts_with(['+', '&'])).flat_map(str::split_whitespace);
-    let (setinfo, further): (Vec<&str>, Vec<&str>) = further.partition(|right| right.contains("setinfo"));
     let rule = rule.split_whitespace().filter(|word| *word != "\\");
-    (rule.chain(setinfo.into_iter().filter(|right| Some(*right) == setinfo_right())).collect(), further)
+    (rule.collect(), further.collect())
 }
 
 pub async fn assert_nothing_was_denied(redis: &RedisServer) {

@@ -181,11 +181,10 @@ impl Sentinel {
         let places: String =
             places.into_iter().flat_map(|(name, value)| [name.to_owned(), " ".into(), value, "\n".into()]).collect();
         let lines = format!(
-            "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS} {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+            "{places}bind 127.0.0.1\ndir {}\nuser punctual on >of-sentinels -@all {RIGHTS}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {MASTER} {DOWN_AFTER}\nsentinel failover-timeout {MASTER} 6000\n\
              sentinel parallel-syncs {MASTER} 2\n",
-            sentinel.directory.path().display(),
-            servers::setinfo_right().unwrap_or_default()
+            sentinel.directory.path().display()
         );
         fs::write(&file, lines).expect("its file is written");
         let child = servers::redis_server()

@@ -30,12 +30,6 @@ pub fn redis_version() -> (u32, u32) {
     })
 }
 
-/// With CLIENT SETINFO the client names itself; where that is denied, it is in the log of denied commands. Redis 7.0 does not
-/// know it and refuses to grant it.
-pub fn setinfo_right() -> Option<&'static str> {
-    (redis_version() != (7, 0)).then_some("+client|setinfo")
-}
-
 /// `program`: `rabbitmq-server`, `rabbitmqctl`...
 pub fn rabbitmq(program: &str) -> Command {
     let program = format!("{PROGRAMS}/{program}");

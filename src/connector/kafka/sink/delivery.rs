@@ -11,6 +11,7 @@ use rdkafka::{
 };
 use tokio::{
     sync::mpsc::{self, UnboundedSender},
+    task::yield_now,
     time::{Duration, Instant, sleep, timeout_at},
 };
 
@@ -23,6 +24,9 @@ use crate::sink::{Delivery, headers};
 
 /// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
+
+/// Results that are taken at once: those of one claim.
+const MAX_TOGETHER: usize = 500;
 
 /// Sends the messages of `batch` at `indices`, each to its topic of `topics`. Calls `report_result` for each result that
 /// comes before `deadline`. Returns the indices without a result. Waits while the queue of librdkafka
@@ -43,9 +47,14 @@ pub async fn deliver(
     let producing = produce(live, topics, batch, indices, results);
     let reporting = async {
         // The channel closes when all opaques are dropped.
-        while let Some(result) = reported.recv().await {
-            open[result.index] = false;
-            report_result(result);
+        let mut together = Vec::new();
+        while reported.recv_many(&mut together, MAX_TOGETHER).await > 0 {
+            for result in together.drain(..) {
+                open[result.index] = false;
+                report_result(result);
+            }
+            // Results that come meanwhile are reported together.
+            yield_now().await;
         }
     };
     // The caller reports the timeouts.

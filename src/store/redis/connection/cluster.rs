@@ -16,7 +16,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{ANSWER_TIMEOUT, Connection, NO_LINK, RedisEndpoint, ServerAddress, Upstream, classify, client, slots::SlotMap};
+use super::{
+    ANSWER_TIMEOUT, Connection, NO_LINK, RedisEndpoint, ServerAddress, Upstream, classify, client, slots::SlotMap,
+};
 use crate::store::StoreError;
 
 /// Servers are not asked more often.

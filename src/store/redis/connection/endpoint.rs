@@ -71,7 +71,8 @@ impl ServerAddress {
 /// When the URL or a TLS file cannot be used; the text names neither user nor password.
 pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
     let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
-    let mut settings = info.redis_settings().clone();
+    // A user may have no right to CLIENT SETINFO.
+    let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
     if let Some(username) = &server.username {
         settings = settings.set_username(username);
     }

@@ -15,7 +15,9 @@ use futures::{StreamExt, future::join_all};
 use redis::{Client, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ANSWER_TIMEOUT, NO_LINK, RedisEndpoint, ServerAddress, classify, client, mastership::Mastership, upstream::open};
+use super::{
+    ANSWER_TIMEOUT, NO_LINK, RedisEndpoint, ServerAddress, classify, client, mastership::Mastership, upstream::open,
+};
 use crate::store::StoreError;
 
 /// How often a sentinel is asked without a message of a change, which may get lost.

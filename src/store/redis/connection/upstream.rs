@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
-use super::{NO_LINK, classify, mastership::Mastership, sentinel::Sentinels, ANSWER_TIMEOUT};
+use super::{ANSWER_TIMEOUT, NO_LINK, classify, mastership::Mastership, sentinel::Sentinels};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.
