@@ -3,6 +3,7 @@
 //! The plain run has each fault once. With `tests/run.sh --full` each happens three times, also without durable replies, and the
 //! old primary comes back each time.
 
+mod calls;
 mod faults;
 mod idle;
 mod planned;
