@@ -17,6 +17,7 @@ mod keys;
 mod packed;
 mod pending;
 mod read;
+mod registered;
 mod repartition;
 mod replication;
 mod reply;

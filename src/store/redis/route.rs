@@ -1,22 +1,16 @@
 //! Routes as Redis knows them: registered with their partitions, paused and resumed.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 use super::{
     DATA_VERSION, RedisStore, StoreRoute,
-    connection::slot_of,
     keys::{PartitionKeys, routes_key},
     script, unless_closed,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember, RouteLimits, partition_numbers},
+    message::{MAX_PARTITIONS, Remember, RouteLimits},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -163,7 +157,7 @@ impl RouteSettings {
     }
 
     /// What a partition's `route` holds behind version, partitions and number.
-    fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
         if self.limits == RouteLimits::default() {
             return text;
@@ -265,92 +259,6 @@ impl RedisStore {
         }
         let is_reopened = self.open_each(route).await?;
         Ok(Ok(if is_reopened && registration == Registration::Kept { Registration::Reopened } else { registration }))
-    }
-
-    /// Opens the partitions of a registered route on a cluster. Whether one was not open.
-    async fn open_each(&self, route: &StoreRoute) -> Result<bool, StoreError> {
-        let StoreRoute { settings, keys, .. } = route;
-        let (version, partitions, text) = (route.version(), settings.partitions, settings.to_text());
-        let open = async |(number, keys): (u16, &PartitionKeys)| {
-            let text = format!("{version} {partitions} {number} {text}");
-            let old: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
-            // Only then: an instance must be able to start while the memory is full.
-            if old.as_ref() != Some(&text) {
-                let _: String = self.servers.run(&keys.route, redis::cmd("SET").arg(&keys.route).arg(text)).await?;
-            }
-            Ok::<_, StoreError>(old.is_none())
-        };
-        let reopened = try_join_all(partition_numbers(partitions).zip(keys).map(open)).await?;
-        Ok(reopened.contains(&true))
-    }
-
-    /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
-    /// replica refuses. On a cluster one of them is looked at on each primary: one that lost its data lost them all.
-    pub async fn is_registered(&self) -> Result<bool, StoreError> {
-        let known: Vec<Option<String>> = if self.servers.cluster().is_some() {
-            if !self.are_open_on_primaries().await? {
-                return Ok(false);
-            }
-            self.stored_routes().await?
-        } else {
-            self.open_routes().await?
-        };
-        Ok(self.routes.values().zip(known).all(|(route, json)| {
-            let known = json.and_then(|json| RouteSettings::from_json(&route.settings.name, &json));
-            known.is_some_and(|(known, former)| {
-                known.partitions == route.settings.partitions && former == route.former()
-            })
-        }))
-    }
-
-    /// The JSON of each route of which all partitions are open.
-    async fn open_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
-        let routes_key = routes_key(&self.prefix);
-        let mut all = vec![routes_key.as_str()];
-        all.extend(self.routes.values().flat_map(|route| &route.keys).map(|keys| keys.route.as_str()));
-        let mut call = script::REGISTERED.keys(&all);
-        for route in self.routes.values() {
-            call = call.arg(&*route.settings.name).arg(route.version()).arg(route.settings.partitions);
-        }
-        call.run(&self.servers).await
-    }
-
-    async fn stored_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
-        if self.routes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let routes_key = routes_key(&self.prefix);
-        let mut command = redis::cmd("HMGET");
-        command.arg(&routes_key);
-        for name in self.routes.keys() {
-            command.arg(&**name);
-        }
-        self.servers.run(&routes_key, &command).await
-    }
-
-    async fn are_open_on_primaries(&self) -> Result<bool, StoreError> {
-        let look = async |(partition, keys): (Partition, &PartitionKeys)| {
-            let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
-            let layout = self.layout(&partition)?;
-            // Refused where nothing can be written.
-            let _: u64 = self.servers.run(&keys.route, redis::cmd("HDEL").arg(&keys.messages).arg("")).await?;
-            Ok::<_, StoreError>(open.is_some_and(|open| open.starts_with(&layout)))
-        };
-        Ok(try_join_all(self.one_on_each().map(look)).await?.into_iter().all(|is_open| is_open))
-    }
-
-    /// One partition on each primary that has any.
-    fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
-        let map = self.servers.cluster().map(|cluster| cluster.map());
-        let mut seen = BTreeSet::new();
-        let all = self.routes.values().flat_map(|route| {
-            let all = Partition::all(&route.settings.name, route.settings.partitions);
-            all.zip(&route.keys)
-        });
-        all.filter(move |(_, keys)| {
-            let owner = map.as_ref().and_then(|map| map.owner(slot_of(keys.route.as_bytes())));
-            seen.insert(owner.cloned())
-        })
     }
 
     /// Whether this user may publish wake-ups, found out by one for each route: a script's own that is denied shows

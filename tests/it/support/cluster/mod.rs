@@ -70,6 +70,11 @@ impl ClusterRedis {
         format!("cluster: {{ urls: [{}] }}", urls.join(", "))
     }
 
+    /// All that there are, replicas too.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
     pub fn server(&self, place: usize) -> &RedisServer {
         &self.nodes[place].server
     }

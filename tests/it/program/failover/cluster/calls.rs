@@ -7,7 +7,13 @@ use serde_json::json;
 
 use super::{OLD, PARTITIONS, Partition};
 use crate::{
-    program::{alone, client::Client, eventually, failover::load::configuration},
+    program::{
+        alone,
+        client::Client,
+        eventually,
+        failover::load::configuration,
+        rights::{assert_nothing_was_denied, documented, documented_with, limit},
+    },
     support::{
         cluster::ClusterRedis,
         punctual::Punctual,
@@ -47,19 +53,19 @@ async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
     for id in &ids[..10] {
         assert_eq!(client.call("DELETE", &format!("/v1/routes/web/messages/{id}"), "").await.status, 204);
     }
-    assert_eq!(client.call("POST", "/v1/routes/web/pause", "").await.status, 200);
+    assert_eq!(client.call("POST", "/v1/routes/web/pause", "").await.status, 204);
     for id in &ids[10..20] {
         let moved = client.call("PATCH", &format!("/v1/routes/web/messages/{id}"), r#"{"delay":"0s"}"#).await;
         assert_eq!(moved.status, 200, "{moved:?}");
     }
     assert_eq!(client.stats("web").await["pending"], 50);
     assert_eq!(receiver.count(), 0, "it is paused");
-    assert_eq!(client.call("POST", "/v1/routes/web/resume", "").await.status, 200);
+    assert_eq!(client.call("POST", "/v1/routes/web/resume", "").await.status, 204);
     receiver.wait_for(10, PATIENCE).await;
 
     // Other programs call the script on the server that has the slot, and wake punctual up.
     for partition in &partitions {
-        let id = (0..).map(|n| format!("p{n}")).find(|id| partition.has(id)).expect("one of many");
+        let id = partition.an_id("p");
         let mut link = redis.server(partition.primary).connection().await;
         let due = wall_clock() + 300;
         let mut call = redis::cmd("EVAL");
@@ -82,6 +88,28 @@ async fn each_call_reaches_the_partition_of_its_message_wherever_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_are_enough() {
+    let _alone = alone().await;
+    let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
+    let rights = [documented().0, documented_with("redis.cluster")].concat();
+    for place in 0..redis.count() {
+        limit(redis.server(place), &rights).await;
+    }
+    let setting = format!("{}, username: limited, password: secret", redis.setting());
+    let punctual = Punctual::start(&configuration(&setting, &format!(", partitions: {PARTITIONS}"), &receiver)).await;
+    let client = Client::of(&punctual);
+    for partition in &Partition::of_web(&redis).await {
+        let id = partition.an_id("m");
+        client.schedule("web", &json!({ "id": id, "payload": "", "delay": "300ms" }).to_string()).await;
+        redis.move_slots(partition.slot..=partition.slot, 1).await;
+    }
+    receiver.wait_for(PARTITIONS as usize, PATIENCE).await;
+    for place in 0..redis.count() {
+        assert_nothing_was_denied(redis.server(place)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_emptied_is_used_again() {
     let _alone = alone().await;
     let (redis, receiver) = (ClusterRedis::start().await, Receiver::start());
@@ -90,7 +118,7 @@ async fn a_primary_that_was_emptied_is_used_again() {
     let client = Client::of(&punctual);
     redis::cmd("FLUSHALL").exec_async(&mut redis.server(OLD).connection().await).await.expect("emptied");
     for partition in &partitions {
-        let id = (0..).map(|n| format!("m{n}")).find(|id| partition.has(id)).expect("one of many");
+        let id = partition.an_id("m");
         client.schedule("web", &json!({ "id": id, "payload": "" }).to_string()).await;
     }
     receiver.wait_for(partitions.len(), PATIENCE).await;

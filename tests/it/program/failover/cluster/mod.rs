@@ -64,6 +64,11 @@ impl Partition {
         all
     }
 
+    /// One that belongs to it.
+    fn an_id(&self, prefix: &str) -> String {
+        (0..1000).map(|n| format!("{prefix}{n}")).find(|id| self.has(id)).expect("one of many")
+    }
+
     /// Whether a message with this id belongs to it.
     fn has(&self, id: &str) -> bool {
         crc32fast::hash(id.as_bytes()) % PARTITIONS == self.index
