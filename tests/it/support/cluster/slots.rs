@@ -1,8 +1,9 @@
 //! Slots move between primaries, also to one that is added and removed again.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, time::Duration};
 
-use redis::{RedisResult, aio::MultiplexedConnection};
+use redis::{Cmd, RedisResult, aio::MultiplexedConnection};
+use tokio::time::{Instant, sleep};
 
 use super::{ClusterRedis, PRIMARIES, Seen, node::Node};
 use crate::support::RedisServer;
@@ -82,8 +83,8 @@ impl Move<'_> {
             command
         };
         let (_, source) = self.others.iter_mut().find(|(node, _)| node.id == from.id).expect("it runs");
-        set(&["IMPORTING", &from.id]).exec_async(&mut self.link).await?;
-        set(&["MIGRATING", &self.to.id]).exec_async(source).await?;
+        tell(&set(&["IMPORTING", &from.id]), &mut self.link).await?;
+        tell(&set(&["MIGRATING", &self.to.id]), source).await?;
         loop {
             let mut listing = redis::cmd("CLUSTER");
             let keys: Vec<Vec<u8>> = listing.arg("GETKEYSINSLOT").arg(slot).arg(KEYS).query_async(source).await?;
@@ -96,15 +97,28 @@ impl Move<'_> {
         }
         // First where it is from now on: else it has no node for a moment.
         let owner = set(&["NODE", &self.to.id]);
-        owner.exec_async(&mut self.link).await?;
-        match owner.exec_async(source).await {
+        tell(&owner, &mut self.link).await?;
+        match tell(&owner, source).await {
             // It had no other slot, and has seen already that it has none: it follows the new primary.
             Err(error) if error.detail().is_some_and(|detail| detail.contains("only with masters")) => {}
             told => told?,
         }
         for (_, other) in self.others.iter_mut().filter(|(node, _)| node.id != from.id) {
-            owner.exec_async(other).await?;
+            tell(&owner, other).await?;
         }
         Ok(())
+    }
+}
+
+/// Valkey refuses it while no replica of the server is in step.
+async fn tell(command: &Cmd, link: &mut MultiplexedConnection) -> RedisResult<()> {
+    let deadline = Instant::now() + Duration::from_millis(MIGRATION.into());
+    loop {
+        match command.exec_async(link).await {
+            Err(error) if error.code() == Some("NOREPLICAS") && Instant::now() < deadline => {
+                sleep(Duration::from_millis(20)).await;
+            }
+            told => return told,
+        }
     }
 }

@@ -18,15 +18,15 @@ use crate::{
 
 const ROUTES: u32 = 10;
 
-/// `max_sleep`, after which each partition is polled: in the long run the default.
+/// `max_sleep`, after which each partition is polled: in the long run the default of a cluster.
 fn max_sleep() -> Duration {
-    seconds(5, 30)
+    seconds(5, 90)
 }
 
 /// How long it is watched, and how many commands a primary with so many partitions may get in this time: in the plain run a
 /// poll of each, and two others, in the long run one in two seconds.
 fn bound(partitions: usize) -> (Duration, usize) {
-    rounds((max_sleep(), partitions + 2), (Duration::from_secs(66), 33))
+    rounds((max_sleep(), partitions + 2), (Duration::from_secs(100), 50))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,8 +37,8 @@ async fn an_idle_instance_hardly_polls_any_primary() {
     let routes: Vec<String> =
         names.clone().map(|name| format!("{name}: {{ sink: hook, partitions: {PARTITIONS} }}")).collect();
     let _punctual = Punctual::start(&format!(
-        "max_sleep: {}s\nredis: {{ {} }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ {} }}\n",
-        max_sleep().as_secs(),
+        "{}redis: {{ {} }}\nsinks: {{ hook: {{ type: http, url: '{}' }} }}\nroutes: {{ {} }}\n",
+        rounds(format!("max_sleep: {}s\n", max_sleep().as_secs()), String::new()),
         redis.setting(),
         receiver.url(),
         routes.join(", ")
