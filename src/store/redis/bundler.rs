@@ -24,7 +24,7 @@ use super::{
 use crate::store::StoreError;
 
 /// How much longer the way rests than the last call took without its messages: it is only the call that a shared one saves.
-const REST: u32 = 6;
+const REST: u32 = 3;
 
 /// So many messages take as long as a call without any.
 const MESSAGES_OF_CALL: u32 = 10;
