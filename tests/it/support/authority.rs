@@ -4,7 +4,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Extend
 use tempfile::TempDir;
 
 /// A private certificate authority, and what it has signed, as PEM files: `ca.pem`, `server.pem` and `.key` for
-/// `localhost`, `address.pem` and `.key` for `127.0.0.1`, `client.pem` and `.key`.
+/// `localhost`, `address.pem` and `.key` for `127.0.0.1`, `both.pem` and `.key` for either, `client.pem` and `.key`.
 pub struct Authority {
     directory: PathBuf,
     /// Removes the directory when it is dropped.
@@ -29,9 +29,10 @@ impl Authority {
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let authority = Self { directory: directory.to_owned(), temporary: None, issuer };
         authority.write("ca.pem", &authority.issuer.pem());
-        authority.sign("server", "localhost", ExtendedKeyUsagePurpose::ServerAuth);
-        authority.sign("address", "127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
-        authority.sign("client", "punctual", ExtendedKeyUsagePurpose::ClientAuth);
+        authority.sign("server", &["localhost"], ExtendedKeyUsagePurpose::ServerAuth);
+        authority.sign("address", &["127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth);
+        authority.sign("both", &["localhost", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth);
+        authority.sign("client", &["punctual"], ExtendedKeyUsagePurpose::ClientAuth);
         authority
     }
 
@@ -39,10 +40,10 @@ impl Authority {
         self.directory.join(name)
     }
 
-    fn sign(&self, file: &str, name: &str, usage: ExtendedKeyUsagePurpose) {
+    fn sign(&self, file: &str, names: &[&str], usage: ExtendedKeyUsagePurpose) {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
+        let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, names[0]);
         params.extended_key_usages = vec![usage];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         self.write(&format!("{file}.pem"), &certificate.pem());

@@ -10,7 +10,7 @@ use redis::RedisResult;
 use tokio::time::{Instant, sleep};
 
 use self::node::{Node, Seen};
-use super::RedisServer;
+use super::{Authority, RedisServer};
 
 const SLOTS: usize = 16_384;
 const PRIMARIES: usize = 3;
@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// at 6 and 7.
 pub struct ClusterRedis {
     nodes: Vec<Node>,
+    /// Of all servers, without the port.
+    address: &'static str,
 }
 
 /// How an operator has a replica take over.
@@ -36,8 +38,18 @@ pub enum FailOver {
 
 impl ClusterRedis {
     pub async fn start() -> Self {
-        let nodes = join_all((0..2 * PRIMARIES).map(|_| Node::start())).await;
-        let cluster = Self { nodes };
+        Self::start_with(None).await
+    }
+
+    /// The servers take TLS alone, with certificates of `authority`, and are named by their host to clients.
+    pub async fn start_encrypted(authority: &Authority) -> Self {
+        Self::start_with(Some(authority)).await
+    }
+
+    async fn start_with(authority: Option<&Authority>) -> Self {
+        let nodes = join_all((0..2 * PRIMARIES).map(|_| Node::start(authority))).await;
+        let cluster =
+            Self { nodes, address: if authority.is_some() { "rediss://localhost" } else { "redis://127.0.0.1" } };
         cluster.form().await.expect("a new node does as it is asked");
         for (place, replica) in cluster.nodes.iter().enumerate().skip(PRIMARIES) {
             cluster.follow(replica, &cluster.nodes[place - PRIMARIES]).await;
@@ -66,7 +78,7 @@ impl ClusterRedis {
 
     /// The setting `redis.cluster`: a primary, and the replica of another one.
     pub fn setting(&self) -> String {
-        let urls = [0, PRIMARIES + 1].map(|place| format!("'redis://127.0.0.1:{}'", self.nodes[place].server.port()));
+        let urls = [0, PRIMARIES + 1].map(|place| format!("'{}:{}'", self.address, self.nodes[place].server.port()));
         format!("cluster: {{ urls: [{}] }}", urls.join(", "))
     }
 

@@ -2,7 +2,7 @@ use std::ops::RangeInclusive;
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::support::{RedisServer, port::Port};
+use crate::support::{Authority, RedisServer, port::Port};
 
 /// A node that is silent for so long is down for another one, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
@@ -28,12 +28,12 @@ pub struct Seen {
 }
 
 impl Node {
-    /// Knows no other one.
-    pub async fn start() -> Self {
+    /// Knows no other one. With an authority it takes TLS alone, and is named `localhost` to clients.
+    pub async fn start(authority: Option<&Authority>) -> Self {
         let bus = Port::reserve();
         let bus_port = bus.number().to_string();
         // Without a delay for further replicas, and with a cluster of its own.
-        let server = RedisServer::start_with(&[
+        let settings = [
             "--cluster-enabled",
             "yes",
             "--cluster-port",
@@ -42,8 +42,19 @@ impl Node {
             NODE_TIMEOUT,
             "--repl-diskless-sync-delay",
             "0",
-        ])
-        .await;
+        ];
+        let named = [
+            "--tls-cluster",
+            "yes",
+            "--cluster-announce-hostname",
+            "localhost",
+            "--cluster-preferred-endpoint-type",
+            "hostname",
+        ];
+        let server = match authority {
+            Some(authority) => RedisServer::start_encrypted(&[&settings[..], &named].concat(), authority).await,
+            None => RedisServer::start_with(&settings).await,
+        };
         let mut node = Self { server, id: String::new(), is_frozen: false, bus };
         node.id = node.ask(&["MYID"]).await.expect("an id");
         node

@@ -7,6 +7,7 @@ mod calls;
 mod faults;
 mod idle;
 mod planned;
+mod tls;
 mod wake;
 
 use std::{collections::BTreeMap, time::Duration};
