@@ -93,11 +93,11 @@ row_cluster() {
 
 row_http() {
     local count settings
-    count=$(size 100000 40000)
+    count=$(size 300000 100000)
     for round in $(seq "$rounds"); do
         stop_to "$kept"
         fresh_receiver
-        record http hyper "$load" flood --url "$receiver" --count $((count * 3))
+        record http hyper "$load" flood --url "$receiver" --count "$count"
         for settings in '' 'max_in_flight: 100'; do
             stop_to "$kept"
             fresh_receiver

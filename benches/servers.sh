@@ -84,7 +84,8 @@ fresh_redis() {
     stop_to "$kept"
     rm -rf "$work/redis"
     mkdir "$work/redis"
-    start_redis --dir "$work/redis"
+    # No rewrite of the append-only file in some measurements and not in others.
+    start_redis --dir "$work/redis" --auto-aof-rewrite-percentage 0
     redis_url=redis://127.0.0.1:$redis
 }
 

@@ -91,7 +91,11 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
   end
   ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
   -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
-  remove(steps, { 'ZREM', pending, unpack(ids) }, scores)
+  if #ids > 1 and #orphans == 0 and not next(tried) then
+    remove_range(steps, { 'ZREMRANGEBYRANK', pending, '0', whole(#ids - 1) }, ids, scores)
+  else
+    remove(steps, { 'ZREM', pending, unpack(ids) }, scores)
+  end
   if #put_off.ids > 0 then
     remove(steps, { 'ZREM', pending, unpack(put_off.ids) }, put_off.scores)
     insert(steps, { 'ZADD', pending, unpack(put_off.at) })

@@ -35,7 +35,7 @@ local now = math.floor(clock() / 1000)
 local has_attempts = redis.call('EXISTS', attempts) == 1
 local reply, seen, left = {}, {}, 0
 -- Of the messages that are settled.
-local moved, tokens, moves = {}, {}, { 'ZREM', unack }
+local moved, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
 local completed, waiting, buried = {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
@@ -69,13 +69,15 @@ while at < #ARGV do
   local place, before, first = at + 4, #reply, done
   at = place + ARGUMENTS[how] + number
   local ids = { unpack(ARGV, at - number, at - 1) }
-  held(unack, token, ids, seen, reply)
+  local all = held(unack, token, ids, seen, reply)
+  if all then ranges[#ranges + 1] = { token, ids } end
   local values = has_attempts and redis.call('HMGET', attempts, unpack(ids)) or {}
   for i = 1, number do
     local id = ids[i]
     if reply[before + i] == '1' then
       done = done + 1
-      moved[done], moves[done + 2], tokens[done] = id, id, token
+      moved[done] = id
+      if not all then moves[#moves + 1], tokens[#tokens + 1] = id, token end
       if how == 'ack' then
         completed[#completed + 1] = id
       else
@@ -103,7 +105,7 @@ local wake_up = redis.call('ZCARD', pending) == 0
 if not wake_up and #waiting > 0 then wake_up = earliest_due < head(pending) end
 -- The shrinking write first: at maxmemory only a script's first write is refused, and settling must work.
 local steps = {}
-remove(steps, moves, tokens)
+end_leases(steps, unack, ranges, moves, tokens)
 insert(steps, dues)
 insert(steps, deaths)
 count(steps, attempts, counted, failures, old)

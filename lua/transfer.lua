@@ -1,4 +1,4 @@
--- include bytes commit completion leases members sizes
+-- include bytes commit completion leases sizes
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   unack messages attempts errors remembered records bytes list...
@@ -15,20 +15,22 @@ for n = BEFORE_LISTS + 1, #KEYS do
   kinds[n], pushes[n] = redis.call('TYPE', KEYS[n]).ok, { 'RPUSH', KEYS[n] }
 end
 local reply, refused, seen, left = {}, {}, {}, 0
-local completed, tokens, moves = {}, {}, { 'ZREM', unack }
+local completed, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
 local at, done = 3, 0
 while at < #ARGV do
   local token, n, count = ARGV[at], BEFORE_LISTS + tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local size, before, first = tonumber(ARGV[at + 3]), #reply, done
   local ids = { unpack(ARGV, at + 4, at + 3 + count) }
-  held(unack, token, ids, seen, reply)
+  local all = held(unack, token, ids, seen, reply)
   local kind, push, pushed = kinds[n], pushes[n], #pushes[n]
+  local takes = kind == 'none' or kind == 'list'
+  if all and takes then ranges[#ranges + 1] = { token, ids } end
   for i = 1, count do
     if reply[before + i] == '1' then
-      if kind == 'none' or kind == 'list' then
+      if takes then
         done, pushed = done + 1, pushed + 1
-        completed[done], moves[done + 2], tokens[done] = ids[i], ids[i], token
-        push[pushed] = ARGV[at + 3 + count + i]
+        completed[done], push[pushed] = ids[i], ARGV[at + 3 + count + i]
+        if not all then moves[#moves + 1], tokens[#tokens + 1] = ids[i], token end
       else
         reply[before + i], refused[#refused + 1] = '2', kind
       end
@@ -43,7 +45,7 @@ while at < #ARGV do
 end
 
 local steps = {}
-remove(steps, moves, tokens)
+end_leases(steps, unack, ranges, moves, tokens)
 for n = BEFORE_LISTS + 1, #KEYS do
   write(steps, pushes[n], { { 'LTRIM', KEYS[n], 0, -(#pushes[n] - 1) } })
 end

@@ -1,17 +1,23 @@
 -- include commit
 -- Members of sorted sets that change. The undo of each command is made from the command itself.
 
-local function restored(command, scores)
-  local back = { 'ZADD', command[2] }
-  for i = 3, #command do
-    back[2 * i - 3], back[2 * i - 2] = type(scores) == 'table' and scores[i - 2] or scores, command[i]
+local function restored(set, ids, scores)
+  local back = { 'ZADD', set }
+  for i, id in ipairs(ids) do
+    back[2 * i + 1], back[2 * i + 2] = type(scores) == 'table' and scores[i] or scores, id
   end
   return { back }
 end
 
 -- Adds the step `command`, a ZREM of members that have `scores`: one for all of them, or one for each.
 local function remove(steps, command, scores)
-  write(steps, command, restored, scores)
+  write(steps, command, function() return restored(command[2], { unpack(command, 3) }, scores) end)
+end
+
+-- The same for a `command` that removes a range, which are the members `ids`. It is the cheaper one for servers and for
+-- their append-only file.
+local function remove_range(steps, command, ids, scores)
+  write(steps, command, function() return restored(command[2], ids, scores) end)
 end
 
 local function removed(command)

@@ -72,6 +72,26 @@ async fn an_expired_lease_is_renewed_by_its_claim_unless_it_was_recovered() {
 }
 
 #[tokio::test]
+async fn a_part_of_a_claim_is_settled_once_and_leaves_the_rest() {
+    let mut bench = Bench::start().await;
+    bench.schedule(4).await;
+    let claim = bench.store.claim(&partition(), claim(1, 1)).await.expect("a claim");
+    let leases = leases(&claim);
+    let ack = |leases: &[Lease]| all(leases.to_vec(), &ClaimEnd::Ack);
+    let (first, rest) = leases.split_at(2);
+    assert_eq!(bench.store.settle(&partition(), &ack(first)).await, Ok(vec![Settled::Done; 2]));
+    // As many as are left, but not those.
+    assert_eq!(bench.store.settle(&partition(), &ack(first)).await, Ok(vec![Settled::Stale; 2]));
+    assert_eq!(bench.rows(&partition()).await.unack.len(), 2);
+    let twice = [&rest[0], &rest[0]].map(Clone::clone);
+    let settled = bench.store.settle(&partition(), &ack(&twice)).await;
+    assert_eq!(settled, Ok(vec![Settled::Done, Settled::Stale]));
+    assert_eq!(bench.rows(&partition()).await.unack.len(), 1);
+    assert_eq!(bench.store.settle(&partition(), &ack(&rest[1..])).await, Ok(vec![Settled::Done]));
+    assert!(bench.rows(&partition()).await.unack.is_empty());
+}
+
+#[tokio::test]
 async fn a_request_that_was_overtaken_takes_nothing() {
     let mut bench = Bench::start().await;
     bench.schedule(4).await;
