@@ -169,7 +169,7 @@ async fn on_several_threads_and_real_time_nothing_is_missed() {
     until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!((sink.early(), sink.taken().len(), sink.seen().len()), (0, 2000, 2000));
-    assert!(store.most_unacked(&partition("r")) <= 50);
+    assert!(store.most_unacked(&partition("r")) <= 100, "as many again wait for their settlement");
 }
 
 #[tokio::test(start_paused = true)]
