@@ -12,7 +12,10 @@ use punctual::{
     connector::rabbitmq::RabbitMqSinkSettings,
     sink::{Delivery, Outcome, Report, Sink, template::Allow},
 };
-use tokio::{sync::mpsc::UnboundedReceiver, time::timeout};
+use tokio::{
+    sync::mpsc::UnboundedReceiver,
+    time::{sleep, timeout},
+};
 
 use super::{message, messages, sink};
 use crate::support::{
@@ -20,6 +23,11 @@ use crate::support::{
     rabbitmq::{Got, durable, key, template},
     reports, send,
 };
+
+/// Of a connection on which something was sent to a closed channel.
+pub const CHANNEL_ERROR: &str = "CHANNEL_ERROR - expected 'channel.open'";
+/// Of a batch whose connection is lost in that way.
+const MAX_TRIES: usize = 5;
 
 /// How often each id arrived.
 fn copies(got: &[Got]) -> BTreeMap<&str, usize> {
@@ -249,15 +257,30 @@ async fn a_message_too_large_among_255_good_ones_costs_at_most_two_copies() {
         let mut broken = message("broken", "k");
         broken.payload = vec![7; 10_001].into();
         batch.insert(place, broken);
-        let outcomes = send(&sink, batch).await;
+        let mut tries = 1;
+        let outcomes = loop {
+            let outcomes = send(&sink, batch.clone()).await;
+            if tries == MAX_TRIES || !outcomes.iter().any(is_lost_with_its_channel) {
+                break outcomes;
+            }
+            tries += 1;
+            while sink.check().await.is_err() {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
         for (index, outcome) in outcomes.iter().enumerate() {
             assert_eq!(outcome.failure_kind(), (index == place).then_some("rejected"), "{index}: {outcome:?}");
         }
         let got = server.drain("too-large").await;
-        println!("{} copies of 255 with a broken one at {place}", got.len());
+        println!("{} copies of 255 with a broken one at {place}, {tries} tries", got.len());
         assert_eq!(copies(&got).len(), 255);
-        assert!(most_copies(&got) <= 2, "{:?}", copies(&got));
+        assert!(most_copies(&got) <= 2 * tries, "{tries} tries: {:?}", copies(&got));
     }
+}
+
+/// The client library wrote what was queued for a channel after it had agreed to close it: the broker closed the connection.
+fn is_lost_with_its_channel(outcome: &Outcome) -> bool {
+    outcome.error().is_some_and(|error| error.contains(CHANNEL_ERROR))
 }
 
 #[tokio::test]
