@@ -33,7 +33,8 @@ pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Resu
         if has.as_u64() != Some(partitions) {
             return Err(Failure::Failed(format!(
                 "the instance serves `{route}` with {has} partitions. Set `routes.{route}.partitions: {partitions}` in its \
-                 configuration, and restart the instances one after the other: the first one begins to move the messages"
+                 configuration, and restart the instances one after the other: the first one begins to move the messages. \
+                 On a Redis cluster the number cannot be changed: use a route of another name there"
             )));
         }
         let Some(left) = stats["moving"]["left"].as_u64() else { break };

@@ -6,15 +6,12 @@
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use redis::FromRedisValue;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     UNREGISTERED,
@@ -22,6 +19,9 @@ use super::{
     script::Call,
 };
 use crate::{metrics, store::StoreError};
+
+/// Time without a failure after which replicas are said to confirm again.
+const CALM: Duration = Duration::from_secs(5);
 
 /// When a write counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub struct Writes {
     /// What waits to be confirmed, by the link on which it was answered. A task confirms what is here.
     waiting: Mutex<BTreeMap<u64, Vec<Unconfirmed>>>,
     /// Whether the replicas did not confirm the last ones.
-    is_failing: AtomicBool,
+    /// The last time that replicas did not confirm, until it is logged that they do again.
+    missed: Mutex<Option<Instant>>,
 }
 
 struct Unconfirmed {
@@ -52,7 +53,7 @@ struct Unconfirmed {
 impl Writes {
     /// With `durability`, `servers` must be for these writes only.
     pub fn new(servers: Servers, durability: Option<Durability>) -> Arc<Self> {
-        Arc::new(Self { servers, durability, waiting: Mutex::default(), is_failing: AtomicBool::new(false) })
+        Arc::new(Self { servers, durability, waiting: Mutex::default(), missed: Mutex::default() })
     }
 
     pub fn durability(&self) -> Option<Durability> {
@@ -124,14 +125,17 @@ impl Writes {
         }
     }
 
-    /// Logs the first and the last of failures in a row.
+    /// Logs the first and the last of failures in a row, also when the replicas of one master of several fail.
     fn note(&self, result: &Result<(), StoreError>) {
-        let is_missed = matches!(result, Err(StoreError::Unavailable { kind: NO_REPLICAS, .. }));
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
-            Err(error) if is_missed && !self.is_failing.swap(true, Ordering::Relaxed) => {
-                tracing::error!(%error, "replicas do not confirm what is scheduled: it is answered with 503");
+            Err(error @ StoreError::Unavailable { kind: NO_REPLICAS, .. }) => {
+                if missed.replace(Instant::now()).is_none() {
+                    tracing::error!(%error, "replicas do not confirm what is scheduled: it is answered with 503");
+                }
             }
-            Ok(()) if self.is_failing.swap(false, Ordering::Relaxed) => {
+            Ok(()) if missed.is_some_and(|at| at.elapsed() >= CALM) => {
+                *missed = None;
                 tracing::warn!("replicas confirm again what is scheduled");
             }
             _ => {}

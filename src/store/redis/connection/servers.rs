@@ -159,6 +159,14 @@ impl Servers {
     }
 }
 
+/// With the server that it came from.
+fn at(address: &ServerAddress, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable { kind, text } => StoreError::Unavailable { kind, text: format!("{address}: {text}") },
+        error => error,
+    }
+}
+
 impl ClusterConnections {
     fn connection(&self, address: &ServerAddress) -> Result<Arc<Connection>, StoreError> {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +201,7 @@ impl ClusterConnections {
                 Err(failure) => failure,
             };
             if sent >= deadline {
-                return Err(error);
+                return Err(at(&address, error));
             }
             if let Some((redirected, is_moved)) = redirection(&error, &address.host) {
                 // Servers that disagree send a call to and fro.
@@ -207,7 +215,7 @@ impl ClusterConnections {
                 }
             } else if is_cluster_down(&error) {
                 if begun.elapsed() >= LONGEST_WAIT {
-                    return Err(error);
+                    return Err(at(&address, error));
                 }
                 sleep(RETRY_INTERVAL).await;
                 self.known_by(deadline, self.cluster.refresh(sent)).await?;
@@ -215,13 +223,13 @@ impl ClusterConnections {
                 // Another server may have the slot.
                 self.known_by(deadline, self.cluster.refresh(sent)).await?;
                 if self.cluster.map().owner(slot) == Some(&address) {
-                    return Err(error);
+                    return Err(at(&address, error));
                 }
             } else {
                 if is_lost(&error) {
                     self.cluster.suspect();
                 }
-                return Err(error);
+                return Err(at(&address, error));
             }
         }
     }
