@@ -75,7 +75,7 @@ pub struct Route {
     partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
     /// Time after which another instance may take over a message in flight: 1s to 1h.
     lease: Period<1_000, 3_600_000>,
-    /// Most messages that one instance sends at once: 1 to 100000. As many again may wait for Redis to note how they ended.
+    /// Most messages under way on one instance: 1 to 100000.
     max_in_flight: Whole<1, 100_000>,
     /// Most bytes under way on one instance: at least `server.max_payload` and 128KiB.
     max_in_flight_bytes: Size,

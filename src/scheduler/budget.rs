@@ -1,7 +1,7 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
-//! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed message carries its share
-//! of it: its place among the messages until it has an outcome, its bytes until its settlement was answered.
+//! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
+//! message carries its share of it until its settlement was answered.
 
 use std::{
     mem,
@@ -15,22 +15,17 @@ use super::lock;
 /// Shared by the partitions of one route.
 #[derive(Debug)]
 pub struct Budget {
-    /// Messages that may be sent at once. As many may wait for their settlement.
-    messages: u32,
     /// Bytes of the largest message, or the whole budget where that is smaller.
     largest: i64,
-    used: Mutex<Used>,
+    free: Mutex<Free>,
     freed: Notify,
 }
 
 #[derive(Debug)]
-struct Used {
-    /// Reserved, or claimed and without an outcome yet.
-    sending: u32,
-    /// With an outcome, until their settlement was answered.
-    settling: u32,
+struct Free {
+    messages: u32,
     /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
-    free_bytes: i64,
+    bytes: i64,
     /// Messages in flight.
     claimed: usize,
 }
@@ -40,9 +35,8 @@ impl Budget {
     pub fn new(messages: u32, bytes: u64, largest: u64) -> Arc<Self> {
         let bytes = signed(bytes);
         Arc::new(Self {
-            messages,
             largest: signed(largest).min(bytes),
-            used: Mutex::new(Used { sending: 0, settling: 0, free_bytes: bytes, claimed: 0 }),
+            free: Mutex::new(Free { messages, bytes, claimed: 0 }),
             freed: Notify::new(),
         })
     }
@@ -50,23 +44,23 @@ impl Budget {
     /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
-        let mut used = lock(&self.used);
-        let messages = messages.min(self.free(&used));
-        if messages == 0 {
+        let mut free = lock(&self.free);
+        if !self.fits(&free) || messages == 0 {
             return None;
         }
-        let bytes = signed(bytes).max(self.largest).min(used.free_bytes);
-        used.sending += messages;
-        used.free_bytes -= bytes;
-        Some(Reservation { budget: Arc::clone(self), sending: messages, settling: 0, bytes, claimed: 0 })
+        let messages = messages.min(free.messages);
+        let bytes = signed(bytes).max(self.largest).min(free.bytes);
+        free.messages -= messages;
+        free.bytes -= bytes;
+        Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
-    /// Waits until so many messages may be claimed. Cancel-safe.
-    pub async fn available(&self, messages: u32) {
+    /// Waits while full. Cancel-safe.
+    pub async fn available(&self) {
         loop {
             // Registered before the check, so that nothing freed in between is missed.
             let freed = self.freed.notified();
-            if self.free(&lock(&self.used)) >= messages {
+            if self.fits(&lock(&self.free)) {
                 return;
             }
             freed.await;
@@ -75,15 +69,16 @@ impl Budget {
 
     /// Messages in flight; a reservation counts none until they are claimed.
     pub fn in_flight(&self) -> usize {
-        lock(&self.used).claimed
+        lock(&self.free).claimed
     }
 
     /// Messages that may be claimed.
-    fn free(&self, used: &Used) -> u32 {
-        if used.free_bytes < self.largest {
-            return 0;
-        }
-        self.messages.saturating_sub(used.sending + used.settling.saturating_sub(self.messages))
+    pub fn free(&self) -> usize {
+        lock(&self.free).messages as usize
+    }
+
+    fn fits(&self, free: &Free) -> bool {
+        free.messages > 0 && free.bytes >= self.largest
     }
 }
 
@@ -95,8 +90,7 @@ fn signed(bytes: u64) -> i64 {
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
-    sending: u32,
-    settling: u32,
+    messages: u32,
     bytes: i64,
     /// Of the messages, those that are in flight.
     claimed: usize,
@@ -104,7 +98,7 @@ pub struct Reservation {
 
 impl Reservation {
     pub fn messages(&self) -> u32 {
-        self.sending
+        self.messages
     }
 
     pub fn bytes(&self) -> u64 {
@@ -114,35 +108,22 @@ impl Reservation {
     /// So many messages were claimed; each takes its `permit`.
     pub fn claimed(&mut self, messages: usize) {
         self.claimed += messages;
-        lock(&self.budget.used).claimed += messages;
+        lock(&self.budget.free).claimed += messages;
     }
 
     /// The part that one claimed message of so many bytes takes.
     pub fn permit(&mut self, bytes: usize) -> Self {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.sending = self.sending.saturating_sub(1);
+        self.messages = self.messages.saturating_sub(1);
         self.bytes -= bytes;
         self.claimed -= 1;
-        Self { budget: Arc::clone(&self.budget), sending: 1, settling: 0, bytes, claimed: 1 }
-    }
-
-    /// Its messages have an outcome, and wait for their settlement.
-    pub fn sent(&mut self) {
-        let messages = mem::take(&mut self.sending);
-        self.settling += messages;
-        {
-            let mut used = lock(&self.budget.used);
-            used.sending -= messages;
-            used.settling += messages;
-        }
-        self.budget.freed.notify_waiters();
+        Self { budget: Arc::clone(&self.budget), messages: 1, bytes, claimed: 1 }
     }
 
     /// Takes over `other`, of the same budget: both are free again at once.
     pub fn absorb(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.budget, &other.budget));
-        self.sending += mem::take(&mut other.sending);
-        self.settling += mem::take(&mut other.settling);
+        self.messages += mem::take(&mut other.messages);
         self.bytes += mem::take(&mut other.bytes);
         self.claimed += mem::take(&mut other.claimed);
     }
@@ -150,15 +131,14 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if (self.sending, self.settling, self.bytes, self.claimed) == (0, 0, 0, 0) {
+        if (self.messages, self.bytes, self.claimed) == (0, 0, 0) {
             return;
         }
         {
-            let mut used = lock(&self.budget.used);
-            used.sending -= self.sending;
-            used.settling -= self.settling;
-            used.free_bytes += self.bytes;
-            used.claimed -= self.claimed;
+            let mut free = lock(&self.budget.free);
+            free.messages += self.messages;
+            free.bytes += self.bytes;
+            free.claimed -= self.claimed;
         }
         self.budget.freed.notify_waiters();
     }
@@ -198,30 +178,9 @@ mod tests {
         let budget = Budget::new(10, 1000, 100);
         let permit = claimed(&budget, 1, 1000, 901);
         assert!(budget.reserve(1, 1).is_none());
-        assert!(budget.available(1).now_or_never().is_none());
+        assert!(budget.available().now_or_never().is_none());
         drop(permit);
-        assert!(budget.available(1).now_or_never().is_some());
-    }
-
-    #[test]
-    fn a_message_with_an_outcome_makes_room_but_for_as_many_again_only() {
-        let budget = Budget::new(2, 1000, 10);
-        let mut settling: Vec<_> = (0..4)
-            .map(|_| claimed(&budget, 1, 100, 10))
-            .map(|mut permit| {
-                permit.sent();
-                permit
-            })
-            .collect();
-        assert!(budget.reserve(1, 10).is_none());
-        assert_eq!(budget.in_flight(), 4);
-        settling.pop();
-        assert_eq!(budget.reserve(5, 10).unwrap().messages(), 1);
-        settling.pop();
-        assert_eq!(budget.reserve(5, 10).unwrap().messages(), 2);
-        drop(settling);
-        assert_eq!(budget.reserve(5, 1000).unwrap().bytes(), 1000);
-        assert_eq!(budget.in_flight(), 0);
+        assert!(budget.available().now_or_never().is_some());
     }
 
     #[test]
@@ -251,7 +210,7 @@ mod tests {
     async fn a_waiting_claim_is_notified_of_free_capacity() {
         let budget = Budget::new(1, 1000, 100);
         let reservation = budget.reserve(1, 100).unwrap();
-        let waiting = budget.available(1);
+        let waiting = budget.available();
         tokio::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(reservation);

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     task::{JoinError, JoinSet},
-    time::{Instant, sleep, sleep_until, timeout_at},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::{
@@ -38,9 +38,6 @@ const MAX_MESSAGES: usize = 500;
 
 /// Bytes of bodies of one claim; with ids and scores the reply stays below 8 MiB.
 const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
-
-/// How long a claim of overdue messages waits for others to make room, so that it is worthwhile.
-const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// Longest sleep while wake-ups are known not to arrive.
 const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
@@ -175,26 +172,20 @@ impl Claimer {
     /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
-        let overdue_since = self.view.overdue_since();
-        // Set when there is room for one message.
-        let mut room_wait_ends = None;
+        let overdue_since = self.view.overdue_since().unwrap_or(began);
         loop {
             let route = Arc::clone(&self.route);
-            let (pace, worthwhile) = (self.pace.next(), self.pace.worthwhile());
+            let pace = self.pace.next();
             let ready = async {
                 if let Some(at) = pace {
                     sleep_until(at).await;
                 }
                 route.target.breaker().ready().await;
-                route.budget.available(1).await;
-                if overdue_since.is_some() {
-                    let end = *room_wait_ends.get_or_insert_with(|| Instant::now() + ROOM_WAIT);
-                    let _ = timeout_at(end, route.budget.available(worthwhile)).await;
-                }
+                route.budget.available().await;
             };
             let lease_ends =
                 self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
-            let wake_others_at = (overdue_since.unwrap_or(began) + OVERDUE).max(self.wake_others_from);
+            let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
                 () = stopped(&mut self.shutdown) => return false,

@@ -47,11 +47,6 @@ impl Pace {
         self.started.map(|started| started + self.gap)
     }
 
-    /// So many messages are worth a call.
-    pub fn worthwhile(&self) -> u32 {
-        u32::try_from(self.worthwhile).unwrap_or(u32::MAX)
-    }
-
     /// Whether the next claim will bring many messages. Others share a call of the store.
     pub fn is_backlog(&self) -> bool {
         self.is_backlog

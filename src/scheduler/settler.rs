@@ -1,14 +1,14 @@
 //! Settles claims, many in a call: one task for each partition.
 //!
 //! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
-//! bytes of the budget and its permits until its settlement was answered.
+//! share of the in-flight budget and its permits until its settlement was answered.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -25,9 +25,14 @@ use crate::{
 /// Messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
-/// So many settlements are not worth waiting with, or a quarter of what the route may have in flight, where that is less: when
-/// too many wait, it stands still.
+/// So many settlements are not worth waiting with, or a quarter of what the route may have in flight, where that is less: it
+/// needs their permits.
 const ENOUGH: usize = 256;
+
+/// A route with so few in flight stands still while its settlements wait for those of other partitions. So while it needs permits,
+/// it gathers enough itself, for `FEW_WAIT` at most, and calls at once.
+const FEW: usize = 256;
+const FEW_WAIT: Duration = Duration::from_millis(1);
 
 /// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
 #[derive(Clone)]
@@ -85,8 +90,7 @@ impl Settler {
     }
 
     /// The same; `detail` is stored with the error of `end`, and never logged.
-    pub fn settle_with(&self, mut held: Held, end: ClaimEnd, detail: Option<String>) {
-        held.share.sent();
+    pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
         // The task has ended only after an abort: then the lease brings the message back.
         let _ = self.sender.send(Item { held, end, detail, repeated: false });
     }
@@ -136,7 +140,23 @@ impl SettleTask {
         {
             self.waiting.push(item);
         }
+        if self.needs_permits() {
+            let (enough, waiting, arrivals) = (self.enough, &mut self.waiting, &mut self.arrivals);
+            let gathering = async {
+                while waiting.len() < enough
+                    && let Some(item) = arrivals.recv().await
+                {
+                    waiting.push(item);
+                }
+            };
+            // What has come by then is settled.
+            let _ = timeout(FEW_WAIT, gathering).await;
+        }
         true
+    }
+
+    fn needs_permits(&self) -> bool {
+        self.route.policy.max_in_flight <= FEW && self.route.budget.free() < self.enough
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
@@ -160,7 +180,7 @@ impl SettleTask {
         let settlements: Vec<Settlement> =
             items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
-        let answer = if settlements.len() < self.enough {
+        let answer = if settlements.len() < self.enough && !self.needs_permits() {
             store.settle(partition, &settlements).await
         } else {
             store.settle_alone(partition, &settlements).await

@@ -29,8 +29,7 @@ async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, numbered(200), Duration::ZERO);
     until_empty(&store, "r").await;
-    assert_eq!(sink.most_inside(), 20);
-    assert!(store.most_unacked(&partition("r")) <= 40, "as many again wait for their settlement");
+    assert_eq!(store.most_unacked(&partition("r")), 20);
     assert!(store.all_calls() <= 45, "{} calls for ten times twenty messages", store.all_calls());
 }
 
@@ -169,7 +168,7 @@ async fn on_several_threads_and_real_time_nothing_is_missed() {
     until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!((sink.early(), sink.taken().len(), sink.seen().len()), (0, 2000, 2000));
-    assert!(store.most_unacked(&partition("r")) <= 100, "as many again wait for their settlement");
+    assert!(store.most_unacked(&partition("r")) <= 50);
 }
 
 #[tokio::test(start_paused = true)]
