@@ -21,8 +21,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// `generations` of the connection, `subscriptions` of the wake-ups: a new one may lead to another server. Notifies
-/// `prepared` after the first preparation, or when a part of a cluster can be served before; then runs forever. Reports
-/// outages of Redis to `incidents`.
+/// `prepared` after the first preparation, then runs forever. Reports outages of Redis to `incidents`.
 ///
 /// # Errors
 /// Returns when Redis is definitely unusable, and was not used before.
@@ -33,7 +32,7 @@ pub async fn keep(
     prepared: oneshot::Sender<()>,
     incidents: Incidents,
 ) -> StartError {
-    let (began, mut prepared) = (Instant::now(), Some(prepared));
+    let began = Instant::now();
     loop {
         match queue.prepare().await {
             Ok(()) => break,
@@ -43,20 +42,15 @@ pub async fn keep(
                 sleep(RETRY_INTERVAL / 10).await;
                 continue;
             }
-            Err(error) => {
-                incidents.failed(&Subject::Redis, &error.to_string());
-                if prepared.is_some() && queue.may_serve_a_part().await {
-                    tracing::warn!("what other primaries of the redis cluster have is delivered meanwhile");
-                    notify(&mut prepared);
-                }
-            }
+            Err(error) => incidents.failed(&Subject::Redis, &error.to_string()),
         }
         sleep(RETRY_INTERVAL).await;
     }
     incidents.ended(&Subject::Redis);
     tracing::info!(routes = queue.routes().len(), "redis is ready");
     warn_of_unconfigured(&queue).await;
-    notify(&mut prepared);
+    // The receiver is dropped while the process stops.
+    let _ = prepared.send(());
     loop {
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
@@ -72,13 +66,6 @@ pub async fn keep(
             () = incidents.redis_suspected() => {}
             () = sleep(CHECK_INTERVAL) => {}
         }
-    }
-}
-
-fn notify(prepared: &mut Option<oneshot::Sender<()>>) {
-    if let Some(prepared) = prepared.take() {
-        // The receiver is dropped while the process stops.
-        let _ = prepared.send(());
     }
 }
 

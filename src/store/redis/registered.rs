@@ -27,23 +27,12 @@ impl RedisStore {
         } else {
             self.open_routes().await?
         };
-        Ok(self.are_registered(known))
-    }
-
-    /// Whether it is a cluster that knows every route with its number of partitions, also while some primaries do not
-    /// answer.
-    pub async fn is_registered_on_cluster(&self) -> bool {
-        self.servers.cluster().is_some() && self.stored_routes().await.is_ok_and(|known| self.are_registered(known))
-    }
-
-    /// `known`: the JSON of each route.
-    fn are_registered(&self, known: Vec<Option<String>>) -> bool {
-        self.routes.values().zip(known).all(|(route, json)| {
+        Ok(self.routes.values().zip(known).all(|(route, json)| {
             let known = json.and_then(|json| RouteSettings::from_json(&route.settings.name, &json));
             known.is_some_and(|(known, former)| {
                 known.partitions == route.settings.partitions && former == route.former()
             })
-        })
+        }))
     }
 
     /// The JSON of each route of which all partitions are open.
