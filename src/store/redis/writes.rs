@@ -129,10 +129,10 @@ impl Writes {
     fn note(&self, result: &Result<(), StoreError>) {
         let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
-            Err(error @ StoreError::Unavailable { kind: NO_REPLICAS, .. }) => {
-                if missed.replace(Instant::now()).is_none() {
-                    tracing::error!(%error, "replicas do not confirm what is scheduled: it is answered with 503");
-                }
+            Err(error @ StoreError::Unavailable { kind: NO_REPLICAS, .. })
+                if missed.replace(Instant::now()).is_none() =>
+            {
+                tracing::error!(%error, "replicas do not confirm what is scheduled: it is answered with 503");
             }
             Ok(()) if missed.is_some_and(|at| at.elapsed() >= CALM) => {
                 *missed = None;
