@@ -1,7 +1,8 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
-//! message carries its share of it until its settlement was answered.
+//! message carries its share of it until its settlement was answered. A claim in the call of a settlement is counted beside what is
+//! settled, so that less than nothing may be free for a moment.
 
 use std::{
     mem,
@@ -23,8 +24,9 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Free {
-    messages: u32,
-    /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
+    /// Below zero beside a settlement that makes room.
+    messages: i64,
+    /// Below zero then, and when a message was larger than configured: it passes, and the next ones wait for it.
     bytes: i64,
     /// Messages in flight.
     claimed: usize,
@@ -36,7 +38,7 @@ impl Budget {
         let bytes = signed(bytes);
         Arc::new(Self {
             largest: signed(largest).min(bytes),
-            free: Mutex::new(Free { messages, bytes, claimed: 0 }),
+            free: Mutex::new(Free { messages: messages.into(), bytes, claimed: 0 }),
             freed: Notify::new(),
         })
     }
@@ -44,13 +46,28 @@ impl Budget {
     /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
+        self.reserve_beside([], messages, bytes)
+    }
+
+    /// The same, where what is `settled` becomes free before anything of it is used.
+    pub fn reserve_beside<'a>(
+        self: &Arc<Self>,
+        settled: impl IntoIterator<Item = &'a Reservation>,
+        messages: u32,
+        bytes: u64,
+    ) -> Option<Reservation> {
         let mut free = lock(&self.free);
-        if !self.fits(&free) || messages == 0 {
+        let mut room = Free { claimed: 0, ..*free };
+        for one in settled {
+            room.messages += i64::from(one.messages);
+            room.bytes += one.bytes;
+        }
+        if !self.fits(&room) || messages == 0 {
             return None;
         }
-        let messages = messages.min(free.messages);
-        let bytes = signed(bytes).max(self.largest).min(free.bytes);
-        free.messages -= messages;
+        let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
+        let bytes = signed(bytes).max(self.largest).min(room.bytes);
+        free.messages -= i64::from(messages);
         free.bytes -= bytes;
         Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
@@ -74,7 +91,12 @@ impl Budget {
 
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
-        lock(&self.free).messages as usize
+        usize::try_from(lock(&self.free).messages).unwrap_or(0)
+    }
+
+    /// Whether `available` would not wait.
+    pub fn is_available(&self) -> bool {
+        self.fits(&lock(&self.free))
     }
 
     fn fits(&self, free: &Free) -> bool {
@@ -136,7 +158,7 @@ impl Drop for Reservation {
         }
         {
             let mut free = lock(&self.budget.free);
-            free.messages += self.messages;
+            free.messages += i64::from(self.messages);
             free.bytes += self.bytes;
             free.claimed -= self.claimed;
         }
@@ -204,6 +226,21 @@ mod tests {
         assert_eq!(budget.in_flight(), 0);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (10, 1000));
+    }
+
+    #[test]
+    fn what_is_settled_makes_room_before_it_is_free() {
+        let budget = Budget::new(2, 1000, 100);
+        let settled = [claimed(&budget, 1, 500, 500), claimed(&budget, 1, 500, 450)];
+        assert!(budget.reserve(1, 1).is_none());
+        let beside = budget.reserve_beside(&settled, 10, 5000).unwrap();
+        assert_eq!((beside.messages(), beside.bytes(), budget.free()), (2, 1000, 0));
+        assert!(budget.reserve_beside(&settled, 1, 1).is_none() && budget.reserve(1, 1).is_none());
+        drop(settled);
+        assert!(budget.available().now_or_never().is_none(), "the claim has it");
+        drop(beside);
+        let all = budget.reserve(100, 5000).unwrap();
+        assert_eq!((all.messages(), all.bytes()), (2, 1000));
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
+    sync::{OwnedSemaphorePermit, oneshot, watch},
     task::{JoinError, JoinSet},
     time::{Instant, sleep, sleep_until},
 };
@@ -20,6 +20,7 @@ use super::{
     breaker::Admission,
     budget::Reservation,
     held::Held,
+    joint::Answer,
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
     settler::Settler,
@@ -30,11 +31,11 @@ use super::{
 use crate::{
     incidents::Sample,
     message::{DeadReason, codec},
-    store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, Suspects, WakeReason, WakeSignal},
+    store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, StoreError, Suspects, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
-const MAX_MESSAGES: usize = 500;
+const MAX_MESSAGES: u32 = 500;
 
 /// Bytes of bodies of one claim; with ids and scores the reply stays below 8 MiB.
 const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
@@ -77,6 +78,13 @@ pub struct Claimer {
     batches: JoinSet<()>,
 }
 
+/// What lets a partition claim.
+enum Chance {
+    Room,
+    /// It has claimed already, or failed to.
+    Claimed(Box<Answer>),
+}
+
 /// What a claim needs before it is sent.
 struct ClaimCapacity {
     /// The right to have a suspect in flight.
@@ -116,8 +124,12 @@ impl Claimer {
 
     /// Until shutdown; then until what is being sent is with the settler.
     pub async fn run(mut self) {
-        while self.poll_is_due().await && self.may_claim().await {
-            self.poll().await;
+        while self.poll_is_due().await {
+            match self.may_claim().await {
+                Some(Chance::Room) => self.poll().await,
+                Some(Chance::Claimed(answer)) => self.claimed_jointly(*answer).await,
+                None => break,
+            }
         }
         while let Some(end) = self.batches.join_next().await {
             report_panic(&self.partition, end);
@@ -169,10 +181,14 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. False: shutdown.
-    async fn may_claim(&mut self) -> bool {
+    /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. `None`: shutdown.
+    async fn may_claim(&mut self) -> Option<Chance> {
         let began = Instant::now();
         let overdue_since = self.view.overdue_since().unwrap_or(began);
+        self.sequence += 1;
+        let request = self.request(false, MAX_MESSAGES, MAX_BYTES);
+        let (may_ask, joint) = (!self.view.suspects, self.settler.joint().clone());
+        let mut asked = None;
         loop {
             let route = Arc::clone(&self.route);
             let pace = self.pace.next();
@@ -181,20 +197,36 @@ impl Claimer {
                     sleep_until(at).await;
                 }
                 route.target.breaker().ready().await;
-                route.budget.available().await;
+                if may_ask && !route.budget.is_available() {
+                    asked.get_or_insert_with(|| joint.ask(request));
+                }
+                tokio::select! {
+                    Some(answer) = answered(&mut asked) => Some(answer),
+                    () = route.budget.available() => None,
+                }
             };
             let lease_ends =
                 self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
             let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
-                () = stopped(&mut self.shutdown) => return false,
+                () = stopped(&mut self.shutdown) => break,
                 () = sleep_until(wake_others_at) => self.wake_others().await,
-                () = ready => return true,
+                answer = ready => match answer {
+                    Some(answer) => return Some(Chance::Claimed(answer)),
+                    None => break,
+                },
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 () = sleep_until(lease_ends) => self.recover().await,
             }
         }
+        // What is under way may have claimed messages.
+        if joint.take().is_none()
+            && let Some(answer) = answered(&mut asked).await
+        {
+            return Some(Chance::Claimed(answer));
+        }
+        (!stopping(&self.shutdown)).then_some(Chance::Room)
     }
 
     /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
@@ -210,60 +242,83 @@ impl Claimer {
     async fn poll(&mut self) {
         let Some(capacity) = self.reserve() else { return };
         self.sequence += 1;
-        let mut request = ClaimRequest {
-            claimant: self.route.instance,
-            sequence: self.sequence,
-            again: false,
-            backlog: self.pace.is_backlog(),
-            suspects: match capacity.alone {
-                Some(_) => Suspects::One,
-                None if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
-                None => Suspects::PutOff(Duration::ZERO),
-            },
-            limit: capacity.reservation.messages(),
-            max_bytes: capacity.reservation.bytes(),
-            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
-            // and what was claimed would be released and claimed again for ever.
-            lease: self.route.policy.lease + self.took,
-        };
+        let mut request =
+            self.request(capacity.alone.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
         self.pace.start(Instant::now());
         loop {
             match self.route.store.claim(&self.partition, request).await {
-                Ok(claim) => {
-                    self.store_answered();
-                    self.took = claim.clock.taken.elapsed().max(self.took / 2);
-                    // A repeated claim may have begun its lease long ago.
-                    let left = claim.token.0.saturating_sub(claim.clock.micros);
-                    let lease_ends = claim.clock.taken + Duration::from_micros(left);
-                    return self.claimed(claim, capacity, lease_ends).await;
+                Ok(claim) => return self.claimed(claim, capacity).await,
+                Err(error) if is_outage(&error) => {
+                    let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
+                    // Messages may be claimed: until an answer comes, they are held, and asked for again.
+                    request.again = true;
+                    sleep(wait).await;
                 }
                 Err(error) => {
-                    let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
-                    if is_outage(&error) {
-                        // Messages may be claimed: until an answer comes, they are held, and asked for again.
-                        request.again = true;
-                        sleep(wait).await;
-                    } else {
-                        drop(capacity);
-                        self.view.again = true;
-                        return self.pause(wait).await;
-                    }
+                    drop(capacity);
+                    return self.not_claimed(&error).await;
                 }
             }
+        }
+    }
+
+    /// The store claimed beside a settlement, or failed to.
+    async fn claimed_jointly(&mut self, answer: Answer) {
+        let Answer { claim, admission, reservation } = answer;
+        match claim {
+            Ok(claim) => {
+                self.pace.start(claim.clock.taken);
+                self.claimed(claim, ClaimCapacity { alone: None, admission, reservation }).await;
+            }
+            Err(error) => {
+                drop((admission, reservation));
+                self.not_claimed(&error).await;
+            }
+        }
+    }
+
+    async fn not_claimed(&mut self, error: &StoreError) {
+        let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", error);
+        self.view.again = true;
+        self.pause(wait).await;
+    }
+
+    /// `alone`: a suspect may be claimed.
+    fn request(&self, alone: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
+        ClaimRequest {
+            claimant: self.route.instance,
+            sequence: self.sequence,
+            again: false,
+            backlog: self.pace.is_backlog(),
+            suspects: match alone {
+                true => Suspects::One,
+                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
+                false => Suspects::PutOff(Duration::ZERO),
+            },
+            limit,
+            max_bytes,
+            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
+            // and what was claimed would be released and claimed again for ever.
+            lease: self.route.policy.lease + self.took,
         }
     }
 
     fn reserve(&mut self) -> Option<ClaimCapacity> {
         let suspects = Arc::clone(&self.route.suspects);
         let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
-        let admission = self.route.target.breaker().admit(MAX_MESSAGES)?;
+        let admission = self.route.target.breaker().admit(MAX_MESSAGES as usize)?;
         let reservation = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
         Some(ClaimCapacity { alone, admission, reservation })
     }
 
-    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, lease_ends: Instant) {
+    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity) {
+        self.store_answered();
+        self.took = claim.clock.taken.elapsed().max(self.took / 2);
+        // A repeated claim may have begun its lease long ago.
+        let left = claim.token.0.saturating_sub(claim.clock.micros);
+        let lease_ends = claim.clock.taken + Duration::from_micros(left);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
@@ -380,6 +435,15 @@ fn claim_yield(claim: &Claim) -> ClaimYield {
         0 => ClaimYield::Empty,
         count => ClaimYield::Messages { count, more },
     }
+}
+
+/// `None` where nothing was asked, or where the answer is that nothing was claimed. Cancel-safe.
+async fn answered(asked: &mut Option<oneshot::Receiver<Box<Answer>>>) -> Option<Box<Answer>> {
+    let answer = asked.as_mut()?.await;
+    if answer.is_err() {
+        *asked = None;
+    }
+    answer.ok()
 }
 
 fn stopping(shutdown: &watch::Receiver<bool>) -> bool {

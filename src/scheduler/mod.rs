@@ -18,6 +18,7 @@ mod budget;
 mod claimer;
 mod decide;
 mod held;
+mod joint;
 mod pace;
 mod route;
 mod settler;

@@ -1,25 +1,33 @@
 //! Settles claims, many in a call: one task for each partition.
 //!
+//! A call that is not shared with other partitions takes along the claim for which there is no room yet (`joint`).
+//!
 //! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
 //! share of the in-flight budget and its permits until its settlement was answered.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
+    },
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
 use super::{
+    breaker::Admission,
+    budget::Reservation,
     held::Held,
+    joint::{Answer, Asked, Joint},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
     unanswered::{Unanswered, UnansweredGuard},
 };
 use crate::{
     incidents::Sample,
-    store::{ClaimEnd, Partition, Settled, Settlement, StoreError},
+    store::{ClaimEnd, ClaimRequest, Partition, Settled, Settlement, StoreError},
 };
 
 /// Messages of one call; the store takes up to 1000.
@@ -39,6 +47,7 @@ const FEW_WAIT: Duration = Duration::from_millis(1);
 pub struct Settler {
     sender: UnboundedSender<Item>,
     unanswered: Unanswered,
+    joint: Joint,
 }
 
 struct Item {
@@ -62,7 +71,7 @@ impl Item {
 
 impl Settler {
     pub fn start(route: &Arc<ActiveRoute>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
-        let unanswered = Unanswered::default();
+        let (unanswered, joint) = (Unanswered::default(), Joint::default());
         // Holds at most what the route may have in flight.
         let (sender, arrivals) = unbounded_channel();
         let task = SettleTask {
@@ -72,12 +81,18 @@ impl Settler {
             waiting: Vec::new(),
             backoff: StoreBackoff::default(),
             unanswered: unanswered.clone(),
+            joint: joint.clone(),
             mark: None,
             refused: false,
             enough: (route.policy.max_in_flight / 4).clamp(1, ENOUGH),
         };
         tasks.spawn(task.run());
-        Self { sender, unanswered }
+        Self { sender, unanswered, joint }
+    }
+
+    /// Where the claimer of the partition asks for a claim in the call of a settlement.
+    pub fn joint(&self) -> &Joint {
+        &self.joint
     }
 
     /// What of the partition waits for an answer of the store that did not come at first.
@@ -109,6 +124,7 @@ struct SettleTask {
     waiting: Vec<Item>,
     backoff: StoreBackoff,
     unanswered: Unanswered,
+    joint: Joint,
     /// From a call without an answer until nothing is left that waited for it.
     mark: Option<UnansweredGuard>,
     /// A call was refused: the next ones have one kind each, so that only what is refused waits.
@@ -181,24 +197,29 @@ impl SettleTask {
             items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let answer = if settlements.len() < self.enough && !self.needs_permits() {
-            store.settle(partition, &settlements).await
+            store.settle(partition, &settlements).await.map(|verdicts| (verdicts, None))
+        } else if let Some(claim) = self.claim_beside(&items) {
+            self.settle_and_claim(&mut items, &settlements, claim)
+                .await
+                .map(|(verdicts, claim)| (verdicts, Some(claim)))
         } else {
-            store.settle_alone(partition, &settlements).await
+            store.settle_alone(partition, &settlements).await.map(|verdicts| (verdicts, None))
         };
         let error = match answer {
-            Ok(verdicts) => {
+            Ok((verdicts, claim)) => {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
                 Held::release(items.into_iter().map(|item| item.held));
+                // The claimer may have stopped: then the lease brings the messages back.
+                if let Some((sender, answer)) = claim {
+                    let _ = sender.send(answer);
+                }
                 return Ok(());
             }
             Err(error) => error,
         };
         if is_outage(&error) {
-            for item in &mut items {
-                item.repeated = true;
-            }
-            self.mark.get_or_insert_with(|| self.unanswered.mark());
+            self.not_answered(&mut items);
         } else {
             // It may be given up once its lease has ended: the message is not lost by it, and its share of the
             // budget is needed.
@@ -207,6 +228,50 @@ impl SettleTask {
         }
         self.waiting.append(&mut items);
         Err(error)
+    }
+
+    fn not_answered(&mut self, items: &mut [Item]) {
+        for item in items {
+            item.repeated = true;
+        }
+        self.mark.get_or_insert_with(|| self.unanswered.mark());
+    }
+
+    /// What the claimer asks for, with the room that the items make; `None` while nothing is asked for, or nothing may be claimed.
+    fn claim_beside(&self, items: &[Item]) -> Option<ClaimBeside> {
+        let breaker = self.route.target.breaker();
+        if !breaker.is_closed() {
+            return None;
+        }
+        let Asked { mut request, answer } = self.joint.take()?;
+        let admission = breaker.admit(request.limit as usize)?;
+        let settled = items.iter().map(|item| &item.held.share);
+        let reservation = self.route.budget.reserve_beside(settled, admission.messages(), request.max_bytes)?;
+        (request.limit, request.max_bytes) = (reservation.messages(), reservation.bytes());
+        Some(ClaimBeside { request, admission, reservation, answer })
+    }
+
+    /// Until the store answers both.
+    async fn settle_and_claim(
+        &mut self,
+        items: &mut [Item],
+        settlements: &[Settlement],
+        ClaimBeside { mut request, admission, reservation, answer }: ClaimBeside,
+    ) -> Result<(Vec<Settled>, (oneshot::Sender<Box<Answer>>, Box<Answer>)), StoreError> {
+        loop {
+            let error = match self.route.store.settle_and_claim(&self.partition, settlements, request).await {
+                Ok((verdicts, claim)) => {
+                    return Ok((verdicts, (answer, Box::new(Answer { claim, admission, reservation }))));
+                }
+                Err(error) if is_outage(&error) => error,
+                Err(error) => return Err(error),
+            };
+            // The messages of both may be settled and claimed: until an answer comes, they are held.
+            self.not_answered(items);
+            request.again = true;
+            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
+            sleep(wait).await;
+        }
     }
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
@@ -227,6 +292,14 @@ impl SettleTask {
             }
         }
     }
+}
+
+/// A claim in the call of a settlement.
+struct ClaimBeside {
+    request: ClaimRequest,
+    admission: Admission,
+    reservation: Reservation,
+    answer: oneshot::Sender<Box<Answer>>,
 }
 
 fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {

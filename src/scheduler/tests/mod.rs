@@ -5,6 +5,7 @@ mod breaking;
 mod crashing;
 mod domains;
 mod flowing;
+mod joint;
 mod settling;
 mod simulation;
 mod sink;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
     bundler::{Answered, Bundler},
+    connection::classify_line,
     packed,
     reply::{self, Reply},
     script::{self, Call},
@@ -44,61 +45,9 @@ pub const MAX_ERROR_BYTES: usize = 640;
 #[async_trait]
 impl Store for RedisStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
-        let keys = self.keys(partition)?;
-        let suspects = match request.suspects {
-            Suspects::One => "one".to_owned(),
-            Suspects::PutOff(pause) => pause.as_millis().to_string(),
-        };
-        let call = script::CLAIM
-            .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
-            .arg(format!("{:016x}", request.claimant))
-            .arg(request.sequence)
-            .arg(request.limit)
-            .arg(request.max_bytes.min(MAX_BODIES_BYTES))
-            .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
-            .arg(suspects)
-            .arg(BODIES_AT_ONCE)
-            .arg(u8::from(request.again));
+        let call = self.claim_call(partition, request)?;
         let Answered { sent, reply } = self.run(|of| &of.claims, call, !request.backlog).await?;
-        let mut reply = Reply::from(reply);
-        let messages = reply.count()?;
-        let mut claim = Claim {
-            clock: ServerClock { micros: reply.integer()?, taken: sent },
-            token: Token(reply.integer()?),
-            paused: reply.flag()?,
-            next_due: reply.optional()?.and_then(UnixMillis::new),
-            next_lease: reply.optional()?,
-            suspects: reply.count()?,
-            orphans: reply.deaths()?,
-            taken_elsewhere: reply.optional()?,
-            messages: Vec::with_capacity(messages as usize),
-        };
-        let packed = reply.bytes()?;
-        let (ids, rest) = packed::array(&packed)?;
-        let (bodies, rest) = packed::array(rest)?;
-        let (scores, _) = packed::array(rest)?;
-        for ((id, body), score) in ids.into_iter().zip(bodies).zip(scores) {
-            claim.messages.push(Claimed {
-                id: reply::id(id)?,
-                // Of its own: the other bodies must not stay in memory as long as this one.
-                body: Bytes::copy_from_slice(body),
-                failures: 0,
-                not_before: reply::score(score)?,
-                suspect: false,
-            });
-        }
-        let mut tried = reply.array()?;
-        while !tried.is_done() {
-            let place = tried.count()? as usize;
-            let (failures, suspect) = (tried.count()?, tried.flag()?);
-            if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
-                (claimed.failures, claimed.suspect) = (failures, suspect);
-            }
-        }
-        if claim.orphans.count > 0 {
-            self.buried(partition);
-        }
-        Ok(claim)
+        self.claimed(partition, reply.into(), sent)
     }
 
     /// Of former partitions too.
@@ -128,6 +77,24 @@ impl Store for RedisStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle_in(partition, settlements, false).await
+    }
+
+    async fn settle_and_claim(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+        request: ClaimRequest,
+    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError> {
+        let (first, second) = (self.settle_call(partition, settlements)?, self.claim_call(partition, request)?);
+        let call = script::SETTLE_AND_CLAIM.sequence(&first, &second);
+        let sent = Instant::now();
+        let mut reply = Reply::from(call.run::<Vec<Value>>(&self.servers).await?);
+        let settled = self.settled(partition, settlements, reply.array()?)?;
+        let claim = match reply.array_or_line()? {
+            Ok(reply) => self.claimed(partition, reply, sent),
+            Err(line) => Err(second.located(classify_line(&line))),
+        };
+        Ok((settled, claim))
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
@@ -176,6 +143,66 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
+    fn claim_call(&self, partition: &Partition, request: ClaimRequest) -> Result<Call, StoreError> {
+        let keys = self.keys(partition)?;
+        let suspects = match request.suspects {
+            Suspects::One => "one".to_owned(),
+            Suspects::PutOff(pause) => pause.as_millis().to_string(),
+        };
+        Ok(script::CLAIM
+            .keys(&keys.of_messages(&[&keys.paused, &keys.remembered, &keys.records, &keys.claims, &keys.bytes]))
+            .arg(format!("{:016x}", request.claimant))
+            .arg(request.sequence)
+            .arg(request.limit)
+            .arg(request.max_bytes.min(MAX_BODIES_BYTES))
+            .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
+            .arg(suspects)
+            .arg(BODIES_AT_ONCE)
+            .arg(u8::from(request.again)))
+    }
+
+    /// What a claim replied that was sent at `sent`.
+    fn claimed(&self, partition: &Partition, mut reply: Reply, sent: Instant) -> Result<Claim, StoreError> {
+        let messages = reply.count()?;
+        let mut claim = Claim {
+            clock: ServerClock { micros: reply.integer()?, taken: sent },
+            token: Token(reply.integer()?),
+            paused: reply.flag()?,
+            next_due: reply.optional()?.and_then(UnixMillis::new),
+            next_lease: reply.optional()?,
+            suspects: reply.count()?,
+            orphans: reply.deaths()?,
+            taken_elsewhere: reply.optional()?,
+            messages: Vec::with_capacity(messages as usize),
+        };
+        let packed = reply.bytes()?;
+        let (ids, rest) = packed::array(&packed)?;
+        let (bodies, rest) = packed::array(rest)?;
+        let (scores, _) = packed::array(rest)?;
+        for ((id, body), score) in ids.into_iter().zip(bodies).zip(scores) {
+            claim.messages.push(Claimed {
+                id: reply::id(id)?,
+                // Of its own: the other bodies must not stay in memory as long as this one.
+                body: Bytes::copy_from_slice(body),
+                failures: 0,
+                not_before: reply::score(score)?,
+                suspect: false,
+            });
+        }
+        let mut tried = reply.array()?;
+        while !tried.is_done() {
+            let place = tried.count()? as usize;
+            let (failures, suspect) = (tried.count()?, tried.flag()?);
+            if let Some(claimed) = claim.messages.get_mut(place.wrapping_sub(1)) {
+                (claimed.failures, claimed.suspect) = (failures, suspect);
+            }
+        }
+        if claim.orphans.count > 0 {
+            self.buried(partition);
+        }
+        Ok(claim)
+    }
+
     /// `shares`: whether the call may be one with others.
     async fn settle_in(
         &self,
@@ -186,6 +213,12 @@ impl RedisStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
+        let call = self.settle_call(partition, settlements)?;
+        let reply = self.run(|of| &of.settlements, call, shares).await?.reply;
+        self.settled(partition, settlements, reply.into())
+    }
+
+    fn settle_call(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let StoreRoute { settings, .. } = self.route(&partition.route)?;
         let mut call = script::SETTLE
@@ -213,7 +246,16 @@ impl RedisStore {
                 call = call.arg(one.lease.id.as_str());
             }
         }
-        let mut reply = Reply::from(self.run(|of| &of.settlements, call, shares).await?.reply);
+        Ok(call)
+    }
+
+    /// What they replied.
+    fn settled(
+        &self,
+        partition: &Partition,
+        settlements: &[Settlement],
+        mut reply: Reply,
+    ) -> Result<Vec<Settled>, StoreError> {
         let verdicts = reply.verdicts(settlements.len())?;
         if settlements.iter().any(|one| matches!(one.end, ClaimEnd::Bury { .. })) {
             self.buried(partition);

@@ -98,12 +98,12 @@ impl<'a> Case<'a> {
 
         // Without memory, a claim that takes nothing is not recorded.
         let unrecorded;
-        let call = match call {
-            Call::Claim(request) if *full && reply.rows.claims == self.memory[partition].claims => {
-                unrecorded = Call::Claim(ClaimRequest { again: false, ..*request });
+        let call = match call.claim() {
+            Some(request) if *full && reply.rows.claims == self.memory[partition].claims => {
+                unrecorded = call.claiming(ClaimRequest { again: false, ..*request });
                 &unrecorded
             }
-            other => other,
+            _ => call,
         };
         let mut explained = None;
         for now in before.micros / 1000..=after.micros / 1000 {
@@ -126,7 +126,7 @@ impl<'a> Case<'a> {
         assert_eq!(reply.lists, lists, "pushed by {operation:?}");
         memory.check_invariants();
         assert!(memory.remembered.len() <= settings(partition).max, "more is remembered than asked for: {memory:?}");
-        if let (Call::Claim(request), Some(claim)) = (call, &reply.claim) {
+        if let (Some(request), Some(claim)) = (call.claim(), &reply.claim) {
             let last = self.memory[partition].claims.get(&request.claimant);
             let is_repeated = last.is_some_and(|(number, _)| *number == request.sequence);
             assert!((before.micros..=after.micros).contains(&claim.clock.micros), "the claim's clock");
@@ -139,6 +139,8 @@ impl<'a> Case<'a> {
         let published = after.publishes - before.publishes;
         match operation {
             Operation::Resume => assert_eq!(published, 1),
+            // The claim may have taken it already.
+            Operation::SettleAndClaim(..) if published == 1 => {}
             // A later one of the same id may have moved the head back.
             Operation::Schedule(batch) if published == 1 => assert!(earlier || batch.len() > 1),
             _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
@@ -213,23 +215,11 @@ impl<'a> Case<'a> {
 impl Case<'_> {
     fn resolve(&mut self, partition: &Partition, operation: &Operation) -> Call {
         match operation {
-            Operation::Claim(request, number) => {
-                let last = self.numbers.entry((partition.clone(), request.claimant)).or_default();
-                let sequence = match number {
-                    Number::Next => *last + 1,
-                    Number::Last => *last,
-                    Number::Earlier(back) => last.saturating_sub(*back),
-                };
-                let sequence = sequence.max(1);
-                *last = sequence.max(*last);
-                Call::Claim(ClaimRequest { sequence, ..*request })
-            }
-            Operation::Settle(endings) => {
-                let settlement = |(pick, ending): &(Pick, Ending)| {
-                    let Given { lease, not_before } = self.pick(partition, *pick);
-                    Settlement { lease, end: end(*ending, not_before) }
-                };
-                Call::Settle(endings.iter().map(settlement).collect())
+            Operation::Claim(request, number) => Call::Claim(self.numbered(partition, request, *number)),
+            Operation::Settle(endings) => Call::Settle(self.settlements(partition, endings)),
+            Operation::SettleAndClaim(endings, request, number) => {
+                let settlements = self.settlements(partition, endings);
+                Call::SettleAndClaim(settlements, self.numbered(partition, request, *number))
             }
             Operation::Transfer(picks) => {
                 let transfer = |pick: &Pick| {
@@ -241,6 +231,26 @@ impl Case<'_> {
             }
             plain => Call::Plain(plain.clone()),
         }
+    }
+
+    fn numbered(&mut self, partition: &Partition, request: &ClaimRequest, number: Number) -> ClaimRequest {
+        let last = self.numbers.entry((partition.clone(), request.claimant)).or_default();
+        let sequence = match number {
+            Number::Next => *last + 1,
+            Number::Last => *last,
+            Number::Earlier(back) => last.saturating_sub(back),
+        };
+        let sequence = sequence.max(1);
+        *last = sequence.max(*last);
+        ClaimRequest { sequence, ..*request }
+    }
+
+    fn settlements(&self, partition: &Partition, endings: &[(Pick, Ending)]) -> Vec<Settlement> {
+        let settlement = |(pick, ending): &(Pick, Ending)| {
+            let Given { lease, not_before } = self.pick(partition, *pick);
+            Settlement { lease, end: end(*ending, not_before) }
+        };
+        endings.iter().map(settlement).collect()
     }
 
     fn pick(&self, partition: &Partition, pick: Pick) -> Given {
@@ -267,6 +277,14 @@ impl Case<'_> {
                 text
             }
             Call::Settle(settlements) => shown(store.settle(partition, settlements).await),
+            Call::SettleAndClaim(settlements, request) => {
+                let answer = store.settle_and_claim(partition, settlements, *request).await;
+                let (settled, claimed) = answer.expect("a settlement");
+                let claimed = claimed.expect("a claim");
+                let text = format!("{settled:?} {claimed:?}");
+                claim = Some(claimed);
+                text
+            }
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
@@ -367,7 +385,7 @@ impl Operation {
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),
             // An expired lease is renewed, and what took nothing may take something now.
-            Operation::Claim(..) => {
+            Operation::Claim(..) | Operation::SettleAndClaim(..) => {
                 let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
                 claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
             }

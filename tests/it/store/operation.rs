@@ -60,6 +60,7 @@ pub enum Operation {
     Recover,
     /// All kinds of ends in one call.
     Settle(Vec<(Pick, Ending)>),
+    SettleAndClaim(Vec<(Pick, Ending)>, ClaimRequest, Number),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
     Reschedule(MessageId, Due),
@@ -160,6 +161,8 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         10 => (claim(), number()).prop_map(|(request, number)| Operation::Claim(request, number)),
         3 => Just(Operation::Recover),
         11 => vec((pick(), ending()), 1..6).prop_map(Operation::Settle),
+        4 => (vec((pick(), ending()), 1..6), claim(), number())
+            .prop_map(|(endings, request, number)| Operation::SettleAndClaim(endings, request, number)),
         3 => vec(pick(), 1..6).prop_map(Operation::Transfer),
         2 => (id(), log_record(), any::<bool>())
             .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
