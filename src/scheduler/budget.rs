@@ -30,6 +30,31 @@ struct Free {
     bytes: i64,
     /// Messages in flight.
     claimed: usize,
+    /// Claimers that wait.
+    waiting: u32,
+}
+
+/// What may be claimed.
+#[derive(Clone, Copy)]
+struct Room {
+    messages: i64,
+    bytes: i64,
+}
+
+/// Counts a claimer that waits, until it is dropped.
+struct Waiting<'a>(&'a Budget);
+
+impl<'a> Waiting<'a> {
+    fn new(budget: &'a Budget) -> Self {
+        lock(&budget.free).waiting += 1;
+        Self(budget)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.free).waiting -= 1;
+    }
 }
 
 impl Budget {
@@ -38,7 +63,7 @@ impl Budget {
         let bytes = signed(bytes);
         Arc::new(Self {
             largest: signed(largest).min(bytes),
-            free: Mutex::new(Free { messages: messages.into(), bytes, claimed: 0 }),
+            free: Mutex::new(Free { messages: messages.into(), bytes, claimed: 0, waiting: 0 }),
             freed: Notify::new(),
         })
     }
@@ -46,10 +71,13 @@ impl Budget {
     /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
-        self.reserve_beside([], messages, bytes)
+        let mut free = lock(&self.free);
+        let room = Room { messages: free.messages, bytes: free.bytes };
+        self.take(&mut free, room, messages, bytes)
     }
 
-    /// The same, where what is `settled` becomes free before anything of it is used.
+    /// The same, where what is `settled` becomes free before anything of it is used. Each claimer that waits has its share of that:
+    /// they may be those of other partitions.
     pub fn reserve_beside<'a>(
         self: &Arc<Self>,
         settled: impl IntoIterator<Item = &'a Reservation>,
@@ -57,12 +85,20 @@ impl Budget {
         bytes: u64,
     ) -> Option<Reservation> {
         let mut free = lock(&self.free);
-        let mut room = Free { claimed: 0, ..*free };
+        // It is below zero where another partition settles and claims.
+        let mut room = Room { messages: free.messages.max(0), bytes: free.bytes };
         for one in settled {
             room.messages += i64::from(one.messages);
             room.bytes += one.bytes;
         }
-        if !self.fits(&room) || messages == 0 {
+        let claimers = i64::from(free.waiting.max(1));
+        room.messages /= claimers;
+        room.bytes /= claimers;
+        self.take(&mut free, room, messages, bytes)
+    }
+
+    fn take(self: &Arc<Self>, free: &mut Free, room: Room, messages: u32, bytes: u64) -> Option<Reservation> {
+        if !self.fits(room) || messages == 0 {
             return None;
         }
         let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
@@ -74,10 +110,11 @@ impl Budget {
 
     /// Waits while full. Cancel-safe.
     pub async fn available(&self) {
+        let _waiting = Waiting::new(self);
         loop {
             // Registered before the check, so that nothing freed in between is missed.
             let freed = self.freed.notified();
-            if self.fits(&lock(&self.free)) {
+            if self.is_available() {
                 return;
             }
             freed.await;
@@ -96,11 +133,12 @@ impl Budget {
 
     /// Whether `available` would not wait.
     pub fn is_available(&self) -> bool {
-        self.fits(&lock(&self.free))
+        let free = lock(&self.free);
+        self.fits(Room { messages: free.messages, bytes: free.bytes })
     }
 
-    fn fits(&self, free: &Free) -> bool {
-        free.messages > 0 && free.bytes >= self.largest
+    fn fits(&self, room: Room) -> bool {
+        room.messages > 0 && room.bytes >= self.largest
     }
 }
 
@@ -235,12 +273,29 @@ mod tests {
         assert!(budget.reserve(1, 1).is_none());
         let beside = budget.reserve_beside(&settled, 10, 5000).unwrap();
         assert_eq!((beside.messages(), beside.bytes(), budget.free()), (2, 1000, 0));
-        assert!(budget.reserve_beside(&settled, 1, 1).is_none() && budget.reserve(1, 1).is_none());
+        assert!(budget.reserve(1, 1).is_none());
         drop(settled);
         assert!(budget.available().now_or_never().is_none(), "the claim has it");
         drop(beside);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (2, 1000));
+    }
+
+    #[tokio::test]
+    async fn of_what_is_settled_each_claimer_that_waits_has_its_share() {
+        let budget = Budget::new(4, 4000, 100);
+        let mut all = budget.reserve(4, 4000).unwrap();
+        all.claimed(4);
+        let settled: Vec<_> = (0..4).map(|_| all.permit(1000)).collect();
+        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(budget.available())).collect();
+        for one in &mut waiting {
+            assert!(one.as_mut().now_or_never().is_none());
+        }
+        let share = budget.reserve_beside(&settled, 10, 5000).unwrap();
+        assert_eq!((share.messages(), share.bytes()), (2, 2000));
+        assert!(budget.reserve_beside(&settled[..1], 10, 5000).is_none(), "half a message");
+        drop((share, waiting));
+        assert_eq!(budget.reserve_beside(&settled, 10, 5000).unwrap().messages(), 4);
     }
 
     #[tokio::test]

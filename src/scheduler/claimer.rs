@@ -221,7 +221,7 @@ impl Claimer {
             }
         }
         // What is under way may have claimed messages.
-        if joint.take().is_none()
+        if !joint.withdraw()
             && let Some(answer) = answered(&mut asked).await
         {
             return Some(Chance::Claimed(answer));

@@ -6,14 +6,20 @@
 
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::{breaker::Admission, budget::Reservation, lock};
 use crate::store::{Claim, ClaimRequest, StoreError};
 
 /// The place of a partition where its claimer asks.
 #[derive(Clone, Default)]
-pub struct Joint(Arc<Mutex<Option<Asked>>>);
+pub struct Joint(Arc<Place>);
+
+#[derive(Default)]
+struct Place {
+    asked: Mutex<Option<Asked>>,
+    arrived: Notify,
+}
 
 /// What is asked for.
 pub struct Asked {
@@ -33,12 +39,28 @@ pub struct Answer {
 impl Joint {
     pub fn ask(&self, request: ClaimRequest) -> oneshot::Receiver<Box<Answer>> {
         let (answer, receiver) = oneshot::channel();
-        *lock(&self.0) = Some(Asked { request, answer });
+        *lock(&self.0.asked) = Some(Asked { request, answer });
+        self.0.arrived.notify_waiters();
         receiver
     }
 
-    /// What is asked for, if anything is. It is not asked for any more then.
-    pub fn take(&self) -> Option<Asked> {
-        lock(&self.0).take()
+    /// What is asked for, with its `room`. It is not asked for any more then; without room it still is.
+    pub fn take<T>(&self, room: impl FnOnce(&ClaimRequest) -> Option<T>) -> Option<(Asked, T)> {
+        let mut asked = lock(&self.0.asked);
+        let room = room(&asked.as_ref()?.request)?;
+        asked.take().map(|asked| (asked, room))
+    }
+
+    /// Whether anything was asked for. It is not asked for any more.
+    pub fn withdraw(&self) -> bool {
+        lock(&self.0.asked).take().is_some()
+    }
+
+    /// Waits until a claim is asked for. Cancel-safe.
+    pub async fn asked(&self) {
+        let arrived = self.0.arrived.notified();
+        if lock(&self.0.asked).is_none() {
+            arrived.await;
+        }
     }
 }

@@ -42,6 +42,9 @@ const ENOUGH: usize = 256;
 const FEW: usize = 256;
 const FEW_WAIT: Duration = Duration::from_millis(1);
 
+/// How long a settlement that has a call of its own waits for the claim to make with it.
+const ASK_WAIT: Duration = Duration::from_millis(1);
+
 /// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
 #[derive(Clone)]
 pub struct Settler {
@@ -168,6 +171,10 @@ impl SettleTask {
             // What has come by then is settled.
             let _ = timeout(FEW_WAIT, gathering).await;
         }
+        // The claimer is about to ask, if there is more: it was answered by the last call.
+        if self.waiting.len() >= self.enough && !self.route.budget.is_available() {
+            let _ = timeout(ASK_WAIT, self.joint.asked()).await;
+        }
         true
     }
 
@@ -243,10 +250,12 @@ impl SettleTask {
         if !breaker.is_closed() {
             return None;
         }
-        let Asked { mut request, answer } = self.joint.take()?;
-        let admission = breaker.admit(request.limit as usize)?;
-        let settled = items.iter().map(|item| &item.held.share);
-        let reservation = self.route.budget.reserve_beside(settled, admission.messages(), request.max_bytes)?;
+        let (Asked { mut request, answer }, (admission, reservation)) = self.joint.take(|request| {
+            let admission = breaker.admit(request.limit as usize)?;
+            let settled = items.iter().map(|item| &item.held.share);
+            let reservation = self.route.budget.reserve_beside(settled, admission.messages(), request.max_bytes)?;
+            Some((admission, reservation))
+        })?;
         (request.limit, request.max_bytes) = (reservation.messages(), reservation.bytes());
         Some(ClaimBeside { request, admission, reservation, answer })
     }

@@ -75,3 +75,31 @@ async fn what_a_joint_call_claims_during_a_shutdown_is_given_back() {
     instance.stop().await;
     assert_eq!((store.count(&partition("r")), sink.taken().len()), ((ROOM, 0, 0), ROOM));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_with_a_backlog_leaves_room_to_the_others() {
+    for room in [2, ROOM] {
+        let store = TestStore::new(1);
+        let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
+        let all: Vec<_> = Partition::all(&"r".into(), 3).collect();
+        let mut setup =
+            setup(&store, "r", to_sink(&sink, &Breaker::new("s")), Policy { max_in_flight: room, ..policy() });
+        setup.partitions = all.iter().map(|partition| (partition.clone(), store.subscribe(partition))).collect();
+        let ids = numbered(100 * room);
+        ids.iter().for_each(|id| store.schedule(&all[0], id, Duration::ZERO, Metadata::default()));
+        let instance = Instance::start(&store, vec![setup]);
+        sleep(50 * MILLI).await;
+        assert_eq!(store.count(&all[0]).1, room, "it has all of the room");
+        for partition in &all[1..] {
+            let ids = (0..3 * room).map(|n| format!("{partition}-{n}"));
+            ids.for_each(|id| store.schedule(partition, &id, Duration::ZERO, Metadata::default()));
+        }
+        sleep(3 * SECOND).await;
+        for partition in &all[1..] {
+            assert_eq!(store.count(partition), (0, 0, 0), "{partition} with {room} in flight");
+        }
+        let left = store.count(&all[0]).0;
+        assert!(left > 50 * room && left < 95 * room, "{left} of {} are left", 100 * room);
+        instance.stop().await;
+    }
+}
