@@ -85,14 +85,16 @@ async fn a_partition_with_a_backlog_leaves_room_to_the_others() {
         let mut setup =
             setup(&store, "r", to_sink(&sink, &Breaker::new("s")), Policy { max_in_flight: room, ..policy() });
         setup.partitions = all.iter().map(|partition| (partition.clone(), store.subscribe(partition))).collect();
-        let ids = numbered(100 * room);
-        ids.iter().for_each(|id| store.schedule(&all[0], id, Duration::ZERO, Metadata::default()));
+        for id in numbered(100 * room) {
+            store.schedule(&all[0], &id, Duration::ZERO, Metadata::default());
+        }
         let instance = Instance::start(&store, vec![setup]);
         sleep(50 * MILLI).await;
         assert_eq!(store.count(&all[0]).1, room, "it has all of the room");
         for partition in &all[1..] {
-            let ids = (0..3 * room).map(|n| format!("{partition}-{n}"));
-            ids.for_each(|id| store.schedule(partition, &id, Duration::ZERO, Metadata::default()));
+            for n in 0..3 * room {
+                store.schedule(partition, &format!("{partition}-{n}"), Duration::ZERO, Metadata::default());
+            }
         }
         sleep(3 * SECOND).await;
         for partition in &all[1..] {
