@@ -21,7 +21,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// `generations` of the connection, `subscriptions` of the wake-ups: a new one may lead to another server. Notifies
-/// `prepared` after the first preparation, then runs forever. Reports outages of Redis to `incidents`.
+/// `prepared` after the first preparation, or when a part of a cluster can be served before; then runs forever. Reports
+/// outages of Redis to `incidents`.
 ///
 /// # Errors
 /// Returns when Redis is definitely unusable, and was not used before.
@@ -32,25 +33,30 @@ pub async fn keep(
     prepared: oneshot::Sender<()>,
     incidents: Incidents,
 ) -> StartError {
-    let began = Instant::now();
+    let (began, mut prepared) = (Instant::now(), Some(prepared));
     loop {
         match queue.prepare().await {
             Ok(()) => break,
-            Err(error) if error.is_definite() => return error,
+            Err(error) if error.is_definite() && prepared.is_some() => return error,
             // The connection repeats the failure of a probe that came before the embedded Redis answered.
             Err(_) if began.elapsed() < RETRY_INTERVAL => {
                 sleep(RETRY_INTERVAL / 10).await;
                 continue;
             }
-            Err(error) => incidents.failed(&Subject::Redis, &error.to_string()),
+            Err(error) => {
+                incidents.failed(&Subject::Redis, &error.to_string());
+                if prepared.is_some() && queue.may_serve_a_part().await {
+                    tracing::warn!("what other primaries of the redis cluster have is delivered meanwhile");
+                    notify(&mut prepared);
+                }
+            }
         }
         sleep(RETRY_INTERVAL).await;
     }
     incidents.ended(&Subject::Redis);
     tracing::info!(routes = queue.routes().len(), "redis is ready");
     warn_of_unconfigured(&queue).await;
-    // The receiver is dropped while the process stops.
-    let _ = prepared.send(());
+    notify(&mut prepared);
     loop {
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
@@ -66,6 +72,13 @@ pub async fn keep(
             () = incidents.redis_suspected() => {}
             () = sleep(CHECK_INTERVAL) => {}
         }
+    }
+}
+
+fn notify(prepared: &mut Option<oneshot::Sender<()>>) {
+    if let Some(prepared) = prepared.take() {
+        // The receiver is dropped while the process stops.
+        let _ = prepared.send(());
     }
 }
 

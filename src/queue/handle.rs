@@ -287,6 +287,11 @@ impl Queue {
         self.registry.prepare().await
     }
 
+    /// Whether some of it can be served although `prepare` fails, as a primary of a cluster does not answer.
+    pub async fn may_serve_a_part(&self) -> bool {
+        self.registry.may_serve_a_part().await
+    }
+
     /// Whether messages are accepted and delivered now.
     ///
     /// # Errors

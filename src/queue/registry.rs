@@ -100,6 +100,11 @@ impl RouteRegistry {
         Ok(())
     }
 
+    /// Whether some of it can be served although `prepare` fails, as a primary of a cluster does not answer.
+    pub async fn may_serve_a_part(&self) -> bool {
+        self.store.is_partly_open().await
+    }
+
     /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
     /// forgotten that, all of it or this partition: the first post after that is often who notices. Opening it takes no
     /// longer than one command may.

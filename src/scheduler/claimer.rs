@@ -31,7 +31,10 @@ use super::{
 use crate::{
     incidents::Sample,
     message::{DeadReason, codec},
-    store::{Claim, ClaimRequest, Claimed, Deaths, Lease, Partition, StoreError, Suspects, WakeReason, WakeSignal},
+    store::{
+        Claim, ClaimEnd, ClaimRequest, Claimed, Deaths, Lease, Partition, Settlement, StoreError, Suspects, Token,
+        WakeReason, WakeSignal,
+    },
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -81,14 +84,12 @@ pub struct Claimer {
 /// What lets a partition claim.
 enum Chance {
     Room,
-    /// It has claimed already, or failed to.
+    /// It has claimed beside a settlement.
     Claimed(Box<Answer>),
 }
 
 /// What a claim needs before it is sent.
 struct ClaimCapacity {
-    /// The right to have a suspect in flight.
-    alone: Option<OwnedSemaphorePermit>,
     admission: Admission,
     reservation: Reservation,
 }
@@ -127,7 +128,7 @@ impl Claimer {
         while self.poll_is_due().await {
             match self.may_claim().await {
                 Some(Chance::Room) => self.poll().await,
-                Some(Chance::Claimed(answer)) => self.claimed_jointly(*answer).await,
+                Some(Chance::Claimed(answer)) => self.answered_jointly(*answer).await,
                 None => break,
             }
         }
@@ -201,7 +202,7 @@ impl Claimer {
                     asked.get_or_insert_with(|| joint.ask(request));
                 }
                 tokio::select! {
-                    Some(answer) = answered(&mut asked) => Some(answer),
+                    Some(answer) = answer_of(&mut asked) => Some(answer),
                     () = route.budget.available() => None,
                 }
             };
@@ -222,7 +223,7 @@ impl Claimer {
         }
         // What is under way may have claimed messages.
         if !joint.withdraw()
-            && let Some(answer) = answered(&mut asked).await
+            && let Some(answer) = answer_of(&mut asked).await
         {
             return Some(Chance::Claimed(answer));
         }
@@ -240,49 +241,55 @@ impl Claimer {
 
     /// Claims, and sends what it got. Does nothing when the capacity has just been used up.
     async fn poll(&mut self) {
-        let Some(capacity) = self.reserve() else { return };
+        let Some(capacity) = self.reserve(MAX_MESSAGES, MAX_BYTES) else { return };
+        let suspects = Arc::clone(&self.route.suspects);
+        let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         self.sequence += 1;
-        let mut request =
-            self.request(capacity.alone.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
+        let request = self.request(alone.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
         self.pace.start(Instant::now());
+        let answer = self.route.store.claim(&self.partition, request).await;
+        self.answered(request, answer.map(|claim| (claim, capacity)), alone).await;
+    }
+
+    /// A claim was made beside a settlement, or may have been.
+    async fn answered_jointly(&mut self, Answer { request, claim }: Answer) {
+        self.pace.start(Instant::now());
+        let answer = claim.map(|(claim, admission, reservation)| (claim, ClaimCapacity { admission, reservation }));
+        self.answered(request, answer, None).await;
+    }
+
+    /// Sends what was claimed; without an answer, asks until there is one. `alone`: the right to have a suspect in flight.
+    async fn answered(
+        &mut self,
+        mut request: ClaimRequest,
+        mut answer: Result<(Claim, ClaimCapacity), StoreError>,
+        alone: Option<OwnedSemaphorePermit>,
+    ) {
         loop {
-            match self.route.store.claim(&self.partition, request).await {
-                Ok(claim) => return self.claimed(claim, capacity).await,
-                Err(error) if is_outage(&error) => {
-                    let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
-                    // Messages may be claimed: until an answer comes, they are held, and asked for again.
-                    request.again = true;
-                    sleep(wait).await;
+            let error = match answer {
+                Ok((mut claim, capacity)) => {
+                    // An earlier try may have claimed more.
+                    let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
+                    let token = claim.token;
+                    self.claimed(claim, capacity, alone).await;
+                    return self.give_back(surplus, token).await;
                 }
-                Err(error) => {
-                    drop(capacity);
-                    return self.not_claimed(&error).await;
-                }
+                Err(error) => error,
+            };
+            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
+            if !is_outage(&error) {
+                self.view.again = true;
+                return self.pause(wait).await;
             }
+            // Messages may be claimed: they are asked for again until an answer comes. Other partitions, whose server may be
+            // up, have the capacity meanwhile.
+            (request.again, request.limit) = (true, 1);
+            sleep(wait).await;
+            let capacity = self.capacity_for_one().await;
+            answer = self.route.store.claim(&self.partition, request).await.map(|claim| (claim, capacity));
         }
-    }
-
-    /// The store claimed beside a settlement, or failed to.
-    async fn claimed_jointly(&mut self, answer: Answer) {
-        let Answer { claim, admission, reservation } = answer;
-        match claim {
-            Ok(claim) => {
-                self.pace.start(claim.clock.taken);
-                self.claimed(claim, ClaimCapacity { alone: None, admission, reservation }).await;
-            }
-            Err(error) => {
-                drop((admission, reservation));
-                self.not_claimed(&error).await;
-            }
-        }
-    }
-
-    async fn not_claimed(&mut self, error: &StoreError) {
-        let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", error);
-        self.view.again = true;
-        self.pause(wait).await;
     }
 
     /// `alone`: a suspect may be claimed.
@@ -305,15 +312,25 @@ impl Claimer {
         }
     }
 
-    fn reserve(&mut self) -> Option<ClaimCapacity> {
-        let suspects = Arc::clone(&self.route.suspects);
-        let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
-        let admission = self.route.target.breaker().admit(MAX_MESSAGES as usize)?;
-        let reservation = self.route.budget.reserve(admission.messages(), MAX_BYTES)?;
-        Some(ClaimCapacity { alone, admission, reservation })
+    fn reserve(&self, messages: u32, bytes: u64) -> Option<ClaimCapacity> {
+        let admission = self.route.target.breaker().admit(messages as usize)?;
+        let reservation = self.route.budget.reserve(admission.messages(), bytes)?;
+        Some(ClaimCapacity { admission, reservation })
     }
 
-    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity) {
+    /// Waits for it.
+    async fn capacity_for_one(&self) -> ClaimCapacity {
+        loop {
+            self.route.target.breaker().ready().await;
+            self.route.budget.available().await;
+            // The bytes are those of the largest message at least.
+            if let Some(capacity) = self.reserve(1, 0) {
+                return capacity;
+            }
+        }
+    }
+
+    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, alone: Option<OwnedSemaphorePermit>) {
         self.store_answered();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
         // A repeated claim may have begun its lease long ago.
@@ -323,10 +340,31 @@ impl Claimer {
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
         self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
-        self.send(claim, capacity, lease_ends);
+        self.send(claim, capacity, alone, lease_ends);
         if expired {
             self.recover().await;
         }
+    }
+
+    /// Messages for which there is no capacity any more, as if they had never been claimed.
+    async fn give_back(&mut self, messages: Vec<Claimed>, token: Token) {
+        if messages.is_empty() {
+            return;
+        }
+        let settlement = |Claimed { id, body, not_before, .. }| Settlement {
+            lease: Lease { id, token, bytes: body.len() },
+            end: ClaimEnd::Release { at: not_before },
+        };
+        let settlements: Vec<_> = messages.into_iter().map(settlement).collect();
+        while let Err(error) = self.route.store.settle(&self.partition, &settlements).await {
+            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
+            if !is_outage(&error) {
+                // Their leases end.
+                return self.pause(wait).await;
+            }
+            sleep(wait).await;
+        }
+        self.view.again = true;
     }
 
     fn died(&self, reason: DeadReason, deaths: &Deaths, error: &str) {
@@ -347,7 +385,8 @@ impl Claimer {
     fn send(
         &mut self,
         claim: Claim,
-        ClaimCapacity { mut alone, mut admission, mut reservation }: ClaimCapacity,
+        ClaimCapacity { mut admission, mut reservation }: ClaimCapacity,
+        mut alone: Option<OwnedSemaphorePermit>,
         lease_ends: Instant,
     ) {
         if claim.messages.is_empty() {
@@ -438,7 +477,7 @@ fn claim_yield(claim: &Claim) -> ClaimYield {
 }
 
 /// `None` where nothing was asked, or where the answer is that nothing was claimed. Cancel-safe.
-async fn answered(asked: &mut Option<oneshot::Receiver<Box<Answer>>>) -> Option<Box<Answer>> {
+async fn answer_of(asked: &mut Option<oneshot::Receiver<Box<Answer>>>) -> Option<Box<Answer>> {
     let answer = asked.as_mut()?.await;
     if answer.is_err() {
         *asked = None;

@@ -29,11 +29,10 @@ pub struct Asked {
     pub answer: oneshot::Sender<Box<Answer>>,
 }
 
-/// An error means that nothing was claimed.
+/// What became of the claim. After an outage it is unknown whether it was made.
 pub struct Answer {
-    pub claim: Result<Claim, StoreError>,
-    pub admission: Admission,
-    pub reservation: Reservation,
+    pub request: ClaimRequest,
+    pub claim: Result<(Claim, Admission, Reservation), StoreError>,
 }
 
 impl Joint {

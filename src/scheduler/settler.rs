@@ -86,6 +86,7 @@ impl Settler {
             unanswered: unanswered.clone(),
             joint: joint.clone(),
             mark: None,
+            unanswered_claim: None,
             refused: false,
             enough: (route.policy.max_in_flight / 4).clamp(1, ENOUGH),
         };
@@ -130,6 +131,8 @@ struct SettleTask {
     joint: Joint,
     /// From a call without an answer until nothing is left that waited for it.
     mark: Option<UnansweredGuard>,
+    /// The claim beside that call: its claimer repeats it once the settlements were answered, whose room it needs.
+    unanswered_claim: Option<(oneshot::Sender<Box<Answer>>, Answer)>,
     /// A call was refused: the next ones have one kind each, so that only what is refused waits.
     refused: bool,
     /// So many settlements have a call of their own.
@@ -193,6 +196,7 @@ impl SettleTask {
         self.refused = trouble.as_ref().is_some_and(|error| !is_outage(error));
         if !self.waiting.iter().any(|item| item.repeated) {
             self.mark = None;
+            answer_claim(self.unanswered_claim.take());
         }
         self.route.show_in_flight();
         trouble.map_or(Ok(()), Err)
@@ -206,9 +210,19 @@ impl SettleTask {
         let answer = if settlements.len() < self.enough && !self.needs_permits() {
             store.settle(partition, &settlements).await.map(|verdicts| (verdicts, None))
         } else if let Some(claim) = self.claim_beside(&items) {
-            self.settle_and_claim(&mut items, &settlements, claim)
-                .await
-                .map(|(verdicts, claim)| (verdicts, Some(claim)))
+            let ClaimBeside { request, admission, reservation, sender } = claim;
+            match store.settle_and_claim(partition, &settlements, request).await {
+                Ok((verdicts, claim)) => {
+                    let claim = claim.map(|claim| (claim, admission, reservation));
+                    Ok((verdicts, Some((sender, Answer { request, claim }))))
+                }
+                Err(error) => {
+                    if is_outage(&error) {
+                        self.unanswered_claim = Some((sender, Answer { request, claim: Err(error.clone()) }));
+                    }
+                    Err(error)
+                }
+            }
         } else {
             store.settle_alone(partition, &settlements).await.map(|verdicts| (verdicts, None))
         };
@@ -217,16 +231,16 @@ impl SettleTask {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
                 Held::release(items.into_iter().map(|item| item.held));
-                // The claimer may have stopped: then the lease brings the messages back.
-                if let Some((sender, answer)) = claim {
-                    let _ = sender.send(answer);
-                }
+                answer_claim(claim);
                 return Ok(());
             }
             Err(error) => error,
         };
         if is_outage(&error) {
-            self.not_answered(&mut items);
+            for item in &mut items {
+                item.repeated = true;
+            }
+            self.mark.get_or_insert_with(|| self.unanswered.mark());
         } else {
             // It may be given up once its lease has ended: the message is not lost by it, and its share of the
             // budget is needed.
@@ -237,50 +251,20 @@ impl SettleTask {
         Err(error)
     }
 
-    fn not_answered(&mut self, items: &mut [Item]) {
-        for item in items {
-            item.repeated = true;
-        }
-        self.mark.get_or_insert_with(|| self.unanswered.mark());
-    }
-
     /// What the claimer asks for, with the room that the items make; `None` while nothing is asked for, or nothing may be claimed.
     fn claim_beside(&self, items: &[Item]) -> Option<ClaimBeside> {
         let breaker = self.route.target.breaker();
         if !breaker.is_closed() {
             return None;
         }
-        let (Asked { mut request, answer }, (admission, reservation)) = self.joint.take(|request| {
+        let (Asked { mut request, answer: sender }, (admission, reservation)) = self.joint.take(|request| {
             let admission = breaker.admit(request.limit as usize)?;
             let settled = items.iter().map(|item| &item.held.share);
             let reservation = self.route.budget.reserve_beside(settled, admission.messages(), request.max_bytes)?;
             Some((admission, reservation))
         })?;
         (request.limit, request.max_bytes) = (reservation.messages(), reservation.bytes());
-        Some(ClaimBeside { request, admission, reservation, answer })
-    }
-
-    /// Until the store answers both.
-    async fn settle_and_claim(
-        &mut self,
-        items: &mut [Item],
-        settlements: &[Settlement],
-        ClaimBeside { mut request, admission, reservation, answer }: ClaimBeside,
-    ) -> Result<(Vec<Settled>, (oneshot::Sender<Box<Answer>>, Box<Answer>)), StoreError> {
-        loop {
-            let error = match self.route.store.settle_and_claim(&self.partition, settlements, request).await {
-                Ok((verdicts, claim)) => {
-                    return Ok((verdicts, (answer, Box::new(Answer { claim, admission, reservation }))));
-                }
-                Err(error) if is_outage(&error) => error,
-                Err(error) => return Err(error),
-            };
-            // The messages of both may be settled and claimed: until an answer comes, they are held.
-            self.not_answered(items);
-            request.again = true;
-            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
-            sleep(wait).await;
-        }
+        Some(ClaimBeside { request, admission, reservation, sender })
     }
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
@@ -308,7 +292,14 @@ struct ClaimBeside {
     request: ClaimRequest,
     admission: Admission,
     reservation: Reservation,
-    answer: oneshot::Sender<Box<Answer>>,
+    sender: oneshot::Sender<Box<Answer>>,
+}
+
+/// The claimer may have been aborted: then the lease brings the messages back.
+fn answer_claim(claim: Option<(oneshot::Sender<Box<Answer>>, Answer)>) {
+    if let Some((sender, answer)) = claim {
+        let _ = sender.send(Box::new(answer));
+    }
 }
 
 fn by_kind(items: Vec<Item>) -> Vec<Vec<Item>> {

@@ -45,7 +45,7 @@ pub struct ClaimRequest {
     /// partitions.
     pub backlog: bool,
     pub suspects: Suspects,
-    /// At most so many messages, 1 to 1000.
+    /// At most so many messages, 1 to 1000. A repeated claim returns those of the earlier try, even if they are more.
     pub limit: u32,
     /// At most so many bytes of bodies; the first message comes whatever its size.
     pub max_bytes: u64,

@@ -34,6 +34,31 @@ async fn a_full_route_waits_for_capacity_and_never_exceeds_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn partitions_whose_claims_have_no_answer_leave_the_capacity_to_others() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(10 * MILLI));
+    let policy = Policy { max_in_flight: 20, ..policy() };
+    let mut route = setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy);
+    let all: Vec<_> = Partition::all(&"r".into(), 3).collect();
+    route.partitions = all.iter().map(|one| (one.clone(), store.subscribe(one))).collect();
+    for (n, id) in numbered(300).into_iter().enumerate() {
+        store.schedule(&all[n % 3], &id, SECOND, Metadata::default());
+    }
+    let [unanswered @ .., answered] = &all[..] else { unreachable!("three") };
+    let numbers: Vec<_> = unanswered.iter().map(|one| one.number).collect();
+    let _instance = Instance::start(&store, vec![route]);
+    sleep(SECOND / 2).await;
+    store.set_faults(Faults { unanswered: numbers.leak(), ..Faults::default() });
+    until("the others are delivered", || store.count(answered) == (0, 0, 0)).await;
+    assert!(sink.most_late() < 1000 && sink.taken().len() == 100, "{} ms", sink.most_late());
+    assert!(unanswered.iter().any(|one| store.count(one).1 > 1), "more are claimed than may be repeated");
+    store.set_faults(Faults::default());
+    until("all are delivered", || all.iter().all(|one| store.count(one) == (0, 0, 0))).await;
+    assert!(sink.taken().len() == 300 && sink.taken().values().all(|times| *times == 1));
+    assert!(sink.most_inside() <= 20);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bytes_in_flight_are_bounded_too() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));

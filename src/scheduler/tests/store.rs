@@ -69,6 +69,8 @@ pub struct Faults {
     pub latency: Duration,
     /// What the reply of a claim takes.
     pub claim_reply: Duration,
+    /// The numbers of the partitions whose claims lose their reply.
+    pub unanswered: &'static [u16],
     pub down: bool,
     pub wrong_type: bool,
     /// The list that takes nothing.
@@ -209,7 +211,6 @@ impl TestStore {
         kind: &'static str,
         call: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
-        let unavailable = || StoreError::Unavailable { kind: "io", text: "ordered by the test".into() };
         let faults = self.observed.lock().unwrap().count(kind);
         let hit = faults.only.is_none_or(|only| only == kind);
         let (there, back, fails_before, fails_after) = {
@@ -234,6 +235,10 @@ impl TestStore {
         }
         if fails_after { Err(unavailable()) } else { reply }
     }
+}
+
+fn unavailable() -> StoreError {
+    StoreError::Unavailable { kind: "io", text: "ordered by the test".into() }
 }
 
 impl Observed {
@@ -262,14 +267,16 @@ impl Store for TestStore {
             self.turn("claim", partition).await;
         }
         let sent = Instant::now();
-        self.call("claim", async {
+        let is_unanswered = self.observed.lock().unwrap().faults.unanswered.contains(&partition.number);
+        let reply = self.call("claim", async {
             let mut claim = self.memory.claim(partition, request).await?;
             claim.clock.taken = sent;
             let (_, unacked, _) = self.count(partition);
             self.observed.lock().unwrap().record(partition, &claim, unacked);
             Ok(claim)
-        })
-        .await
+        });
+        let reply = reply.await;
+        if is_unanswered { Err(unavailable()) } else { reply }
     }
 
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 
 use super::{
     RedisStore, RouteSettings, StoreRoute,
@@ -33,6 +33,21 @@ impl RedisStore {
                 known.partitions == route.settings.partitions && former == route.former()
             })
         }))
+    }
+
+    /// Whether a part of a cluster can be served while some primaries do not answer: all partitions of those that do are
+    /// open, and there are some.
+    pub async fn is_partly_open(&self) -> bool {
+        if self.servers.cluster().is_none() {
+            return false;
+        }
+        let look = async |(partition, keys): (Partition, &PartitionKeys)| {
+            let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await.ok()?;
+            let layout = self.layout(&partition).ok()?;
+            Some(open.is_some_and(|open| open.starts_with(&layout)))
+        };
+        let answers: Vec<bool> = join_all(self.each_partition().map(look)).await.into_iter().flatten().collect();
+        !answers.is_empty() && !answers.contains(&false)
     }
 
     /// The JSON of each route of which all partitions are open.
@@ -75,13 +90,16 @@ impl RedisStore {
     fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
         let map = self.servers.cluster().map(|cluster| cluster.map());
         let mut seen = BTreeSet::new();
-        let all = self.routes.values().flat_map(|route| {
-            let all = Partition::all(&route.settings.name, route.settings.partitions);
-            all.zip(&route.keys)
-        });
-        all.filter(move |(_, keys)| {
+        self.each_partition().filter(move |(_, keys)| {
             let owner = map.as_ref().and_then(|map| map.owner(slot_of(keys.route.as_bytes())));
             seen.insert(owner.cloned())
+        })
+    }
+
+    fn each_partition(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
+        self.routes.values().flat_map(|route| {
+            let all = Partition::all(&route.settings.name, route.settings.partitions);
+            all.zip(&route.keys)
         })
     }
 

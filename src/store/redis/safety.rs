@@ -78,10 +78,17 @@ impl RedisStore {
             }
             servers => servers?,
         };
-        let mut safety = Safety::default();
+        let (mut safety, mut failed) = (Safety::default(), None);
         for connection in servers {
-            let Safety { evicting, unchecked } =
-                ServerCheck { connection: &connection, of_cluster }.check(allow_eviction).await?;
+            let check = ServerCheck { connection: &connection, of_cluster }.check(allow_eviction).await;
+            let Safety { evicting, unchecked } = match check {
+                // A server that must not be used counts more than one that is down.
+                Err(error) if !error.is_definite() => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+                check => check?,
+            };
             safety.evicting = safety.evicting.or(evicting);
             for what in unchecked {
                 if !safety.unchecked.contains(&what) {
@@ -89,7 +96,7 @@ impl RedisStore {
                 }
             }
         }
-        Ok(safety)
+        failed.map_or(Ok(safety), Err)
     }
 
     /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.

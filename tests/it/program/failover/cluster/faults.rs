@@ -1,15 +1,24 @@
 //! A primary fails, and a replica takes its place.
 
-use tokio::time::sleep;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::{OLD, REPLICA, Run};
+use tokio::time::{Instant, sleep};
+
+use super::{OLD, PARTITIONS, Partition, REPLICA, Run};
 use crate::{
     program::{
         alone,
-        failover::load::{LAG, LARGE, Replies, SMALL},
+        client::Client,
+        failover::load::{LAG, LARGE, Replies, SMALL, configuration},
     },
-    support::scale,
+    support::{cluster::ClusterRedis, punctual::Punctual, receiver::Receiver, scale},
 };
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Milliseconds: longer than it takes to end a primary and an instance.
+const DUE_IN: u64 = 4000;
+/// Of the log.
+const IN_PART: &str = "is delivered meanwhile";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_replaced_by_its_replica() {
@@ -65,4 +74,53 @@ async fn a_replica_of_a_cluster_that_lagged_and_was_promoted_has_all_that_it_con
             Replies::OfMaster => assert!(account.lost > 0, "{account:?}"),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_starts_without_one_primary_delivers_what_the_others_have() {
+    let _alone = alone().await;
+    let (mut redis, receiver) = (ClusterRedis::start().await, Receiver::start());
+    for place in 0..redis.count() {
+        let mut connection = redis.server(place).connection().await;
+        let set = redis::cmd("CONFIG").arg(&["SET", "cluster-require-full-coverage", "no"]).to_owned();
+        set.exec_async(&mut connection).await.expect("a server of now");
+    }
+    let partitions = Partition::of_web(&redis).await;
+    let of = |redis: String| configuration(&redis, &format!(", partitions: {PARTITIONS}"), &receiver);
+    let configuration = of(redis.setting());
+    let mut punctual = Punctual::start(&configuration).await;
+    let client = Client::of(&punctual);
+    for partition in &partitions {
+        let id = partition.an_id("m");
+        client.schedule("web", &format!(r#"{{"id":"{id}","delay":{DUE_IN},"payload":""}}"#)).await;
+    }
+    punctual.terminate().await;
+    assert_eq!(receiver.count(), 0, "it took too long");
+    redis.kill(REPLICA);
+    redis.kill(OLD);
+
+    let mut punctual = Punctual::spawn(&configuration, &[]);
+    let mut unregistered = Punctual::spawn(&of(format!("{}, key_prefix: other", redis.setting())), &[]);
+    let others = partitions.iter().filter(|one| one.primary != OLD).count();
+    // Their claims must not take the capacity of the others.
+    assert!(partitions.len() - others > 1, "{partitions:?}");
+    receiver.wait_for(others, PATIENCE).await;
+    assert!(receiver.requests().iter().all(|one| partitions.iter().any(|p| p.has(one.id()) && p.primary != OLD)));
+    let client = Client::of(&punctual);
+    assert_eq!(client.readiness().await.status, 503);
+    let partition = partitions.iter().find(|one| one.primary != OLD).expect("one of six");
+    client.schedule("web", &format!(r#"{{"id":"{}","payload":""}}"#, partition.an_id("n"))).await;
+    receiver.wait_for(others + 1, PATIENCE).await;
+    assert!(punctual.log().contains(IN_PART), "{}", punctual.log());
+    assert!(!unregistered.log().contains(IN_PART), "{}", unregistered.log());
+
+    redis.restart(OLD).await;
+    let back = Instant::now();
+    receiver.wait_for(partitions.len() + 1, PATIENCE).await;
+    println!("cluster: delivered {:?} after the primary was back", back.elapsed());
+    punctual.ready().await;
+    unregistered.ready().await;
+    client.drained("web", PATIENCE).await;
+    let ids: BTreeSet<_> = receiver.requests().iter().map(|one| one.id().to_owned()).collect();
+    assert_eq!((ids.len(), receiver.count()), (partitions.len() + 1, partitions.len() + 1));
 }
