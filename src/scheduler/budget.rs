@@ -76,8 +76,8 @@ impl Budget {
         self.take(&mut free, room, messages, bytes)
     }
 
-    /// The same, where what is `settled` becomes free before anything of it is used. Each claimer that waits has its share of that:
-    /// they may be those of other partitions.
+    /// The same, where what is `settled` becomes free before anything of it is used. `None` while more than one claimer waits: the
+    /// others have their turn then.
     pub fn reserve_beside<'a>(
         self: &Arc<Self>,
         settled: impl IntoIterator<Item = &'a Reservation>,
@@ -85,15 +85,15 @@ impl Budget {
         bytes: u64,
     ) -> Option<Reservation> {
         let mut free = lock(&self.free);
+        if free.waiting > 1 {
+            return None;
+        }
         // It is below zero where another partition settles and claims.
         let mut room = Room { messages: free.messages.max(0), bytes: free.bytes };
         for one in settled {
             room.messages += i64::from(one.messages);
             room.bytes += one.bytes;
         }
-        let claimers = i64::from(free.waiting.max(1));
-        room.messages /= claimers;
-        room.bytes /= claimers;
         self.take(&mut free, room, messages, bytes)
     }
 
@@ -129,6 +129,11 @@ impl Budget {
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
         usize::try_from(lock(&self.free).messages).unwrap_or(0)
+    }
+
+    /// Whether more than one claimer waits.
+    pub fn others_wait(&self) -> bool {
+        lock(&self.free).waiting > 1
     }
 
     /// Whether `available` would not wait.
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_what_is_settled_each_claimer_that_waits_has_its_share() {
+    async fn what_is_settled_is_for_all_claimers_that_wait() {
         let budget = Budget::new(4, 4000, 100);
         let mut all = budget.reserve(4, 4000).unwrap();
         all.claimed(4);
@@ -291,10 +296,9 @@ mod tests {
         for one in &mut waiting {
             assert!(one.as_mut().now_or_never().is_none());
         }
-        let share = budget.reserve_beside(&settled, 10, 5000).unwrap();
-        assert_eq!((share.messages(), share.bytes()), (2, 2000));
-        assert!(budget.reserve_beside(&settled[..1], 10, 5000).is_none(), "half a message");
-        drop((share, waiting));
+        assert!(budget.others_wait() && budget.reserve_beside(&settled, 10, 5000).is_none());
+        waiting.pop();
+        assert!(!budget.others_wait());
         assert_eq!(budget.reserve_beside(&settled, 10, 5000).unwrap().messages(), 4);
     }
 

@@ -32,8 +32,8 @@ use crate::{
     incidents::Sample,
     message::{DeadReason, codec},
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, Deaths, Lease, Partition, Settlement, StoreError, Suspects, Token,
-        WakeReason, WakeSignal,
+        Claim, ClaimEnd, ClaimRequest, Claimed, Deaths, Lease, Partition, Settled, Settlement, StoreError, Suspects,
+        Token, WakeReason, WakeSignal,
     },
 };
 
@@ -48,6 +48,9 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long suspects are put off while another one is in flight in this process.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a claim without an answer keeps its capacity.
+const CAPACITY_HELD: Duration = Duration::from_secs(1);
 
 /// Between two wake-ups of the other instances.
 const WAKE_OTHERS_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,6 +83,9 @@ pub struct Claimer {
     took: Duration,
     batches: JoinSet<()>,
 }
+
+/// Without an answer the claim may have been made; the capacity that it still has.
+type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, Option<ClaimCapacity>)>;
 
 /// What lets a partition claim.
 enum Chance {
@@ -249,26 +255,40 @@ impl Claimer {
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
         self.pace.start(Instant::now());
-        let answer = self.route.store.claim(&self.partition, request).await;
-        self.answered(request, answer.map(|claim| (claim, capacity)), alone).await;
+        let began = Instant::now();
+        let answer = self.claim(request, capacity).await;
+        self.answered(request, began, answer, alone).await;
+    }
+
+    async fn claim(&self, request: ClaimRequest, capacity: ClaimCapacity) -> ClaimAnswer {
+        match self.route.store.claim(&self.partition, request).await {
+            Ok(claim) => Ok((claim, capacity)),
+            Err(error) => Err((error, Some(capacity))),
+        }
     }
 
     /// A claim was made beside a settlement, or may have been.
     async fn answered_jointly(&mut self, Answer { request, claim }: Answer) {
-        self.pace.start(Instant::now());
-        let answer = claim.map(|(claim, admission, reservation)| (claim, ClaimCapacity { admission, reservation }));
-        self.answered(request, answer, None).await;
+        let now = Instant::now();
+        self.pace.start(now);
+        let answer = match claim {
+            Ok((claim, admission, reservation)) => Ok((claim, ClaimCapacity { admission, reservation })),
+            Err(error) => Err((error, None)),
+        };
+        self.answered(request, now, answer, None).await;
     }
 
-    /// Sends what was claimed; without an answer, asks until there is one. `alone`: the right to have a suspect in flight.
+    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `alone`: the right to
+    /// have a suspect in flight.
     async fn answered(
         &mut self,
         mut request: ClaimRequest,
-        mut answer: Result<(Claim, ClaimCapacity), StoreError>,
+        began: Instant,
+        mut answer: ClaimAnswer,
         alone: Option<OwnedSemaphorePermit>,
     ) {
         loop {
-            let error = match answer {
+            let (error, capacity) = match answer {
                 Ok((mut claim, capacity)) => {
                     // An earlier try may have claimed more.
                     let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
@@ -276,19 +296,26 @@ impl Claimer {
                     self.claimed(claim, capacity, alone).await;
                     return self.give_back(surplus, token).await;
                 }
-                Err(error) => error,
+                Err(unanswered) => unanswered,
             };
             let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
             if !is_outage(&error) {
+                drop(capacity);
                 self.view.again = true;
                 return self.pause(wait).await;
             }
-            // Messages may be claimed: they are asked for again until an answer comes. Other partitions, whose server may be
-            // up, have the capacity meanwhile.
-            (request.again, request.limit) = (true, 1);
+            // Messages may be claimed: they are asked for again until an answer comes. If it takes long, other partitions, whose
+            // server may be up, have the capacity meanwhile.
+            let capacity = capacity.filter(|_| began.elapsed() < CAPACITY_HELD);
+            request.again = true;
             sleep(wait).await;
-            let capacity = self.capacity_for_one().await;
-            answer = self.route.store.claim(&self.partition, request).await.map(|claim| (claim, capacity));
+            let capacity = if let Some(capacity) = capacity {
+                capacity
+            } else {
+                request.limit = 1;
+                self.capacity_for_one().await
+            };
+            answer = self.claim(request, capacity).await;
         }
     }
 
@@ -356,14 +383,20 @@ impl Claimer {
             end: ClaimEnd::Release { at: not_before },
         };
         let settlements: Vec<_> = messages.into_iter().map(settlement).collect();
-        while let Err(error) = self.route.store.settle(&self.partition, &settlements).await {
+        let released = loop {
+            let error = match self.route.store.settle(&self.partition, &settlements).await {
+                Ok(verdicts) => break verdicts,
+                Err(error) => error,
+            };
             let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
             if !is_outage(&error) {
                 // Their leases end.
                 return self.pause(wait).await;
             }
             sleep(wait).await;
-        }
+        };
+        let released = released.iter().filter(|one| **one == Settled::Done).count();
+        self.route.metrics.released.increment(released as u64);
         self.view.again = true;
     }
 

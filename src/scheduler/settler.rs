@@ -175,7 +175,8 @@ impl SettleTask {
             let _ = timeout(FEW_WAIT, gathering).await;
         }
         // The claimer is about to ask, if there is more: it was answered by the last call.
-        if self.waiting.len() >= self.enough && !self.route.budget.is_available() {
+        let budget = &self.route.budget;
+        if self.waiting.len() >= self.enough && !budget.is_available() && !budget.others_wait() {
             let _ = timeout(ASK_WAIT, self.joint.asked()).await;
         }
         true

@@ -50,7 +50,8 @@ async fn partitions_whose_claims_have_no_answer_leave_the_capacity_to_others() {
     sleep(SECOND / 2).await;
     store.set_faults(Faults { unanswered: numbers.leak(), ..Faults::default() });
     until("the others are delivered", || store.count(answered) == (0, 0, 0)).await;
-    assert!(sink.most_late() < 1000 && sink.taken().len() == 100, "{} ms", sink.most_late());
+    let late = sink.most_late();
+    assert!(late < 4000 && sink.taken().len() == 100, "{late} ms");
     assert!(unanswered.iter().any(|one| store.count(one).1 > 1), "more are claimed than may be repeated");
     store.set_faults(Faults::default());
     until("all are delivered", || all.iter().all(|one| store.count(one) == (0, 0, 0))).await;
