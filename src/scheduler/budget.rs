@@ -24,10 +24,7 @@ pub struct Budget {
 
 #[derive(Debug)]
 struct Free {
-    /// Below zero beside a settlement that makes room.
-    messages: i64,
-    /// Below zero then, and when a message was larger than configured: it passes, and the next ones wait for it.
-    bytes: i64,
+    room: Room,
     /// Messages in flight.
     claimed: usize,
     /// Claimers that wait.
@@ -35,9 +32,11 @@ struct Free {
 }
 
 /// What may be claimed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Room {
+    /// Below zero beside a settlement that makes room.
     messages: i64,
+    /// Below zero then, and when a message was larger than configured: it passes, and the next ones wait for it.
     bytes: i64,
 }
 
@@ -60,10 +59,10 @@ impl Drop for Waiting<'_> {
 impl Budget {
     /// `largest`: bytes of the largest message as it is stored.
     pub fn new(messages: u32, bytes: u64, largest: u64) -> Arc<Self> {
-        let bytes = signed(bytes);
+        let room = Room { messages: messages.into(), bytes: signed(bytes) };
         Arc::new(Self {
-            largest: signed(largest).min(bytes),
-            free: Mutex::new(Free { messages: messages.into(), bytes, claimed: 0, waiting: 0 }),
+            largest: signed(largest).min(room.bytes),
+            free: Mutex::new(Free { room, claimed: 0, waiting: 0 }),
             freed: Notify::new(),
         })
     }
@@ -72,7 +71,7 @@ impl Budget {
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
         let mut free = lock(&self.free);
-        let room = Room { messages: free.messages, bytes: free.bytes };
+        let room = free.room;
         self.take(&mut free, room, messages, bytes)
     }
 
@@ -89,7 +88,7 @@ impl Budget {
             return None;
         }
         // It is below zero where another partition settles and claims.
-        let mut room = Room { messages: free.messages.max(0), bytes: free.bytes };
+        let mut room = Room { messages: free.room.messages.max(0), ..free.room };
         for one in settled {
             room.messages += i64::from(one.messages);
             room.bytes += one.bytes;
@@ -103,8 +102,8 @@ impl Budget {
         }
         let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
         let bytes = signed(bytes).max(self.largest).min(room.bytes);
-        free.messages -= i64::from(messages);
-        free.bytes -= bytes;
+        free.room.messages -= i64::from(messages);
+        free.room.bytes -= bytes;
         Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
@@ -128,7 +127,7 @@ impl Budget {
 
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
-        usize::try_from(lock(&self.free).messages).unwrap_or(0)
+        usize::try_from(lock(&self.free).room.messages).unwrap_or(0)
     }
 
     /// Whether more than one claimer waits.
@@ -138,8 +137,7 @@ impl Budget {
 
     /// Whether `available` would not wait.
     pub fn is_available(&self) -> bool {
-        let free = lock(&self.free);
-        self.fits(Room { messages: free.messages, bytes: free.bytes })
+        self.fits(lock(&self.free).room)
     }
 
     fn fits(&self, room: Room) -> bool {
@@ -201,8 +199,8 @@ impl Drop for Reservation {
         }
         {
             let mut free = lock(&self.budget.free);
-            free.messages += i64::from(self.messages);
-            free.bytes += self.bytes;
+            free.room.messages += i64::from(self.messages);
+            free.room.bytes += self.bytes;
             free.claimed -= self.claimed;
         }
         self.budget.freed.notify_waiters();

@@ -5,6 +5,8 @@
 //! (`View`). In between the claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
 //! (breaker open, no capacity) an overdue head is not polled again; only expired leases are recovered.
 
+mod claim;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
@@ -15,26 +17,22 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
+use self::claim::ClaimCapacity;
 use super::{
     batch::Batch,
-    breaker::Admission,
-    budget::Reservation,
     held::Held,
     joint::Answer,
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
     settler::Settler,
     sharing::{OVERDUE, SharingDelay},
-    store_backoff::{StoreBackoff, is_outage},
+    store_backoff::StoreBackoff,
     view::{View, overdue},
 };
 use crate::{
     incidents::Sample,
     message::{DeadReason, codec},
-    store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, Deaths, Lease, Partition, Settled, Settlement, StoreError, Suspects,
-        Token, WakeReason, WakeSignal,
-    },
+    store::{Claim, Claimed, Deaths, Lease, Partition, WakeReason, WakeSignal},
 };
 
 /// Messages of one claim: 2 ms of Redis' time.
@@ -48,9 +46,6 @@ const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long suspects are put off while another one is in flight in this process.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
-
-/// How long a claim without an answer keeps its capacity.
-const CAPACITY_HELD: Duration = Duration::from_secs(1);
 
 /// Between two wake-ups of the other instances.
 const WAKE_OTHERS_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,20 +79,11 @@ pub struct Claimer {
     batches: JoinSet<()>,
 }
 
-/// Without an answer the claim may have been made; the capacity that it still has.
-type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, Option<ClaimCapacity>)>;
-
 /// What lets a partition claim.
 enum Chance {
     Room,
     /// It has claimed beside a settlement.
     Claimed(Box<Answer>),
-}
-
-/// What a claim needs before it is sent.
-struct ClaimCapacity {
-    admission: Admission,
-    reservation: Reservation,
 }
 
 impl Claimer {
@@ -254,107 +240,10 @@ impl Claimer {
         let request = self.request(alone.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
-        self.pace.start(Instant::now());
         let began = Instant::now();
+        self.pace.start(began);
         let answer = self.claim(request, capacity).await;
         self.answered(request, began, answer, alone).await;
-    }
-
-    async fn claim(&self, request: ClaimRequest, capacity: ClaimCapacity) -> ClaimAnswer {
-        match self.route.store.claim(&self.partition, request).await {
-            Ok(claim) => Ok((claim, capacity)),
-            Err(error) => Err((error, Some(capacity))),
-        }
-    }
-
-    /// A claim was made beside a settlement, or may have been.
-    async fn answered_jointly(&mut self, Answer { request, claim }: Answer) {
-        let now = Instant::now();
-        self.pace.start(now);
-        let answer = match claim {
-            Ok((claim, admission, reservation)) => Ok((claim, ClaimCapacity { admission, reservation })),
-            Err(error) => Err((error, None)),
-        };
-        self.answered(request, now, answer, None).await;
-    }
-
-    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `alone`: the right to
-    /// have a suspect in flight.
-    async fn answered(
-        &mut self,
-        mut request: ClaimRequest,
-        began: Instant,
-        mut answer: ClaimAnswer,
-        alone: Option<OwnedSemaphorePermit>,
-    ) {
-        loop {
-            let (error, capacity) = match answer {
-                Ok((mut claim, capacity)) => {
-                    // An earlier try may have claimed more.
-                    let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
-                    let token = claim.token;
-                    self.claimed(claim, capacity, alone).await;
-                    return self.give_back(surplus, token).await;
-                }
-                Err(unanswered) => unanswered,
-            };
-            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
-            if !is_outage(&error) {
-                drop(capacity);
-                self.view.again = true;
-                return self.pause(wait).await;
-            }
-            // Messages may be claimed: they are asked for again until an answer comes. If it takes long, other partitions, whose
-            // server may be up, have the capacity meanwhile.
-            let capacity = capacity.filter(|_| began.elapsed() < CAPACITY_HELD);
-            request.again = true;
-            sleep(wait).await;
-            let capacity = if let Some(capacity) = capacity {
-                capacity
-            } else {
-                request.limit = 1;
-                self.capacity_for_one().await
-            };
-            answer = self.claim(request, capacity).await;
-        }
-    }
-
-    /// `alone`: a suspect may be claimed.
-    fn request(&self, alone: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
-        ClaimRequest {
-            claimant: self.route.instance,
-            sequence: self.sequence,
-            again: false,
-            backlog: self.pace.is_backlog(),
-            suspects: match alone {
-                true => Suspects::One,
-                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
-                false => Suspects::PutOff(Duration::ZERO),
-            },
-            limit,
-            max_bytes,
-            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
-            // and what was claimed would be released and claimed again for ever.
-            lease: self.route.policy.lease + self.took,
-        }
-    }
-
-    fn reserve(&self, messages: u32, bytes: u64) -> Option<ClaimCapacity> {
-        let admission = self.route.target.breaker().admit(messages as usize)?;
-        let reservation = self.route.budget.reserve(admission.messages(), bytes)?;
-        Some(ClaimCapacity { admission, reservation })
-    }
-
-    /// Waits for it.
-    async fn capacity_for_one(&self) -> ClaimCapacity {
-        loop {
-            self.route.target.breaker().ready().await;
-            self.route.budget.available().await;
-            // The bytes are those of the largest message at least.
-            if let Some(capacity) = self.reserve(1, 0) {
-                return capacity;
-            }
-        }
     }
 
     async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, alone: Option<OwnedSemaphorePermit>) {
@@ -371,33 +260,6 @@ impl Claimer {
         if expired {
             self.recover().await;
         }
-    }
-
-    /// Messages for which there is no capacity any more, as if they had never been claimed.
-    async fn give_back(&mut self, messages: Vec<Claimed>, token: Token) {
-        if messages.is_empty() {
-            return;
-        }
-        let settlement = |Claimed { id, body, not_before, .. }| Settlement {
-            lease: Lease { id, token, bytes: body.len() },
-            end: ClaimEnd::Release { at: not_before },
-        };
-        let settlements: Vec<_> = messages.into_iter().map(settlement).collect();
-        let released = loop {
-            let error = match self.route.store.settle(&self.partition, &settlements).await {
-                Ok(verdicts) => break verdicts,
-                Err(error) => error,
-            };
-            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
-            if !is_outage(&error) {
-                // Their leases end.
-                return self.pause(wait).await;
-            }
-            sleep(wait).await;
-        };
-        let released = released.iter().filter(|one| **one == Settled::Done).count();
-        self.route.metrics.released.increment(released as u64);
-        self.view.again = true;
     }
 
     fn died(&self, reason: DeadReason, deaths: &Deaths, error: &str) {

@@ -1,0 +1,152 @@
+//! One claim: what it needs, and what follows from its answer, or from none.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep},
+};
+
+use super::{Claimer, SUSPECTS_PAUSE};
+use crate::{
+    scheduler::{breaker::Admission, budget::Reservation, joint::Answer, store_backoff::is_outage},
+    store::{Claim, ClaimEnd, ClaimRequest, Claimed, Lease, Settled, Settlement, StoreError, Suspects, Token},
+};
+
+/// How long a claim without an answer keeps its capacity.
+const CAPACITY_HELD: Duration = Duration::from_secs(1);
+
+/// What a claim needs before it is sent.
+pub struct ClaimCapacity {
+    pub admission: Admission,
+    pub reservation: Reservation,
+}
+
+/// Without an answer the claim may have been made; the capacity that it still has.
+type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, Option<ClaimCapacity>)>;
+
+impl Claimer {
+    pub(super) async fn claim(&self, request: ClaimRequest, capacity: ClaimCapacity) -> ClaimAnswer {
+        match self.route.store.claim(&self.partition, request).await {
+            Ok(claim) => Ok((claim, capacity)),
+            Err(error) => Err((error, Some(capacity))),
+        }
+    }
+
+    /// A claim was made beside a settlement, or may have been.
+    pub(super) async fn answered_jointly(&mut self, Answer { request, claim }: Answer) {
+        let now = Instant::now();
+        self.pace.start(now);
+        let answer = match claim {
+            Ok((claim, admission, reservation)) => Ok((claim, ClaimCapacity { admission, reservation })),
+            Err(error) => Err((error, None)),
+        };
+        self.answered(request, now, answer, None).await;
+    }
+
+    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `alone`: the right to
+    /// have a suspect in flight.
+    pub(super) async fn answered(
+        &mut self,
+        mut request: ClaimRequest,
+        began: Instant,
+        mut answer: ClaimAnswer,
+        alone: Option<OwnedSemaphorePermit>,
+    ) {
+        loop {
+            let (error, capacity) = match answer {
+                Ok((mut claim, capacity)) => {
+                    // An earlier try may have claimed more.
+                    let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
+                    let token = claim.token;
+                    self.claimed(claim, capacity, alone).await;
+                    return self.give_back(surplus, token).await;
+                }
+                Err(unanswered) => unanswered,
+            };
+            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "claim", &error);
+            if !is_outage(&error) {
+                drop(capacity);
+                self.view.again = true;
+                return self.pause(wait).await;
+            }
+            // Messages may be claimed: they are asked for again until an answer comes. If it takes long, other partitions, whose
+            // server may be up, have the capacity meanwhile.
+            let capacity = capacity.filter(|_| began.elapsed() < CAPACITY_HELD);
+            request.again = true;
+            sleep(wait).await;
+            let capacity = if let Some(capacity) = capacity {
+                capacity
+            } else {
+                request.limit = 1;
+                self.capacity_for_one().await
+            };
+            answer = self.claim(request, capacity).await;
+        }
+    }
+
+    /// `alone`: a suspect may be claimed.
+    pub(super) fn request(&self, alone: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
+        ClaimRequest {
+            claimant: self.route.instance,
+            sequence: self.sequence,
+            again: false,
+            backlog: self.pace.is_backlog(),
+            suspects: match alone {
+                true => Suspects::One,
+                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
+                false => Suspects::PutOff(Duration::ZERO),
+            },
+            limit,
+            max_bytes,
+            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
+            // and what was claimed would be released and claimed again for ever.
+            lease: self.route.policy.lease + self.took,
+        }
+    }
+
+    pub(super) fn reserve(&self, messages: u32, bytes: u64) -> Option<ClaimCapacity> {
+        let admission = self.route.target.breaker().admit(messages as usize)?;
+        let reservation = self.route.budget.reserve(admission.messages(), bytes)?;
+        Some(ClaimCapacity { admission, reservation })
+    }
+
+    /// Waits for it.
+    async fn capacity_for_one(&self) -> ClaimCapacity {
+        loop {
+            self.route.target.breaker().ready().await;
+            self.route.budget.available().await;
+            // The bytes are those of the largest message at least.
+            if let Some(capacity) = self.reserve(1, 0) {
+                return capacity;
+            }
+        }
+    }
+
+    /// Messages for which there is no capacity any more, as if they had never been claimed.
+    async fn give_back(&mut self, messages: Vec<Claimed>, token: Token) {
+        if messages.is_empty() {
+            return;
+        }
+        let settlement = |Claimed { id, body, not_before, .. }| Settlement {
+            lease: Lease { id, token, bytes: body.len() },
+            end: ClaimEnd::Release { at: not_before },
+        };
+        let settlements: Vec<_> = messages.into_iter().map(settlement).collect();
+        let released = loop {
+            let error = match self.route.store.settle(&self.partition, &settlements).await {
+                Ok(verdicts) => break verdicts,
+                Err(error) => error,
+            };
+            let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
+            if !is_outage(&error) {
+                // Their leases end.
+                return self.pause(wait).await;
+            }
+            sleep(wait).await;
+        };
+        let released = released.iter().filter(|one| **one == Settled::Done).count();
+        self.route.metrics.released.increment(released as u64);
+        self.view.again = true;
+    }
+}
