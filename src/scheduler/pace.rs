@@ -42,9 +42,9 @@ impl Pace {
         Self { worthwhile, started: None, gap: Duration::ZERO, is_backlog: false }
     }
 
-    /// When the next claim may start.
+    /// When the next claim may start; `None`: now. A timer for a time that has just passed would take another millisecond.
     pub fn next(&self) -> Option<Instant> {
-        self.started.map(|started| started + self.gap)
+        self.started.filter(|_| !self.gap.is_zero()).map(|started| started + self.gap)
     }
 
     /// Whether the next claim will bring many messages. Others share a call of the store.
@@ -92,6 +92,16 @@ mod tests {
             pace.claimed(ClaimYield::Messages { count, more });
             assert_eq!(pace.is_backlog(), expected, "{count} of {max_in_flight}, {more}");
         }
+    }
+
+    #[test]
+    fn after_messages_the_next_claim_may_start_at_once() {
+        let mut pace = Pace::new(1000);
+        pace.start(Instant::now());
+        pace.claimed(ClaimYield::Empty);
+        assert!(pace.next().is_some());
+        pace.claimed(ClaimYield::Messages { count: 1, more: true });
+        assert_eq!(pace.next(), None);
     }
 
     #[tokio::test(start_paused = true)]
