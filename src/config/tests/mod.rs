@@ -156,7 +156,7 @@ routes:
     );
     assert_eq!((records.start, records.max_overdue), (Start::Earliest, Some(Period(3600 * SECOND))));
     let (a, b) = (&config.routes["a"], &config.routes["b.c"]);
-    assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 1000));
+    assert_eq!((a.partitions, a.lease, a.max_in_flight), (1, Duration::from_secs(30), 2000));
     let memory = |seconds, max| Some(Remember { period: Duration::from_secs(seconds), max });
     assert_eq!((a.remember, b.remember), (None, memory(600, 90_000)));
     assert_eq!(config.routes["r.k"].remember, memory(600, 7), "as it has a Kafka source");
