@@ -70,7 +70,6 @@ row_drain() {
     done
 }
 
-# Plain hyper, then punctual with default settings and with 100 messages in flight, each to a receiver of its own.
 # One route with 6 partitions: on one server, then on a cluster.
 row_cluster() {
     local count primaries cluster=
@@ -91,6 +90,7 @@ row_cluster() {
     done
 }
 
+# Plain hyper, then punctual with default settings and with 100 messages in flight, each to a receiver of its own.
 row_http() {
     local count settings
     count=$(size 300000 100000)

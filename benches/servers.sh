@@ -97,11 +97,12 @@ fresh_punctual() { # SINK [ROUTES [SETTINGS]]
 
 # A cluster without replicas; $cluster is its setting, $redis_urls are its servers.
 fresh_cluster() { # PRIMARIES
-    local n servers=()
+    local n bus servers=()
     redis_urls=()
     for ((n = 0; n < $1; n++)); do
         mkdir -p "$work/redis/$n"
-        start_redis --dir "$work/redis/$n" --cluster-enabled yes
+        free_port bus
+        start_redis --dir "$work/redis/$n" --cluster-enabled yes --cluster-port "$bus"
         servers+=("127.0.0.1:$redis")
         redis_urls+=("redis://127.0.0.1:$redis")
     done

@@ -7,11 +7,15 @@
 use std::{
     mem,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 
 use super::lock;
+
+/// How long a full route gathers what is worth a call: it makes fewer of them then, and nothing is later by it.
+pub const GATHER_WAIT: Duration = Duration::from_millis(1);
 
 /// Shared by the partitions of one route.
 #[derive(Debug)]
@@ -107,13 +111,22 @@ impl Budget {
         Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
-    /// Waits while full. Cancel-safe.
-    pub async fn available(&self) {
+    /// Waits while full, and then gathers what is freed until so many messages may be claimed. Cancel-safe.
+    pub async fn available(&self, worthwhile: usize) {
+        if self.is_available() {
+            return;
+        }
         let _waiting = Waiting::new(self);
+        self.room_for(1).await;
+        // What is free by then is claimed.
+        let _ = timeout(GATHER_WAIT, self.room_for(worthwhile)).await;
+    }
+
+    async fn room_for(&self, messages: usize) {
         loop {
             // Registered before the check, so that nothing freed in between is missed.
             let freed = self.freed.notified();
-            if self.is_available() {
+            if self.is_available() && self.free() >= messages {
                 return;
             }
             freed.await;
@@ -210,6 +223,7 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -241,9 +255,9 @@ mod tests {
         let budget = Budget::new(10, 1000, 100);
         let permit = claimed(&budget, 1, 1000, 901);
         assert!(budget.reserve(1, 1).is_none());
-        assert!(budget.available().now_or_never().is_none());
+        assert!(budget.available(1).now_or_never().is_none());
         drop(permit);
-        assert!(budget.available().now_or_never().is_some());
+        assert!(budget.available(1).now_or_never().is_some());
     }
 
     #[test]
@@ -278,7 +292,7 @@ mod tests {
         assert_eq!((beside.messages(), beside.bytes(), budget.free()), (2, 1000, 0));
         assert!(budget.reserve(1, 1).is_none());
         drop(settled);
-        assert!(budget.available().now_or_never().is_none(), "the claim has it");
+        assert!(budget.available(1).now_or_never().is_none(), "the claim has it");
         drop(beside);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (2, 1000));
@@ -290,7 +304,7 @@ mod tests {
         let mut all = budget.reserve(4, 4000).unwrap();
         all.claimed(4);
         let settled: Vec<_> = (0..4).map(|_| all.permit(1000)).collect();
-        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(budget.available())).collect();
+        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(budget.available(1))).collect();
         for one in &mut waiting {
             assert!(one.as_mut().now_or_never().is_none());
         }
@@ -300,11 +314,32 @@ mod tests {
         assert_eq!(budget.reserve_beside(&settled, 10, 5000).unwrap().messages(), 4);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_had_to_wait_waits_for_more_room_a_millisecond_at_most() {
+        let budget = Budget::new(10, 1000, 100);
+        let mut permits: Vec<_> = (0..10).map(|_| claimed(&budget, 1, 100, 100)).collect();
+        let mut waiting = Box::pin(budget.available(2));
+        for freed in [false, true] {
+            assert!(waiting.as_mut().now_or_never().is_none(), "{freed}");
+            permits.pop();
+        }
+        assert!(waiting.now_or_never().is_some());
+        assert!(budget.available(9).now_or_never().is_some(), "not full");
+        let _rest = [claimed(&budget, 1, 100, 100), claimed(&budget, 1, 100, 100)];
+        let mut waiting = Box::pin(budget.available(9));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        permits.pop();
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let began = Instant::now();
+        waiting.await;
+        assert!(began.elapsed() <= 2 * GATHER_WAIT);
+    }
+
     #[tokio::test]
     async fn a_waiting_claim_is_notified_of_free_capacity() {
         let budget = Budget::new(1, 1000, 100);
         let reservation = budget.reserve(1, 100).unwrap();
-        let waiting = budget.available();
+        let waiting = budget.available(1);
         tokio::pin!(waiting);
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(reservation);

@@ -12,8 +12,8 @@ const EMPTY_GAP: Duration = Duration::from_millis(2);
 const FRUITLESS_GAP: Duration = Duration::from_millis(16);
 const FRUITLESS_MAX: Duration = Duration::from_secs(1);
 
-/// There is a backlog while others are due behind so many messages of a claim (or behind a quarter of what the route may
-/// have in flight, where that is less): 100 messages make a call cheap.
+/// So many messages make a call cheap; or a quarter of what the route may have in flight, where that is less. While others are due
+/// behind so many of a claim, there is a backlog.
 const WORTHWHILE: usize = 100;
 
 /// What the last claim brought.
@@ -45,6 +45,11 @@ impl Pace {
     /// When the next claim may start; `None`: now. A timer for a time that has just passed would take another millisecond.
     pub fn next(&self) -> Option<Instant> {
         self.started.filter(|_| !self.gap.is_zero()).map(|started| started + self.gap)
+    }
+
+    /// So many messages are worth a call.
+    pub fn worthwhile(&self) -> usize {
+        self.worthwhile
     }
 
     /// Whether the next claim will bring many messages. Others share a call of the store.

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     breaker::Admission,
-    budget::Reservation,
+    budget::{GATHER_WAIT, Reservation},
     held::Held,
     joint::{Answer, Asked, Joint},
     route::ActiveRoute,
@@ -37,10 +37,9 @@ const FLUSH_MAX: usize = 1000;
 /// needs their permits.
 const ENOUGH: usize = 256;
 
-/// A route with so few in flight stands still while its settlements wait for those of other partitions. So while it needs permits,
-/// it gathers enough itself, for `FEW_WAIT` at most, and calls at once.
+/// A route with so few in flight stands still while its settlements wait for those of other partitions. So while it is full, what
+/// it has gathered has a call of its own.
 const FEW: usize = 256;
-const FEW_WAIT: Duration = Duration::from_millis(1);
 
 /// How long a settlement that has a call of its own waits for the claim to make with it.
 const ASK_WAIT: Duration = Duration::from_millis(1);
@@ -162,7 +161,7 @@ impl SettleTask {
         {
             self.waiting.push(item);
         }
-        if self.needs_permits() {
+        if self.is_full() {
             let (enough, waiting, arrivals) = (self.enough, &mut self.waiting, &mut self.arrivals);
             let gathering = async {
                 while waiting.len() < enough
@@ -172,7 +171,7 @@ impl SettleTask {
                 }
             };
             // What has come by then is settled.
-            let _ = timeout(FEW_WAIT, gathering).await;
+            let _ = timeout(GATHER_WAIT, gathering).await;
         }
         // The claimer is about to ask, if there is more: it was answered by the last call.
         let budget = &self.route.budget;
@@ -182,8 +181,9 @@ impl SettleTask {
         true
     }
 
-    fn needs_permits(&self) -> bool {
-        self.route.policy.max_in_flight <= FEW && self.route.budget.free() < self.enough
+    /// Less is free than is worth a call.
+    fn is_full(&self) -> bool {
+        self.route.budget.free() < self.enough
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
@@ -208,7 +208,8 @@ impl SettleTask {
         let settlements: Vec<Settlement> =
             items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
-        let answer = if settlements.len() < self.enough && !self.needs_permits() {
+        let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
+        let answer = if settlements.len() < self.enough && !stands_still {
             store.settle(partition, &settlements).await.map(|verdicts| (verdicts, None))
         } else if let Some(claim) = self.claim_beside(&items) {
             let ClaimBeside { request, admission, reservation, sender } = claim;

@@ -115,7 +115,7 @@ impl Claimer {
     async fn capacity_for_one(&self) -> ClaimCapacity {
         loop {
             self.route.target.breaker().ready().await;
-            self.route.budget.available().await;
+            self.route.budget.available(1).await;
             // The bytes are those of the largest message at least.
             if let Some(capacity) = self.reserve(1, 0) {
                 return capacity;

@@ -180,6 +180,7 @@ impl Claimer {
         let overdue_since = self.view.overdue_since().unwrap_or(began);
         self.sequence += 1;
         let request = self.request(false, MAX_MESSAGES, MAX_BYTES);
+        let worthwhile = self.pace.worthwhile();
         let (may_ask, joint) = (!self.view.suspects, self.settler.joint().clone());
         let mut asked = None;
         loop {
@@ -195,7 +196,7 @@ impl Claimer {
                 }
                 tokio::select! {
                     Some(answer) = answer_of(&mut asked) => Some(answer),
-                    () = route.budget.available() => None,
+                    () = route.budget.available(worthwhile) => None,
                 }
             };
             let lease_ends =
