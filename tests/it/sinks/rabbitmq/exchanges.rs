@@ -1,7 +1,10 @@
 //! An exchange that is not there.
 
+use std::time::{Duration, Instant};
+
 use lapin::options::ExchangeDeleteOptions;
 use punctual::sink::{Outcome, Sink};
+use tokio::time::sleep;
 
 use super::{ids, messages, sink, unconfirmed};
 use crate::support::{RabbitMq, send};
@@ -50,11 +53,24 @@ async fn an_exchange_deleted_under_load_loses_nothing() {
     }
     assert!(batches > 3);
     server.declare("deleted", "k").await;
-    let outcomes = send(&sink, waiting).await;
-    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Confirmed), "{outcomes:?}");
+    // What was still on its way to the closed channel may make the broker close the connection too, under the next batch. Batches
+    // fail until the next connection.
+    let started = Instant::now();
+    while !waiting.is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{} are still unconfirmed", waiting.len());
+        let outcomes = send(&sink, waiting.clone()).await;
+        for outcome in &outcomes {
+            assert!(matches!(outcome.failure_kind(), None | Some("unavailable")), "{outcome:?}");
+        }
+        waiting = unconfirmed(waiting, &outcomes);
+        sleep(Duration::from_millis(100)).await;
+    }
     let mut got = ids(&server.drain("deleted").await);
     let arrived = got.len();
     got.dedup();
     assert_eq!(got.len(), batches * 400);
-    assert!(arrived - got.len() <= 400, "only what was under way may come twice");
+    assert!(
+        arrived - got.len() <= 800,
+        "only what was under way on a channel or connection that was closed may come twice"
+    );
 }
