@@ -1,10 +1,10 @@
 //! An exchange that is not there.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lapin::options::ExchangeDeleteOptions;
 use punctual::sink::{Outcome, Sink};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{ids, messages, sink, unconfirmed};
 use crate::support::{RabbitMq, send};
