@@ -1,6 +1,5 @@
 use std::process::ExitCode;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    punctual::cli::run().await
+fn main() -> ExitCode {
+    punctual::cli::run()
 }

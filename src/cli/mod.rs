@@ -154,7 +154,8 @@ impl<A: Args> Operator<A> {
     }
 }
 
-/// Runs the command line of this process.
+/// Runs the command line of this process. Not async: all of it is compiled once, with the library.
+#[tokio::main]
 pub async fn run() -> ExitCode {
     // Usage errors exit with 2 here.
     let cli = Cli::parse();
