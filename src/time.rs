@@ -1,7 +1,14 @@
 //! Points in time on Redis' clock, and the forms in which callers write them.
 
+use jiff::{
+    SignedDuration,
+    civil::DateTime,
+    fmt::temporal::{Pieces, PiecesOffset},
+};
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
 pub const MAX_MILLIS: u64 = (1 << 53) - 1;
@@ -28,9 +35,9 @@ impl UnixMillis {
 
     /// RFC 3339 in UTC with milliseconds, as replies show it.
     pub fn to_rfc3339(self) -> String {
-        let millis = i64::try_from(self.0).expect("below 2^53");
-        match jiff::Timestamp::from_millisecond(millis) {
-            Ok(at) => format!("{at:.3}"),
+        let since = SignedDuration::from_millis(i64::try_from(self.0).expect("below 2^53"));
+        match EPOCH.checked_add(since) {
+            Ok(at) => format!("{at:.3}Z"),
             // Years past 9999 have no RFC 3339 form.
             Err(_) => self.0.to_string(),
         }
@@ -92,13 +99,24 @@ pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
         }
         Some(millis)
     } else {
-        let at: jiff::Timestamp = text.parse().map_err(|_| {
+        let since = since_epoch(text).ok_or_else(|| {
             format!("`{text}` is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`")
         })?;
         // Rounded up: never early.
-        u64::try_from((at.as_nanosecond() + 999_999).div_euclid(1_000_000)).ok()
+        u64::try_from((since.as_nanos() + 999_999).div_euclid(1_000_000)).ok()
     };
     millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
+}
+
+/// Of an RFC 3339 time with an offset. Not by `jiff::Timestamp`, which ends a day before the year 9999 does.
+fn since_epoch(text: &str) -> Option<SignedDuration> {
+    let pieces = Pieces::parse(text).ok()?;
+    let offset = match pieces.offset()? {
+        PiecesOffset::Numeric(numeric) => numeric.offset().seconds(),
+        _ => 0,
+    };
+    let local = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
+    Some(local - SignedDuration::from_secs(offset.into()))
 }
 
 /// Whether a number that should be milliseconds since the epoch can only be seconds.
@@ -156,14 +174,34 @@ mod tests {
     }
 
     #[test]
+    fn replies_show_times_up_to_the_year_9999() {
+        let shown = |millis| UnixMillis::new(millis).unwrap().to_rfc3339();
+        assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(253_402_300_799_999), "9999-12-31T23:59:59.999Z");
+        assert_eq!(shown(253_402_300_800_000), "253402300800000");
+    }
+
+    #[test]
     fn due_times_are_epoch_milliseconds_or_rfc_3339_with_an_offset() {
         let at = |millis| Ok(Due::At(UnixMillis::new(millis).unwrap()));
         assert_eq!(Due::parse_deliver_at("1700000000000"), at(1_700_000_000_000));
         assert_eq!(Due::parse_deliver_at("1970-01-01T01:00:00.5+01:00"), at(500));
         assert_eq!(Due::parse_deliver_at("1970-01-01T00:00:00.0000001Z"), at(1), "rounded up");
-        for bad in
-            ["", "-1", "nan", "1e400", "9223372036854775808", "1969-12-31T23:59:59Z", "2026-11-21", "1700000000", "1"]
-        {
+        assert_eq!(Due::parse_deliver_at("9999-12-31T23:59:59Z"), at(253_402_300_799_000));
+        assert_eq!(Due::parse_deliver_at("9999-12-31T23:59:59-01:00"), at(253_402_304_399_000));
+        for bad in [
+            "",
+            "-1",
+            "nan",
+            "1e400",
+            "9223372036854775808",
+            "1969-12-31T23:59:59Z",
+            "2026-11-21",
+            "1700000000",
+            "1",
+            "2026-11-21T09:30:00",
+            "10000-01-01T00:00:00Z",
+        ] {
             assert!(Due::parse_deliver_at(bad).is_err(), "{bad}");
         }
     }

@@ -216,7 +216,7 @@ impl Client {
             text = format!("{text}: {cause}");
             source = cause.source();
         }
-        CallError::NoAnswer(text)
+        if error.is_connect() { CallError::NoConnection(text) } else { CallError::NoAnswer(text) }
     }
 }
 
@@ -233,6 +233,8 @@ fn unusable_token() -> Failure {
 /// Why a call has no result.
 #[derive(Debug)]
 pub enum CallError {
+    /// It had no effect.
+    NoConnection(String),
     /// Whether it took effect is unknown.
     NoAnswer(String),
     Refused(Refusal),
@@ -241,7 +243,7 @@ pub enum CallError {
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         match error {
-            CallError::NoAnswer(text) => Failure::Failed(text),
+            CallError::NoConnection(text) | CallError::NoAnswer(text) => Failure::Failed(text),
             CallError::Refused(refusal) => refusal.into(),
         }
     }

@@ -75,7 +75,7 @@ pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<
             "{text}. Whether it was scheduled is unknown: repeat it with `--id {}`",
             message.id
         )),
-        refused @ CallError::Refused(_) => refused.into(),
+        other => other.into(),
     });
     output::scheduled(session.global, reply?)
 }
