@@ -3,8 +3,8 @@
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
 -- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
---        in us, suspects: "one" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
---        without a reply, else 0
+--        in us, suspects: "few" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
+--        without a reply, else 0, most suspects in one claim (1 to 1000)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off,
 --        orphans, the id of the first orphan or an empty string, time of the last claim that took messages, us, or -1 if
 --        it was of this instance or there was none; three arrays of MessagePack, one behind the other: the ids, their
@@ -17,7 +17,7 @@
 -- byte.
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local lease, suspects, chunk = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
 -- Due messages that a claim reads when it puts suspects off, so that suspects alone do not make it empty.
 local MAX_SEEN = 1000
 -- Age in us at which the entry of a stopped instance is deleted, and how many one call deletes: `unpack` takes 7,999
@@ -79,14 +79,20 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])
   end
   if has_attempts then
-    local latest_due = millis + (tonumber(suspects) or 0)
     trials(attempts, chosen, tried)
-    chosen, chosen_scores, latest_due =
-      ordinary(chosen, chosen_scores, tried, limit, suspects, latest_due, put_off)
-    if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN then
-      chosen, chosen_scores = due_ones(pending, millis, limit, MAX_SEEN - limit)
-      trials(attempts, chosen, tried)
-      chosen, chosen_scores = ordinary(chosen, chosen_scores, tried, limit, suspects, latest_due, put_off)
+    local few, few_scores = {}, {}
+    if suspects == 'few' then few, few_scores = first_suspects(chosen, chosen_scores, tried, company) end
+    if #few > 0 then
+      chosen, chosen_scores = few, few_scores
+    else
+      local latest_due = millis + (tonumber(suspects) or 0)
+      chosen, chosen_scores, latest_due =
+        ordinary(chosen, chosen_scores, tried, limit, company, latest_due, put_off)
+      if #chosen == 0 and #put_off.ids == limit and limit < MAX_SEEN then
+        chosen, chosen_scores = due_ones(pending, millis, limit, MAX_SEEN - limit)
+        trials(attempts, chosen, tried)
+        chosen, chosen_scores = ordinary(chosen, chosen_scores, tried, limit, company, latest_due, put_off)
+      end
     end
   end
   ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
@@ -155,7 +161,7 @@ local rare = {}
 if next(tried) then
   for i, id in ipairs(ids) do
     local n, one = #rare, tried[id]
-    if one then rare[n + 1], rare[n + 2], rare[n + 3] = i, one[1], one[2] and 1 or 0 end
+    if one then rare[n + 1], rare[n + 2], rare[n + 3] = i, one[1], suspicion(tried, id) and 1 or 0 end
   end
 end
 return {

@@ -6,7 +6,7 @@
 -- reply  leases that had expired, of these made dead, the id of the first dead or an empty string, 1 when more remain else 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
--- Two crashes make a suspect, which is claimed alone; three more make it dead.
+-- Two crashes make a suspect, which is claimed with few others; after a third it is claimed alone, after five it is dead.
 local MAX_CRASHES = 5
 
 local now = clock()

@@ -2,7 +2,9 @@
 -- Which messages claim.lua takes. These functions have no variables of a call: several calls in one make them once.
 
 local SUSPECT_CRASHES = 2
--- Between suspects that are put off, ms: each is claimed alone.
+-- With so many a suspect is claimed alone, before in the company of others.
+local ALONE_CRASHES = 3
+-- Between the companies of suspects that are put off, ms.
 local SPACING = 20
 -- Scores and times in ms are below it.
 local MAX_MILLIS = 2 ^ 53
@@ -25,30 +27,47 @@ local function due_ones(pending, millis, seen, count)
   return ids, scores
 end
 
--- Adds { failures, whether it is a suspect } to `tried`, by id, for those of ids that failed or crashed.
+-- Adds { failures, crashes } to `tried`, by id, for those of ids that failed or crashed.
 local function trials(attempts, ids, tried)
   if #ids == 0 then return end
   for i, value in ipairs(redis.call('HMGET', attempts, unpack(ids))) do
-    if value then
-      local failures, crashes = counts(value)
-      tried[ids[i]] = { failures, crashes >= SUSPECT_CRASHES }
-    end
+    if value then tried[ids[i]] = { counts(value) } end
   end
 end
 
--- Chooses `limit` of due messages: ordinary ones, or with `suspects` = "one" the first suspect alone. Otherwise suspects
--- are added to `put_off`: ids, scores, and new scores from `due` on. Returns ids, scores, and the last new score.
-local function ordinary(ids, scores, tried, limit, suspects, due, put_off)
+-- The crashes of a suspect; nil for another message.
+local function suspicion(tried, id)
+  local crashes = tried[id] and tried[id][2] or 0
+  return crashes >= SUSPECT_CRASHES and crashes or nil
+end
+
+-- The first suspects of due messages, up to `company`, and their scores.
+local function first_suspects(ids, scores, tried, company)
+  local chosen, chosen_scores = {}, {}
+  for i, id in ipairs(ids) do
+    local crashes = suspicion(tried, id)
+    if crashes then
+      local is_alone = crashes >= ALONE_CRASHES
+      if is_alone and #chosen > 0 then break end
+      chosen[#chosen + 1], chosen_scores[#chosen_scores + 1] = id, scores[i]
+      if is_alone or #chosen == company then break end
+    end
+  end
+  return chosen, chosen_scores
+end
+
+-- Chooses `limit` of due messages that are no suspects. Those are added to `put_off`: ids, scores, and new scores from
+-- `due` on, the same for a company. Returns ids, scores, and the last new score.
+local function ordinary(ids, scores, tried, limit, company, due, put_off)
   local chosen, chosen_scores = {}, {}
   for i, id in ipairs(ids) do
     if #chosen == limit then break end
-    if not (tried[id] and tried[id][2]) then
+    local crashes = suspicion(tried, id)
+    if not crashes then
       chosen[#chosen + 1], chosen_scores[#chosen_scores + 1] = id, scores[i]
-    elseif suspects == 'one' then
-      return { id }, { scores[i] }, due
     else
-      due = due + SPACING
       local n = #put_off.ids + 1
+      if n % company == 1 % company or crashes >= ALONE_CRASHES then due = due + SPACING end
       put_off.ids[n], put_off.scores[n] = id, scores[i]
       put_off.at[2 * n - 1], put_off.at[2 * n] = whole(due), id
     end

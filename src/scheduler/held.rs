@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{breaker::SinkPermit, budget::Reservation};
@@ -15,8 +17,8 @@ pub struct Held {
     pub lease_ends: Instant,
     pub sink_permit: SinkPermit,
     pub share: Reservation,
-    /// Of a suspect: one at a time in a process.
-    pub _alone: Option<OwnedSemaphorePermit>,
+    /// Of a suspect: those of one claim at a time in a process.
+    pub _suspects: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Held {

@@ -77,7 +77,7 @@ impl Scheduler {
         let mut rng = StdRng::seed_from_u64(seed);
         let instance = rng.random();
         let started = Instant::now();
-        // One suspect at a time in a process: when that dies, the cause is known.
+        // Those of one claim at a time in a process: when that dies, the cause is among few.
         let suspects = Arc::new(Semaphore::new(1));
         let active = |RouteSetup { route: name, partitions, policy, target }| {
             let breaker = target.breaker();

@@ -79,7 +79,7 @@ pub struct ActiveRoute {
     pub store: Arc<dyn Store>,
     /// The name of this instance among those that claim.
     pub instance: u64,
-    /// The right to have a suspect in flight.
+    /// The right to have suspects in flight, those of one claim.
     pub suspects: Arc<Semaphore>,
     /// Longest sleep of a partition whose signal is listening; sleeps end at multiples of it from `started`.
     pub max_sleep: Duration,

@@ -25,9 +25,10 @@ pub struct Lease {
 /// Which suspects (messages with two or more crashes) a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspects {
-    /// The first that is due, and nothing else with it; none due: ordinary messages.
-    One,
-    /// None. Those that are due are put off by this and 20 ms more each.
+    /// The first that are due, up to a company, and nothing else with them; one with three or more crashes alone. None due:
+    /// ordinary messages.
+    Few,
+    /// None. Those that are due are put off by this, and 20 ms more each company.
     PutOff(Duration),
 }
 
@@ -45,6 +46,8 @@ pub struct ClaimRequest {
     /// partitions.
     pub backlog: bool,
     pub suspects: Suspects,
+    /// Most suspects of one claim, 1 to 1000.
+    pub company: usize,
     /// At most so many messages, 1 to 1000. A repeated claim returns those of the earlier try, even if they are more.
     pub limit: u32,
     /// At most so many bytes of bodies; the first message comes whatever its size.

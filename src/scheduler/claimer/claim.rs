@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Instant, sleep},
 };
 
-use super::{Claimer, SUSPECTS_PAUSE};
+use super::{Claimer, MAX_COMPANY, SUSPECTS_PAUSE};
 use crate::{
     scheduler::{breaker::Admission, budget::Reservation, joint::Answer, store_backoff::is_outage},
     store::{Claim, ClaimEnd, ClaimRequest, Claimed, Lease, Settled, Settlement, StoreError, Suspects, Token},
@@ -44,14 +45,14 @@ impl Claimer {
         self.answered(request, now, answer, None).await;
     }
 
-    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `alone`: the right to
-    /// have a suspect in flight.
+    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `right`: to have
+    /// suspects in flight.
     pub(super) async fn answered(
         &mut self,
         mut request: ClaimRequest,
         began: Instant,
         mut answer: ClaimAnswer,
-        alone: Option<OwnedSemaphorePermit>,
+        right: Option<OwnedSemaphorePermit>,
     ) {
         loop {
             let (error, capacity) = match answer {
@@ -59,7 +60,7 @@ impl Claimer {
                     // An earlier try may have claimed more.
                     let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
                     let token = claim.token;
-                    self.claimed(claim, capacity, alone).await;
+                    self.claimed(claim, capacity, right).await;
                     return self.give_back(surplus, token).await;
                 }
                 Err(unanswered) => unanswered,
@@ -85,18 +86,19 @@ impl Claimer {
         }
     }
 
-    /// `alone`: a suspect may be claimed.
-    pub(super) fn request(&self, alone: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
+    /// `few`: suspects may be claimed.
+    pub(super) fn request(&mut self, few: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
         ClaimRequest {
             claimant: self.route.instance,
             sequence: self.sequence,
             again: false,
             backlog: self.pace.is_backlog(),
-            suspects: match alone {
-                true => Suspects::One,
-                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE),
+            suspects: match few {
+                true => Suspects::Few,
+                false if self.view.suspects => Suspects::PutOff(SUSPECTS_PAUSE.mul_f64(self.rng.random())),
                 false => Suspects::PutOff(Duration::ZERO),
             },
+            company: (self.route.policy.max_in_flight / 4).clamp(1, MAX_COMPANY),
             limit,
             max_bytes,
             // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,

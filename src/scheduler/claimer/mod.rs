@@ -44,7 +44,11 @@ const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
 /// Longest sleep while wake-ups are known not to arrive.
 const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long suspects are put off while another one is in flight in this process.
+/// Suspects of one claim, or a quarter of what the route may have in flight, where that is less: ordinary messages need the rest.
+const MAX_COMPANY: usize = 32;
+
+/// How long suspects are put off at most while others are in flight in this process. A random part of it, so that some are due
+/// soon after the right is free.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two wake-ups of the other instances.
@@ -236,18 +240,18 @@ impl Claimer {
     async fn poll(&mut self) {
         let Some(capacity) = self.reserve(MAX_MESSAGES, MAX_BYTES) else { return };
         let suspects = Arc::clone(&self.route.suspects);
-        let alone = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
+        let right = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         self.sequence += 1;
-        let request = self.request(alone.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
+        let request = self.request(right.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
         let began = Instant::now();
         self.pace.start(began);
         let answer = self.claim(request, capacity).await;
-        self.answered(request, began, answer, alone).await;
+        self.answered(request, began, answer, right).await;
     }
 
-    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, alone: Option<OwnedSemaphorePermit>) {
+    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, right: Option<OwnedSemaphorePermit>) {
         self.store_answered();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
         // A repeated claim may have begun its lease long ago.
@@ -257,7 +261,7 @@ impl Claimer {
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
         self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
-        self.send(claim, capacity, alone, lease_ends);
+        self.send(claim, capacity, right, lease_ends);
         if expired {
             self.recover().await;
         }
@@ -282,7 +286,7 @@ impl Claimer {
         &mut self,
         claim: Claim,
         ClaimCapacity { mut admission, mut reservation }: ClaimCapacity,
-        mut alone: Option<OwnedSemaphorePermit>,
+        right: Option<OwnedSemaphorePermit>,
         lease_ends: Instant,
     ) {
         if claim.messages.is_empty() {
@@ -290,6 +294,7 @@ impl Claimer {
         }
         admission.claimed(claim.messages.len());
         reservation.claimed(claim.messages.len());
+        let right = right.map(Arc::new);
         let held = |claimed: Claimed| {
             let held = Held {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
@@ -297,7 +302,7 @@ impl Claimer {
                 lease_ends,
                 sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
                 share: reservation.permit(codec::weight(&claimed.body)),
-                _alone: if claimed.suspect { alone.take() } else { None },
+                _suspects: right.clone().filter(|_| claimed.suspect),
             };
             (claimed, held)
         };

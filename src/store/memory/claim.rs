@@ -11,9 +11,11 @@ use crate::{
 
 /// Crashes that make a message a suspect.
 const SUSPECT_CRASHES: u32 = 2;
-/// Crashes that make it dead: two in company, three alone.
+/// With so many it is claimed alone.
+const ALONE_CRASHES: u32 = 3;
+/// Crashes that make it dead: two among all, one among few, two alone.
 const MAX_CRASHES: u32 = 5;
-/// Between suspects that are put off, in milliseconds.
+/// Between companies of suspects that are put off, in milliseconds.
 const SPACING: u64 = 20;
 /// Due messages that a claim reads where suspects are put off.
 const MAX_SEEN: usize = 1000;
@@ -26,7 +28,27 @@ const MAX_DELETED: usize = 1000;
 
 impl MemoryPartition {
     fn is_suspect(&self, id: &str) -> bool {
-        self.attempts.get(id).is_some_and(|counts| counts.1 >= SUSPECT_CRASHES)
+        self.crashes(id) >= SUSPECT_CRASHES
+    }
+
+    fn crashes(&self, id: &str) -> u32 {
+        self.attempts.get(id).map_or(0, |counts| counts.1)
+    }
+
+    /// The first suspects of `due`, up to `company`, or the first alone.
+    fn first_suspects(&self, due: &[(u64, String)], company: usize) -> Vec<(u64, String)> {
+        let mut few = Vec::new();
+        for one in due.iter().filter(|(_, id)| self.is_suspect(id)) {
+            let is_alone = self.crashes(&one.1) >= ALONE_CRASHES;
+            if is_alone && !few.is_empty() {
+                break;
+            }
+            few.push(one.clone());
+            if is_alone || few.len() == company {
+                break;
+            }
+        }
+        few
     }
 
     /// A new claim, the last one again, or one that was overtaken, as its number says.
@@ -96,12 +118,12 @@ impl MemoryPartition {
 
     /// Due messages with their scores; and how many suspects it put off.
     fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
-        let limit = request.limit as usize;
+        let (limit, company) = (request.limit as usize, request.company);
         let due = self.pending.up_to(now).map(|(id, score)| (score, id.to_owned()));
         let Suspects::PutOff(pause) = request.suspects else {
             let due: Vec<_> = due.take(limit).collect();
-            let suspect = due.iter().find(|(_, id)| self.is_suspect(id)).cloned();
-            return (suspect.map_or(due, |one| vec![one]), 0);
+            let few = self.first_suspects(&due, company);
+            return (if few.is_empty() { due } else { few }, 0);
         };
         let mut at = now + u64::try_from(pause.as_millis()).expect("a pause in range");
         let (mut chosen, mut suspects) = (Vec::new(), 0);
@@ -111,7 +133,9 @@ impl MemoryPartition {
                 break;
             }
             if self.is_suspect(&id) {
-                at += SPACING;
+                if (suspects as usize).is_multiple_of(company) || self.crashes(&id) >= ALONE_CRASHES {
+                    at += SPACING;
+                }
                 self.pending.insert(&id, at);
                 suspects += 1;
             } else {

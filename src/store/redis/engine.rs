@@ -146,7 +146,7 @@ impl RedisStore {
     fn claim_call(&self, partition: &Partition, request: ClaimRequest) -> Result<Call, StoreError> {
         let keys = self.keys(partition)?;
         let suspects = match request.suspects {
-            Suspects::One => "one".to_owned(),
+            Suspects::Few => "few".to_owned(),
             Suspects::PutOff(pause) => pause.as_millis().to_string(),
         };
         Ok(script::CLAIM
@@ -158,7 +158,8 @@ impl RedisStore {
             .arg(u64::try_from(request.lease.as_micros()).unwrap_or(u64::MAX))
             .arg(suspects)
             .arg(BODIES_AT_ONCE)
-            .arg(u8::from(request.again)))
+            .arg(u8::from(request.again))
+            .arg(request.company))
     }
 
     /// What a claim replied that was sent at `sent`.

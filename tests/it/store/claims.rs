@@ -214,10 +214,46 @@ async fn ordinary_messages_behind_suspects_come_with_the_same_claim() {
     let names: Vec<_> = claimed.messages.iter().map(|one| one.id.as_str().to_owned()).collect();
     assert_eq!((names, claimed.suspects), (ids[20..24].to_vec(), 20));
     // The suspect among the first `limit` comes alone.
-    let alone = ClaimRequest { suspects: Suspects::One, ..claim(1, 2) };
-    let claimed = bench.store.claim(&partition(), alone).await.expect("a claim");
+    let few = ClaimRequest { suspects: Suspects::Few, ..claim(1, 2) };
+    let claimed = bench.store.claim(&partition(), few).await.expect("a claim");
     assert_eq!(claimed.messages.len(), 1);
     assert!(claimed.messages[0].id.as_str() == ids[25] && claimed.messages[0].suspect);
+}
+
+#[tokio::test]
+async fn suspects_come_in_companies_and_after_a_third_crash_alone() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(10).await;
+    let mut crashed = redis::pipe();
+    for (n, id) in ids.iter().enumerate().skip(1) {
+        let counts = if n == 6 { "0 3" } else { "0 2" };
+        crashed.hset(key(ROUTE, 0, "attempts"), id, counts).ignore();
+    }
+    crashed.exec_async(&mut bench.raw).await.expect("written");
+    for (sequence, expected) in (1..).zip([1..4, 4..6, 6..7, 7..10, 0..1]) {
+        let few = ClaimRequest { suspects: Suspects::Few, company: 3, ..claim(1, sequence) };
+        let claimed = bench.store.claim(&partition(), few).await.expect("a claim");
+        let names: Vec<_> = claimed.messages.iter().map(|one| one.id.as_str().to_owned()).collect();
+        assert_eq!(names, ids[expected.clone()]);
+        assert!(claimed.messages.iter().all(|one| one.suspect == (expected.start > 0)));
+    }
+}
+
+#[tokio::test]
+async fn a_company_that_is_put_off_is_due_together() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(8).await;
+    let mut crashed = redis::pipe();
+    for (n, id) in ids.iter().enumerate() {
+        let counts = if n == 1 { "0 4" } else { "0 2" };
+        crashed.hset(key(ROUTE, 0, "attempts"), id, counts).ignore();
+    }
+    crashed.exec_async(&mut bench.raw).await.expect("written");
+    let claimed = bench.store.claim(&partition(), ClaimRequest { company: 3, ..claim(1, 1) }).await.expect("a claim");
+    let rows = bench.rows(&partition()).await;
+    let start = claimed.clock.micros / 1000;
+    let slots: Vec<_> = ids.iter().map(|id| (rows.pending[id] - start) / 20).collect();
+    assert_eq!(slots, [1, 2, 2, 3, 3, 3, 4, 4]);
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ impl Bench {
             }
             "claim" => drop(store.claim(&partition, claim(NEW, 1)).await?),
             "claim a suspect" => {
-                drop(store.claim(&partition, ClaimRequest { suspects: Suspects::One, ..claim(LATE, 8) }).await?);
+                drop(store.claim(&partition, ClaimRequest { suspects: Suspects::Few, ..claim(LATE, 8) }).await?);
             }
             "claim only suspects" => drop(store.claim(&partition, claim(HOLDER, 6)).await?),
             "claim again" => drop(store.claim(&partition, claim(HOLDER, 5)).await?),
@@ -304,6 +304,7 @@ pub fn claim(claimant: u64, sequence: u64) -> ClaimRequest {
         again: false,
         backlog: sequence.is_multiple_of(2),
         suspects: Suspects::PutOff(Duration::ZERO),
+        company: 1,
         limit: 10,
         max_bytes: u64::MAX,
         lease: Duration::from_secs(30),

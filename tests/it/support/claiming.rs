@@ -15,6 +15,7 @@ pub fn claim_request(limit: u32, lease: Duration) -> ClaimRequest {
         again: false,
         backlog: sequence.is_multiple_of(2),
         suspects: Suspects::PutOff(Duration::ZERO),
+        company: 1,
         limit,
         max_bytes: u64::MAX,
         lease,
