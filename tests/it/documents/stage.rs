@@ -221,12 +221,14 @@ fn furnish(directory: &Path, text: &str) -> Authority {
     for name in CHECKOUT {
         symlink(Path::new(ROOT).join(name), directory.join(name)).expect("a link");
     }
-    for name in ["bin", "target", "target/release", "secrets", "tls"] {
+    for name in ["bin", "target", "target/debug", "target/release", "secrets", "tls"] {
         fs::create_dir(directory.join(name)).expect("a directory");
     }
     let program = program();
     let built = program.parent().expect("a directory");
-    symlink(&program, directory.join("target/release/punctual")).expect("a link");
+    for profile in ["debug", "release"] {
+        symlink(&program, directory.join("target").join(profile).join("punctual")).expect("a link");
+    }
     symlink(built.join("examples"), directory.join("target/release/examples")).expect("a link");
     symlink(Path::new(ROOT).join("target/kafka"), directory.join("target/kafka")).expect("a link");
     for (name, script) in [("punctual", PUNCTUAL), ("cargo", CARGO)] {
