@@ -97,6 +97,8 @@ fn gauges(stats: &RouteStats) -> QueueGauges {
         retrying: stats.retrying,
         paused: stats.paused,
         due_within: array::from_fn(|n| (HORIZONS[n].0, stats.due_within[n])),
+        stored_bytes: stats.bytes,
+        limits_used: [("messages", stats.limits_used[0]), ("bytes", stats.limits_used[1])],
     }
 }
 

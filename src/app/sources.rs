@@ -103,7 +103,7 @@ impl RunningSource {
         let times = self.health.times();
         let at = |instant| clock.map(|clock| clock.millis_at(instant));
         let (state, last_error) = self.health.get();
-        metrics::source(&self.name, state == SourceState::Running, depth);
+        metrics::source(&self.name, self.kind, state == SourceState::Running, depth);
         SourceStatus {
             name: self.name.to_string(),
             r#type: self.kind,

@@ -40,10 +40,14 @@ const OLDEST_OVERDUE: &str = "punctual_oldest_overdue_seconds";
 const RETRYING: &str = "punctual_retrying_messages";
 const PAUSED: &str = "punctual_route_paused";
 const DUE_WITHIN: &str = "punctual_due_within_messages";
+const STORED: &str = "punctual_stored_bytes";
+const LIMIT_USED: &str = "punctual_limit_used_ratio";
 const SINK_UP: &str = "punctual_sink_up";
 const SINK_ATTEMPTS: &str = "punctual_sink_attempts_total";
 const HTTP_RESPONSES: &str = "punctual_http_responses_total";
 const REDIS_UP: &str = "punctual_redis_up";
+const REDIS_MEMORY: &str = "punctual_redis_memory_bytes";
+const REDIS_MAX_MEMORY: &str = "punctual_redis_max_memory_bytes";
 const READY: &str = "punctual_ready";
 const API_REQUESTS: &str = "punctual_api_requests_total";
 const AUTH_FAILURES: &str = "punctual_auth_failures_total";
@@ -122,10 +126,17 @@ pub fn describe() {
     describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");
     describe_gauge!(PAUSED, "1 while the route is paused, else 0");
     describe_gauge!(DUE_WITHIN, "Messages waiting that come due within the horizon, overdue ones included");
+    describe_gauge!(STORED, "Stored bodies of pending and in-flight messages");
+    describe_gauge!(LIMIT_USED, "Used part of `limits.messages` and `limits.bytes`, of the fullest partition");
     describe_gauge!(SINK_UP, "1 while the breaker of the sink is closed, else 0");
     describe_counter!(SINK_ATTEMPTS, "Attempts of a sink, by outcome");
     describe_counter!(HTTP_RESPONSES, "Replies of HTTP endpoints, by status");
     describe_gauge!(REDIS_UP, "1 while Redis answers, else 0");
+    describe_gauge!(
+        REDIS_MEMORY,
+        "Memory of Redis that counts for its maxmemory; of a cluster, of the fullest primary"
+    );
+    describe_gauge!(REDIS_MAX_MEMORY, "maxmemory of that server; absent when it has none");
     describe_gauge!(READY, "1 while messages are accepted and delivered, as /readyz says, else 0");
     describe_counter!(API_REQUESTS, "Calls of the API, by call and status");
     describe_histogram!(API_SECONDS, "Time of a call of the API, until the head of the reply");
@@ -139,10 +150,11 @@ pub fn describe() {
 }
 
 /// `depth` is `None` when it is unknown.
-pub fn source(source: &str, is_running: bool, depth: Option<u64>) {
+pub fn source(source: &str, kind: &'static str, is_running: bool, depth: Option<u64>) {
     gauge!(SOURCE_UP, "source" => source.to_owned()).set(u8::from(is_running));
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-    gauge!(SOURCE_DEPTH, "source" => source.to_owned()).set(depth.map_or(f64::NAN, |depth| depth as f64));
+    gauge!(SOURCE_DEPTH, "source" => source.to_owned(), "type" => kind)
+        .set(depth.map_or(f64::NAN, |depth| depth as f64));
 }
 
 /// For messages that never were on their way; `RouteMetrics::dead` for the others.
@@ -220,6 +232,9 @@ pub struct QueueGauges {
     pub paused: bool,
     /// By horizon.
     pub due_within: [(&'static str, u64); 4],
+    pub stored_bytes: u64,
+    /// By limit; `None` where the route has no such limit.
+    pub limits_used: [(&'static str, Option<f64>); 2],
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -237,6 +252,17 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     for (horizon, count) in gauges.due_within {
         gauge!(DUE_WITHIN, "route" => route.to_owned(), "horizon" => horizon).set(count as f64);
     }
+    set(STORED, gauges.stored_bytes as f64);
+    for (limit, used) in gauges.limits_used.into_iter().filter_map(|(limit, used)| Some((limit, used?))) {
+        gauge!(LIMIT_USED, "route" => route.to_owned(), "limit" => limit).set(used);
+    }
+}
+
+/// Of the fullest server, in bytes. `max`: `None` when it has no maxmemory.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub fn redis_memory(used: u64, max: Option<u64>) {
+    gauge!(REDIS_MEMORY).set(used as f64);
+    gauge!(REDIS_MAX_MEMORY).set(max.map_or(f64::NAN, |max| max as f64));
 }
 
 /// Whether Redis answers, and whether messages are accepted and delivered.

@@ -179,8 +179,11 @@ impl Queue {
         let count = |partitions: usize| u16::try_from(partitions).expect("at most MAX_PARTITIONS");
         let moving = (!former.is_empty()).then(|| Moving { from: count(former.len()), to: found.count(), left });
         let own = found.partitions.iter().map(|(partition, _)| self.store.stats(partition));
-        parts.extend(try_join_all(own).await?);
-        Ok(RouteStats { partitions: found.count(), moving, ..summed(route, found.sink.clone(), &parts) })
+        let own = try_join_all(own).await?;
+        let limits_used = limits_used(self.store.limits_of_partition(route), &own);
+        parts.extend(own);
+        let summed = summed(route, found.sink.clone(), &parts);
+        Ok(RouteStats { partitions: found.count(), moving, limits_used, ..summed })
     }
 
     /// Redrives or purges dead messages, or counts them, from `cursor` on. Sets `bulk`, which is right after an error too,
@@ -361,6 +364,17 @@ pub fn check_due(due: Due) -> Result<(), StoreError> {
     }
 }
 
+/// Used parts of the limits of messages and bytes, of the fullest partition. `limits`: of each partition.
+fn limits_used(limits: [Option<u64>; 2], parts: &[PartitionStats]) -> [Option<f64>; 2] {
+    let used: [fn(&PartitionStats) -> u64; 2] = [|part| part.pending + part.unack, |part| part.bytes];
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    array::from_fn(|n| {
+        let limit = limits[n]?;
+        let fullest = parts.iter().map(used[n]).max()?;
+        Some(fullest as f64 / limit as f64)
+    })
+}
+
 fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> RouteStats {
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
     let next_due = parts.iter().filter_map(|part| part.next_due).min();
@@ -377,6 +391,7 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
         dead: sum(|part| part.dead),
         retrying: sum(|part| part.retrying),
         bytes: sum(|part| part.bytes),
+        limits_used: [None; 2],
         due_within: array::from_fn(|n| parts.iter().map(|part| part.due_within[n]).sum()),
         next_due,
         oldest_overdue_seconds: Duration::from_millis(overdue).as_secs_f64(),

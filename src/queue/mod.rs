@@ -94,6 +94,9 @@ pub struct RouteStats {
     pub due_within: [u64; HORIZONS.len()],
     /// Stored bodies of pending and in-flight messages, in bytes.
     pub bytes: u64,
+    /// Used parts of `limits.messages` and `limits.bytes`, of the fullest partition; a metric.
+    #[serde(skip)]
+    pub limits_used: [Option<f64>; 2],
     pub next_due: Option<UnixMillis>,
     pub oldest_overdue_seconds: f64,
     pub partitions: u16,

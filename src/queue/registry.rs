@@ -139,7 +139,11 @@ impl RouteRegistry {
     }
 
     async fn check_safety(&self) -> Result<Safety, SafetyError> {
-        self.store.check_safety(self.allow_eviction).await
+        let safety = self.store.check_safety(self.allow_eviction).await?;
+        if let Some(memory) = safety.memory {
+            metrics::redis_memory(memory.used, memory.max);
+        }
+        Ok(safety)
     }
 
     fn generation(&self) -> u64 {

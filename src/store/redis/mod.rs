@@ -177,6 +177,12 @@ impl RedisStore {
         }
     }
 
+    /// What a partition of a route holds at most: messages, and bytes of bodies. `None`: no limit.
+    pub fn limits_of_partition(&self, route: &str) -> [Option<u64>; 2] {
+        let [messages, bytes, _] = self.routes.get(route).map_or([0; 3], |route| route.settings.shares());
+        [messages, bytes].map(|share| (share > 0).then_some(share))
+    }
+
     /// The routes that this serves, by name.
     pub fn routes(&self) -> impl Iterator<Item = &RouteSettings> {
         self.routes.values().map(|route| &route.settings)

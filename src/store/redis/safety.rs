@@ -57,6 +57,37 @@ pub struct Safety {
     pub evicting: Option<String>,
     /// What this user may not ask for.
     pub unchecked: Vec<&'static str>,
+    /// Of the fullest server; `None`: this user may not ask for it.
+    pub memory: Option<Memory>,
+}
+
+/// The memory of a server, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What counts for `max`: not the buffers of replicas and of the append-only file.
+    pub used: u64,
+    /// `maxmemory`; `None`: there is none.
+    pub max: Option<u64>,
+}
+
+impl Memory {
+    fn of(info: &str) -> Option<Self> {
+        let number = |name| field(info, name)?.parse::<u64>().ok();
+        let uncounted = number("mem_not_counted_for_evict").unwrap_or(0);
+        let used = number("used_memory")?.saturating_sub(uncounted);
+        Some(Self { used, max: number("maxmemory").filter(|max| *max > 0) })
+    }
+
+    /// Whether less of its `maxmemory` is left, as a part of it. A server without one is never fuller than one with it.
+    fn is_fuller_than(self, other: Self) -> bool {
+        let cross = |of: Self, max: Option<u64>| u128::from(of.used) * u128::from(max.unwrap_or(0));
+        match (self.max, other.max) {
+            (None, None) => self.used > other.used,
+            (None, Some(_)) => false,
+            (Some(_), None) => true,
+            (Some(_), Some(_)) => cross(self, other.max) > cross(other, self.max),
+        }
+    }
 }
 
 /// What a server reports about itself.
@@ -81,7 +112,7 @@ impl RedisStore {
         let (mut safety, mut failed) = (Safety::default(), None);
         for connection in servers {
             let check = ServerCheck { connection: &connection, of_cluster }.check(allow_eviction).await;
-            let Safety { evicting, unchecked } = match check {
+            let Safety { evicting, unchecked, memory } = match check {
                 // A server that must not be used counts more than one that is down.
                 Err(error) if !error.is_definite() => {
                     failed.get_or_insert(error);
@@ -90,6 +121,10 @@ impl RedisStore {
                 check => check?,
             };
             safety.evicting = safety.evicting.or(evicting);
+            safety.memory = match (safety.memory, memory) {
+                (Some(known), Some(found)) if !found.is_fuller_than(known) => Some(known),
+                (known, found) => found.or(known),
+            };
             for what in unchecked {
                 if !safety.unchecked.contains(&what) {
                     safety.unchecked.push(what);
@@ -133,7 +168,9 @@ impl ServerCheck<'_> {
                 return Err(SafetyError::Cluster);
             }
         }
-        let policy = self.info("memory").await?.and_then(|memory| field(&memory, "maxmemory_policy"));
+        let memory = self.info("memory").await?;
+        let policy = memory.as_ref().and_then(|memory| field(memory, "maxmemory_policy"));
+        let memory = memory.as_deref().and_then(Memory::of);
         let unchecked = [
             ("version", server.version.is_none()),
             ("role", server.role.is_none()),
@@ -145,7 +182,7 @@ impl ServerCheck<'_> {
             return Err(SafetyError::Replica);
         }
         let unchecked = unchecked.into_iter().filter(|(_, is_unchecked)| *is_unchecked).map(|(what, _)| what);
-        Ok(Safety { evicting, unchecked: unchecked.collect() })
+        Ok(Safety { evicting, unchecked: unchecked.collect(), memory })
     }
 
     /// Whether it wants keys of one slot only, as a cluster does: ours have several.
@@ -220,6 +257,23 @@ mod tests {
             assert_eq!(judged(policy, false), Err(SafetyError::Evicting { policy: policy.into() }));
             assert_eq!(judged(policy, true), Ok(Some(policy.into())));
         }
+    }
+
+    #[test]
+    fn the_fullest_server_is_the_one_with_the_least_left() {
+        let memory = |used, max: u64| {
+            let info = format!("# Memory\r\nused_memory:{used}\r\nmaxmemory:{max}\r\nmem_not_counted_for_evict:10\r\n");
+            Memory::of(&info).expect("numbers")
+        };
+        assert_eq!(memory(30, 0), Memory { used: 20, max: None });
+        assert_eq!(memory(5, 40), Memory { used: 0, max: Some(40) });
+        for (fuller, other) in
+            [((60, 100), (110, 300)), ((60, 100), (50, 100)), ((20, 100), (999, 0)), ((30, 0), (20, 0))]
+        {
+            let [fuller, other] = [fuller, other].map(|(used, max)| memory(used, max));
+            assert!(fuller.is_fuller_than(other) && !other.is_fuller_than(fuller), "{fuller:?} {other:?}");
+        }
+        assert_eq!(Memory::of("maxmemory:1"), None);
     }
 
     #[test]

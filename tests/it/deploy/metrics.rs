@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Of Prometheus itself.
 const OF_PROMETHEUS: [&str; 2] = ["ALERTS", "up"];
 /// Labels that Prometheus adds to every series.
-const ADDED: [&str; 2] = ["instance", "job"];
+const ADDED: [&str; 3] = ["instance", "job", "namespace"];
 
 /// The labels of each metric of a page.
 fn labels(page: &str) -> BTreeMap<String, BTreeSet<String>> {
@@ -48,7 +48,7 @@ pub struct Scene {
 
 impl Scene {
     pub async fn start() -> Self {
-        let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+        let (redis, receiver) = (RedisServer::start_with(&["--maxmemory", "1gb"]).await, Receiver::start());
         let rabbitmq = RabbitMq::shared().await;
         let amqp = format!("amqp://127.0.0.1:{}/%2f", rabbitmq.port());
         // Of this scene.
@@ -63,7 +63,7 @@ impl Scene {
             receiver.url()
         );
         let mut configured =
-            "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 } }\n\
+            "routes:\n  web: { sink: hook, retry: { max_attempts: 2, initial: 10ms }, dead: { max_count: 10 }, limits: { messages: 1000, bytes: 1GiB } }\n\
                           \x20 list: { sink: jobs }\n  amqp: { sink: queue }\n"
                 .to_owned();
         let mut sources = format!(
@@ -119,6 +119,13 @@ async fn every_metric_and_label_that_is_queried_exists() {
     let scene = Scene::start().await;
     scene.traffic().await;
     let page = scene.client.call("GET", "/metrics", "").await.text;
+    // One message of 1,000 waits.
+    for line in [
+        r#"punctual_limit_used_ratio{route="web",limit="messages"} 0.001"#,
+        "punctual_redis_max_memory_bytes 1073741824",
+    ] {
+        assert!(page.lines().any(|one| one == line), "{line} is missing:\n{page}");
+    }
     let exposed = labels(&page);
     let alerts = alerts().into_iter().flat_map(|alert| {
         let queries = alert.lookups().into_iter().chain([alert.query.clone()]);
