@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, process::Command};
 
 use serde_json::Value;
 
-use super::{document, installed, list, path, promql::Query, run, string, text};
+use super::{ENVIRONMENT, document, installed, list, path, promql::Query, run, string, text};
 
 const RULES: &str = "deploy/prometheus/alerts.yml";
 const TESTS: &str = "deploy/prometheus/alerts.test.yml";
+const ENVIRONMENTS: &str = "deploy/prometheus/environments.test.yml";
 const RUNBOOK: &str = "docs/operations.md";
 
 pub struct Alert {
@@ -44,7 +45,7 @@ fn promtool_accepts_the_rules_and_their_tests() {
         return;
     }
     run(Command::new("promtool").args(["check", "rules"]).arg(path(RULES)));
-    run(Command::new("promtool").args(["test", "rules"]).arg(path(TESTS)));
+    run(Command::new("promtool").args(["test", "rules"]).arg(path(TESTS)).arg(path(ENVIRONMENTS)));
 }
 
 #[test]
@@ -82,12 +83,34 @@ fn each_alert_has_a_section_in_the_runbook_and_each_section_an_alert() {
     }
 }
 
+#[test]
+fn no_alert_adds_up_or_joins_environments() {
+    let tested = document(ENVIRONMENTS);
+    let tested = list(&tested, "/tests").iter().flat_map(|test| list(test, "/alert_rule_test"));
+    let tested: BTreeSet<&str> = tested.map(|case| string(case, "/alertname")).collect();
+    let all = |labels: &BTreeSet<String>| ENVIRONMENT.iter().all(|label| labels.contains(*label));
+    for alert in alerts() {
+        assert!(tested.contains(&*alert.name), "{} is not tested in {ENVIRONMENTS}", alert.name);
+        let query = Query::parse(&alert.query);
+        // `on ()`: only when there is none of any environment.
+        let groupings = query.groupings.iter().filter(|labels| !labels.is_empty());
+        let lacking: Vec<_> = groupings.filter(|labels| !all(labels)).collect();
+        assert!(lacking.is_empty(), "{}: {lacking:?} lack job or namespace", alert.name);
+        for aggregation in ["sum(", "max(", "min(", "count(", "avg("] {
+            assert!(!alert.query.contains(aggregation), "{}: `{aggregation}` has no `by`", alert.name);
+        }
+        for lookup in alert.lookups() {
+            assert!(Query::parse(&lookup).selectors.iter().all(all), "{}: {lookup}", alert.name);
+        }
+    }
+}
+
 /// Prometheus would show an empty text for any other.
 #[test]
 fn summaries_name_labels_that_the_query_keeps() {
     for alert in alerts() {
         let query = Query::parse(&alert.query);
-        let kept = query.kept.unwrap_or_else(|| BTreeSet::from(["job".to_owned(), "instance".to_owned()]));
+        let kept = query.kept.unwrap_or_else(|| BTreeSet::from(["job", "namespace", "instance"].map(str::to_owned)));
         for label in string(&alert.rule, "/annotations/summary").split("$labels.").skip(1) {
             let label = label.split([' ', '}']).next().unwrap_or_default();
             assert!(kept.contains(label), "{}: the query keeps {kept:?}, not `{label}`", alert.name);

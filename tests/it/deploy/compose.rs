@@ -116,7 +116,7 @@ fn punctual_accepts_its_configuration_and_prometheus_its_own() {
     );
     let prometheus = document("deploy/compose/prometheus.yml");
     let job = &list(&prometheus, "/scrape_configs")[0];
-    assert_eq!(job["job_name"], "punctual", "the alerts expect this name");
+    assert_eq!(job["job_name"], "punctual", "the label that tells environments apart");
     let mounts = document(COMPOSE)["services"]["prometheus"]["volumes"].to_string();
     assert!(mounts.contains(&format!("alerts.yml:{}:ro", string(&prometheus, "/rule_files/0"))), "{mounts}");
     // Its command replaces that of the image, which has the directory.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write, fs, process::Command, time::Duratio
 
 use serde_json::Value;
 
-use super::{document, installed, list, metrics::Scene, promql::Query, run, string};
+use super::{ENVIRONMENT, document, installed, list, metrics::Scene, promql::Query, run, string};
 use crate::{program::eventually, support::prometheus::Prometheus};
 
 const DASHBOARD: &str = "deploy/grafana/dashboards/punctual.json";
@@ -69,8 +69,9 @@ async fn each_panel_shows_data_after_some_traffic() {
     eventually("data of all panels", SCRAPED, async || {
         let mut still = Vec::new();
         for panel in std::mem::take(&mut missing) {
-            let variables = ["$job", "$route", "$sink"];
-            let query = variables.iter().fold(panel.query.clone(), |query, name| query.replace(name, ".*"));
+            let variables = [("$job", "punctual"), ("$namespace", ""), ("$route", ".*"), ("$sink", ".*")];
+            let replaced = |query: String, (name, value): &(&str, &str)| query.replace(name, value);
+            let query = variables.iter().fold(panel.query.clone(), replaced);
             let series = prometheus.query(query.trim_end_matches(" > 0").replace(" == 0", "").as_str()).await;
             if !series.iter().any(|series| string(series, "/value/1") != "NaN") {
                 still.push(panel);
@@ -81,6 +82,23 @@ async fn each_panel_shows_data_after_some_traffic() {
         missing.is_empty().then_some(())
     })
     .await;
+}
+
+#[test]
+fn each_query_is_of_one_environment() {
+    for panel in queries().iter().filter(|panel| !["variable job", "variable namespace"].contains(&&*panel.title)) {
+        for selector in Query::parse(&panel.query).selectors {
+            let lacks = ENVIRONMENT.iter().find(|label| !selector.contains(**label));
+            assert_eq!(lacks, None, "{}: {}", panel.title, panel.query);
+        }
+    }
+    let dashboard = document(DASHBOARD);
+    for variable in list(&dashboard, "/templating/list")
+        .iter()
+        .filter(|variable| ENVIRONMENT.iter().any(|name| variable["name"] == *name))
+    {
+        assert!(variable["multi"] == false && variable["includeAll"] == false, "{variable}");
+    }
 }
 
 #[test]

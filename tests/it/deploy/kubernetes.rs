@@ -70,7 +70,7 @@ fn everything_selects_the_pods_of_the_deployment() {
     let monitor = manifest("monitoring/service-monitor");
     let service = manifest("service");
     assert_eq!(monitor["spec"]["selector"]["matchLabels"], service["metadata"]["labels"]);
-    assert_eq!(service["metadata"]["name"], "punctual", "the name of the job, which the alerts expect");
+    assert_eq!(service["metadata"]["name"], "punctual", "the name of the job");
     let port = string(&monitor, "/spec/endpoints/0/port").to_owned();
     assert!(list(&service, "/spec/ports").iter().any(|known| known["name"] == *port));
 }

@@ -22,6 +22,9 @@ use serde_json::Value;
 
 use crate::support::servers::installed;
 
+/// The labels that tell environments apart.
+const ENVIRONMENT: [&str; 2] = ["job", "namespace"];
+
 /// A path from the root of the repository.
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

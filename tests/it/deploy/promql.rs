@@ -13,6 +13,10 @@ pub struct Query {
     pub metrics: BTreeMap<String, BTreeSet<String>>,
     /// The labels that the first aggregation keeps; `None`: there is none.
     pub kept: Option<BTreeSet<String>>,
+    /// The labels of each `by`, `on` and the like.
+    pub groupings: Vec<BTreeSet<String>>,
+    /// The labels of the selector of each metric, as often as it is named.
+    pub selectors: Vec<BTreeSet<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +39,7 @@ impl Query {
                     let labels = until(&tokens, at + 2, ')');
                     at += 2 + labels.len();
                     let labels = words(labels);
+                    query.groupings.push(labels.clone());
                     if word == "by" {
                         query.kept.get_or_insert_with(|| labels.clone());
                         waiting = Some(labels);
@@ -59,11 +64,14 @@ impl Query {
                 {
                     let labels = query.metrics.entry(word.clone()).or_default();
                     labels.extend(groups.iter().flat_map(|(_, labels)| labels.clone()));
+                    let mut selector = BTreeSet::new();
                     if next == Some(&Token::Sign('{')) {
                         let selectors = until(&tokens, at + 2, '}');
                         at += 1 + selectors.len();
-                        labels.extend(words(selectors));
+                        selector = words(selectors);
                     }
+                    labels.extend(selector.clone());
+                    query.selectors.push(selector);
                 }
                 _ => {}
             }
@@ -126,5 +134,7 @@ fn the_names_of_a_query_are_found() {
         .collect();
     let expected = ["late_bucket: job le route sink z", "other: sink z", "plain: sink z", "up: sink z"];
     assert_eq!(shown, expected);
+    let numbers = |sets: &[BTreeSet<String>]| sets.iter().map(BTreeSet::len).collect::<Vec<_>>();
+    assert_eq!((numbers(&query.groupings), numbers(&query.selectors)), (vec![2, 1, 1], vec![2, 0, 0, 0]));
     assert_eq!(query.kept, Some(BTreeSet::from(["le".to_owned(), "route".to_owned()])));
 }
