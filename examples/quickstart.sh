@@ -21,9 +21,17 @@ esac
 
 command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 command -v cargo >/dev/null || fail "cargo is missing: install Rust first, https://rustup.rs"
-"$root/.ci/need" build redis-server=redis-server
+# An older cargo would stop at the lock file or at the edition, with a text that does not say so.
+required=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
+version=$(cd "$root" && cargo --version) || fail "cargo does not run: install Rust $required or later, https://rustup.rs"
+found=$(cut -d' ' -f2 <<<"$version")
+[ "$(printf '%s\n' "$required" "$found" | sort -V | head -n1)" = "$required" ] ||
+    fail "Rust $found is too old: $required or later is needed, \`rustup update\` or https://rustup.rs"
+"$root/.ci/need" build redis-server=redis-server ||
+    fail "packages are missing (see above): install them, or run this as root, or with sudo installed"
 echo "building (a few minutes the first time)"
 # The program alone, without optimisation: that takes half the time, and ten messages do not need it.
-(cd "$root" && cargo build --locked --bin punctual)
+(cd "$root" && cargo build --locked --bin punctual) ||
+    fail "the build failed (see above): it downloads crates from crates.io, and needs 2 GB of disk and of memory"
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug
 exec "$built/punctual" demo "$@"

@@ -2,6 +2,7 @@
 
 mod links;
 pub mod page;
+mod quickstart;
 mod reference;
 mod run;
 mod settings;

@@ -28,7 +28,7 @@ const BLOCK: Duration = Duration::from_mins(1);
 /// Longest end of what a page started.
 const STOP: Duration = Duration::from_secs(20);
 /// What pages use of a checkout.
-const CHECKOUT: [&str; 6] = [".ci", "config", "deploy", "examples", "lua", "tests"];
+const CHECKOUT: [&str; 7] = [".ci", "Cargo.toml", "config", "deploy", "examples", "lua", "tests"];
 /// Ends the output of a step.
 const END: &str = "--end of the step--";
 
@@ -52,6 +52,7 @@ exit 1
 
 /// What the scripts in `examples/` build is there as the tests have it; cargo makes sure that it is of today.
 const CARGO: &str = r#"#!/bin/bash
+[ "$1" = --version ] && exec "$CARGO" --version
 [ "$1" = build ] || { echo "the tests let pages build only" >&2; exit 1; }
 cargo=$CARGO
 # What cargo sets for a test would make it build dependencies anew.
