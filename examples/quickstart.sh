@@ -32,6 +32,6 @@ found=$(cut -d' ' -f2 <<<"$version")
 echo "building (a few minutes the first time)"
 # The program alone, without optimisation: that takes half the time, and ten messages do not need it.
 (cd "$root" && cargo build --locked --bin punctual) ||
-    fail "the build failed (see above): it downloads crates from crates.io, and needs 2 GB of disk and of memory"
+    fail "the build failed (see above): it downloads crates from crates.io"
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug
 exec "$built/punctual" demo "$@"
