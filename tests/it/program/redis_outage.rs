@@ -15,8 +15,10 @@ use tokio::time::{Instant, sleep};
 use super::{alone, client::Client, eventually};
 use crate::support::{
     RedisServer,
+    cluster::ClusterRedis,
     punctual::Punctual,
     receiver::{Receiver, Request, wall_clock},
+    sentinels::WatchedRedis,
 };
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -250,4 +252,78 @@ async fn an_instance_that_starts_before_its_redis_becomes_ready_with_it() {
     assert!(pong.elapsed() <= BACK_WITHIN);
     client.schedule("web", r#"{"payload":"x"}"#).await;
     receiver.wait_for(1, Duration::from_secs(5)).await;
+}
+
+/// Posts to route `web`, due now, after all idle connections to `servers` were closed by them.
+async fn post_after_idle_closes(punctual: &Punctual, servers: &[&RedisServer]) {
+    let client = Client::of(punctual);
+    client.schedule("web", r#"{"payload":"x"}"#).await;
+    client.drained("web", Duration::from_secs(5)).await;
+    let set_timeout = async |seconds: &str| {
+        for server in servers {
+            let mut raw = server.connection().await;
+            redis::cmd("CONFIG").arg(&["SET", "timeout", seconds]).exec_async(&mut raw).await.expect("set");
+        }
+    };
+    set_timeout("1").await;
+    for server in servers {
+        let mut raw = server.connection().await;
+        eventually("idle connections are closed", Duration::from_secs(20), async || {
+            let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut raw).await.expect("clients");
+            // Without this one, subscriptions, replicas and what sentinels keep busy.
+            let is_idle = |line: &&str| {
+                let ours = line.contains(" flags=N ") && line.contains(" sub=0 ") && !line.contains(" name=sentinel");
+                ours && !line.contains(" cmd=client")
+            };
+            (list.lines().filter(is_idle).count() == 0).then_some(())
+        })
+        .await;
+    }
+    set_timeout("0").await;
+    let before = punctual.log();
+    client.schedule("web", r#"{"payload":"x"}"#).await;
+    client.drained("web", Duration::from_secs(5)).await;
+    // It is prepared anew.
+    assert_eq!(client.readiness().await.status, 200);
+    let page = client.metrics().await;
+    assert_eq!(page.sum("punctual_redis_errors_total", &[]), 0, "{}", punctual.log());
+    let counted = |name| page.sum(name, &["route=\"web\""]);
+    let counts = ["punctual_messages_delivered_total", "punctual_delivery_failures_total"].map(counted);
+    assert_eq!(counts, [2, 0], "{}", punctual.log());
+    let log = punctual.log();
+    let complaints: Vec<&str> =
+        log[before.len()..].lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_were_closed_while_idle_cost_no_call_and_no_log_line() {
+    let (redis, other) = (RedisServer::start().await, RedisServer::start().await);
+    let (sentinels, cluster) = (WatchedRedis::start(1), ClusterRedis::start());
+    let (sentinels, cluster) = tokio::join!(sentinels, cluster);
+    let start = async |place: String| {
+        let list = format!("{{ type: redis_list, key: jobs, url: '{}' }}", other.url());
+        Punctual::start(&format!(
+            "redis: {{ {place} }}\nsinks: {{ jobs: {list} }}\nroutes: {{ web: {{ sink: jobs }} }}\n"
+        ))
+        .await
+    };
+    let single = async {
+        let punctual = start(format!("url: '{}'", redis.url())).await;
+        post_after_idle_closes(&punctual, &[&redis, &other]).await;
+    };
+    single.await;
+    let watched = async {
+        let punctual = start(sentinels.setting("")).await;
+        post_after_idle_closes(&punctual, &[&sentinels.servers[sentinels.master().await]]).await;
+    };
+    let clustered = async {
+        let punctual = start(cluster.setting()).await;
+        let mut servers = Vec::new();
+        for place in cluster.primaries().await {
+            servers.push(cluster.server(place));
+        }
+        post_after_idle_closes(&punctual, &servers).await;
+    };
+    tokio::join!(watched, clustered);
 }

@@ -22,7 +22,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{RedisServer, proxy::Proxy};
+use crate::support::{
+    RedisServer,
+    proxy::{DroppedReply, Proxy},
+};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// What a busy machine may add.
@@ -62,14 +65,43 @@ async fn a_server_that_was_killed_and_restarted_answers_the_next_command() {
 }
 
 #[tokio::test]
-async fn a_restart_between_two_commands_costs_at_most_one_of_them() {
+async fn a_restart_between_two_commands_costs_none_of_them() {
     let mut server = RedisServer::start().await;
     let connection = connection(&server.url(), Duration::from_secs(5));
     ping(&connection).await.expect("the server runs");
     server.restart().await;
-    let first = ping(&connection).await;
-    let second = ping(&connection).await;
-    assert!(second.is_ok(), "{first:?}, then {second:?}");
+    ping(&connection).await.expect("its end was noticed");
+}
+
+#[tokio::test]
+async fn a_link_that_was_closed_while_it_was_idle_is_replaced_by_the_next_commands_without_an_error() {
+    let server = RedisServer::start().await;
+    let mut raw = server.connection().await;
+    let connection = connection(&server.url(), Duration::from_secs(5));
+    let generations = connection.generations();
+    for round in 1..=20 {
+        for result in join_all((0..10).map(|_| ping(&connection))).await {
+            result.unwrap_or_else(|error| panic!("{round}: {error}"));
+        }
+        assert_eq!(*generations.borrow(), round, "one link for all of them");
+        redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal"]).exec_async(&mut raw).await.expect("cut");
+        // Its end arrives; a link is made at most ten times a second.
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_whose_answer_is_lost_is_not_sent_again() {
+    let server = RedisServer::start().await;
+    let proxy = Proxy::start(server.port());
+    let connection = connection(&proxy.redis_url(), Duration::from_secs(5));
+    ping(&connection).await.expect("the server runs");
+    let dropped = proxy.drop_next_reply(b"INCR", DroppedReply::Closes);
+    let error = connection.run::<u64>(redis::cmd("INCR").arg("n")).await.expect_err("its answer is lost");
+    assert!(matches!(error, StoreError::Unavailable { kind: "io", .. }), "{error}");
+    dropped.await.expect("it was dropped");
+    let count: u64 = connection.run(redis::cmd("INCR").arg("n")).await.expect("a new link");
+    assert_eq!(count, 2);
 }
 
 #[tokio::test]

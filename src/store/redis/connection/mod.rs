@@ -1,7 +1,8 @@
 //! One connection to a Redis that heals: every command is bounded in time, and a link that broke or fell
 //! silent is replaced by the next command, and so is one to a server that is no master any more.
 //!
-//! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat.
+//! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat. One that
+//! finds its link ended, as servers and balancers close idle ones, was not sent: it is sent over a new link, without an error.
 
 mod classify;
 mod cluster;
@@ -21,6 +22,8 @@ pub use slots::{SlotMap, slot_of};
 pub use upstream::Upstream;
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -32,6 +35,7 @@ use futures::FutureExt;
 use redis::{Client, Cmd, FromRedisValue, RedisError, RedisResult, aio::MultiplexedConnection};
 use tokio::{
     sync::{Mutex, watch},
+    task::unconstrained,
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -40,6 +44,9 @@ use crate::{metrics, store::StoreError};
 /// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
 /// not stormed.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Links of one command that had ended before it was sent: the one that was idle, and a new one.
+const MAX_ENDED_LINKS: u32 = 2;
 
 /// Longest wait for one of several servers, to be connected or to answer what its role is: a frozen one accepts connections
 /// and answers nothing, and meanwhile another one may have taken its place.
@@ -181,20 +188,29 @@ impl Connection {
     ) -> Result<(T, u64), CommandFailure> {
         let mut used = None;
         let attempt = async {
-            let Link { generation, made, mut connection } = self.link().await.map_err(while_connecting)?;
-            if matches!(how, Sending::Generation(only) if only != generation) {
-                return Err(CommandFailure { link_lost: false, is_sent: false, error: other_link() });
+            for _ in 0..MAX_ENDED_LINKS {
+                let Link { generation, made, mut connection } = self.link().await.map_err(while_connecting)?;
+                if matches!(how, Sending::Generation(only) if only != generation) {
+                    return Err(CommandFailure { link_lost: false, is_sent: false, error: other_link() });
+                }
+                used = Some((generation, Instant::now()));
+                let mut is_queued = false;
+                let answer = tokio::select! {
+                    // What a deposed master answers is worth nothing.
+                    biased;
+                    () = self.upstream.deposed(made) => return Err(CommandFailure::of_deposed()),
+                    answer = noting(&mut is_queued, query(&mut connection, command, how)) => answer,
+                };
+                match answer {
+                    Ok(value) => return Ok((value, generation)),
+                    Err(error) if is_queued || !error.is_io_error() => return Err(CommandFailure::of(&error)),
+                    Err(_) => {
+                        self.discard(generation);
+                        used = None;
+                    }
+                }
             }
-            used = Some((generation, Instant::now()));
-            tokio::select! {
-                // What a deposed master answers is worth nothing.
-                biased;
-                () = self.upstream.deposed(made) => Err(CommandFailure::of_deposed()),
-                result = query(&mut connection, command, how) => match result {
-                    Ok(value) => Ok((value, generation)),
-                    Err(error) => Err(CommandFailure::of(&error)),
-                },
-            }
+            Err(CommandFailure { link_lost: false, is_sent: false, error: ended_link() })
         };
         let failure = match timeout_at(deadline.min(Instant::now() + self.timeout), attempt).await {
             Ok(Ok(value)) => return Ok(value),
@@ -211,7 +227,7 @@ impl Connection {
         };
         if let Some((generation, sent)) = used {
             if failure.link_lost {
-                self.discarded.fetch_max(generation, Ordering::AcqRel);
+                self.discard(generation);
             }
             self.found_out(&failure.error, sent);
         }
@@ -228,6 +244,10 @@ impl Connection {
         if classify::is_no_master(error) {
             self.upstream.mastership.lost(sent);
         }
+    }
+
+    fn discard(&self, generation: u64) {
+        self.discarded.fetch_max(generation, Ordering::AcqRel);
     }
 
     async fn link(&self) -> Result<Link, StoreError> {
@@ -289,6 +309,21 @@ async fn query<T: FromRedisValue>(link: &mut MultiplexedConnection, command: &Cm
     both.query_async(link).await.map(|(value,)| value)
 }
 
+/// Runs a query, and notes whether its command was handed to the link.
+///
+/// A link has a task that reads until its end, and then takes no more commands: a query of an ended link fails when it is
+/// polled for the first time. A command that was taken waits for its answer then.
+async fn noting<T>(is_queued: &mut bool, query: impl Future<Output = T>) -> T {
+    // A budget that is used up would let the first poll wait.
+    let mut query = pin!(unconstrained(query));
+    poll_fn(|context| {
+        let polled = query.as_mut().poll(context);
+        *is_queued |= polled.is_pending();
+        polled
+    })
+    .await
+}
+
 fn count(error: &StoreError) {
     if let StoreError::Unavailable { kind, .. } = error {
         metrics::redis_error(kind);
@@ -323,6 +358,10 @@ impl CommandFailure {
 
 fn other_link() -> StoreError {
     StoreError::Unavailable { kind: NO_LINK, text: "another link was made".into() }
+}
+
+fn ended_link() -> StoreError {
+    StoreError::Unavailable { kind: NO_LINK, text: "the server closes each connection at once".into() }
 }
 
 fn while_connecting(mut error: StoreError) -> CommandFailure {
