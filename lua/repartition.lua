@@ -36,7 +36,8 @@ for n = FIRST_NEW, #KEYS, EACH_NEW do
 end
 
 local text = remains and during or after
-local steps = { { { 'HSET', routes, route, text }, { { 'HSET', routes, route, known } } } }
+-- Not refused when the memory is full, as the first write of the script needs none: messages must be delivered then, too.
+local steps = { { { 'HDEL', routes, '' }, {} }, { { 'HSET', routes, route, text }, { { 'HSET', routes, route, known } } } }
 if during ~= '' then
   for _, step in ipairs(closing) do steps[#steps + 1] = step end
   for n = FIRST_NEW, #KEYS, EACH_NEW do

@@ -196,6 +196,7 @@ fn endpoints() -> Vec<Endpoint> {
         with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),
         call(Method::POST, "/v1/routes/{route}/pause", admin, post(routes::pause)),
         call(Method::POST, "/v1/routes/{route}/resume", admin, post(routes::resume)),
+        call(Method::POST, "/v1/routes/{route}/repartition", admin, post(routes::repartition)),
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
         call(Method::GET, "/v1/overview", read, get(overview::overview)),

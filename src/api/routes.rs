@@ -1,4 +1,4 @@
-//! Routes: their numbers, pause and resume.
+//! Routes: their numbers, pause, resume and the number of partitions.
 
 use std::sync::Arc;
 
@@ -88,5 +88,19 @@ pub async fn resume(
     message_body::parse_nothing(&body.bytes)?;
     api.queue.resume(&route).await?;
     audit::record(&grant, "resume", &route, 1);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes a number of partitions the newest one of the route: an instance that is configured with it moves the messages.
+pub async fn repartition(
+    State(api): State<Arc<Api>>,
+    Extension(grant): Extension<Arc<Grant>>,
+    Path(route): Path<String>,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    let partitions = message_body::parse_partitions(&body.bytes)?;
+    api.queue.choose_partitions(&route, partitions).await?;
+    audit::record(&grant, "repartition", &route, 1);
     Ok(StatusCode::NO_CONTENT)
 }

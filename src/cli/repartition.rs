@@ -1,4 +1,4 @@
-//! `punctual repartition ROUTE PARTITIONS`: follows the move of a route to another number of partitions.
+//! `punctual repartition ROUTE PARTITIONS`: allows the move of a route to another number of partitions, then follows it.
 
 use std::time::Duration;
 
@@ -14,15 +14,13 @@ const INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Args)]
 pub struct RepartitionArguments {
     route: String,
-    /// The number of partitions that the configuration has now
+    /// The number of partitions that the configuration has now, or is to have
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     partitions: u64,
 }
 
-/// Waits until all messages of the route are in its partitions.
-///
-/// # Errors
-/// When the instance serves the route with another number of partitions: how to begin.
+/// Waits until all messages of the route are in its partitions. Where the instance serves another number, it allows this
+/// one, also one that was replaced before, and shows how to begin.
 pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Result<(), Failure> {
     let RepartitionArguments { route, partitions } = arguments;
     let path = of_route(&route, "")?;
@@ -31,11 +29,17 @@ pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Resu
         let stats = session.client.get(&path).await?;
         let has = &stats["partitions"];
         if has.as_u64() != Some(partitions) {
-            return Err(Failure::Failed(format!(
-                "the instance serves `{route}` with {has} partitions. Set `routes.{route}.partitions: {partitions}` in its \
-                 configuration, and restart the instances one after the other: the first one begins to move the messages. \
-                 On a Redis cluster the number cannot be changed: use a route of another name there"
-            )));
+            session.client.post(&of_route(&route, "/repartition")?, &json!({ "partitions": partitions })).await?;
+            let json = json!({ "route": route, "partitions": partitions, "status": "allowed" });
+            return output::result(
+                session.global,
+                json,
+                format_args!(
+                    "{route} has {has} partitions, and may be moved to {partitions}. Set `routes.{route}.partitions: \
+                     {partitions}` in its configuration, and restart the instances one after the other: the first one \
+                     begins to move the messages. Then the same command follows them"
+                ),
+            );
         }
         let Some(left) = stats["moving"]["left"].as_u64() else { break };
         let (progress, most) = progress.get_or_insert_with(|| {

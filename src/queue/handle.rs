@@ -276,6 +276,13 @@ impl Queue {
         Ok(())
     }
 
+    /// Makes a number of partitions, 1 to `MAX_PARTITIONS`, the newest one of the route: the next instance that starts with it
+    /// moves the messages there.
+    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), QueueError> {
+        self.route(route)?;
+        Ok(self.registry.when_open(|| self.store.choose_partitions(route, partitions)).await?)
+    }
+
     /// With those from which messages are moved, where other instances may deliver still.
     fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
         let own = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());

@@ -62,8 +62,9 @@ impl RouteRegistry {
     /// Registers scripts and routes, unless the server has them: then this is one command. A server that lost registered
     /// routes was emptied: that is logged as an error, because messages were lost.
     ///
-    /// Only the first time it may change the number of partitions of an empty route. Of two instances that want
-    /// different ones the later to start has its way, and the other is not ready from then on.
+    /// Of two instances that are configured with different numbers of partitions, the newer number wins: its instance begins
+    /// to move the messages, also when Redis came back with older data. The other one is not ready from then on, or does not
+    /// start.
     ///
     /// # Errors
     /// See `StartError::is_definite`.
@@ -82,7 +83,7 @@ impl RouteRegistry {
             self.check_safety().await?;
         }
         let generation = self.generation();
-        let registrations = self.store.register(first).await?;
+        let registrations = self.store.register().await?;
         if !first {
             tell_of_loss(&registrations);
         }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use self::fields::{Faults, headers, items, object, read};
 pub use self::selection::{
-    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_purge,
+    DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
 };
 use super::problem::{FieldError, Problem};
 use crate::{

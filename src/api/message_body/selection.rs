@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::problem::{FieldError, Problem},
-    message::{DeadReason, MessageId},
+    message::{DeadReason, MAX_PARTITIONS, MessageId},
     store::{Filter, Selection},
     time::parse_instant,
 };
@@ -19,6 +19,7 @@ use crate::{
 raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
+raw_object!(Repartition: partitions);
 
 /// A bulk call on dead messages.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,6 +119,21 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
         let Nothing {} = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
     }
     Ok(())
+}
+
+/// The number of partitions that a route is to have.
+///
+/// # Errors
+/// As `parse_dead`.
+pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
+    let given: Repartition = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let mut faults = Faults::default();
+    let partitions: u64 = faults.field("partitions", given.partitions, read).unwrap_or(0);
+    let number = u16::try_from(partitions).ok().filter(|number| (1..=MAX_PARTITIONS).contains(number));
+    if number.is_none() && faults.errors.is_empty() {
+        faults.add("/partitions", format!("is from 1 to {MAX_PARTITIONS}"));
+    }
+    faults.end(number)
 }
 
 /// Largest and default number of pending messages that one call purges.

@@ -266,6 +266,11 @@ fn a_note_is_text_and_a_call_without_a_body_takes_none() {
     {
         assert!(parse_note(body.as_bytes()).is_err(), "{body}");
     }
+    assert_eq!(parse_partitions(br#"{"partitions":256}"#).unwrap(), 256);
+    for body in ["", "{}", r#"{"partitions":0}"#, r#"{"partitions":257}"#, r#"{"partitions":65537}"#, r#"{"number":1}"#]
+    {
+        assert!(parse_partitions(body.as_bytes()).is_err(), "{body}");
+    }
     assert!(parse_nothing(b"").is_ok() && parse_nothing(b"{}").is_ok());
     assert!(parse_nothing(b"[]").is_err() && parse_nothing(br#"{"a":1}"#).is_err());
 }

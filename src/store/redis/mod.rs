@@ -12,6 +12,7 @@ pub mod connection;
 mod dead;
 mod engine;
 mod external;
+mod generations;
 mod growth;
 mod keys;
 mod packed;
@@ -43,12 +44,13 @@ pub use writes::Durability;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU16, Ordering},
     },
 };
 
 use bundler::Bundler;
+use generations::Generations;
 use keys::PartitionKeys;
 use writes::Writes;
 
@@ -106,6 +108,8 @@ struct StoreRoute {
     keys: Vec<PartitionKeys>,
     /// The number of partitions from which its messages are moved, or 0.
     former: AtomicU16,
+    /// Of its numbers of partitions, as far as this instance knows.
+    generations: Mutex<Generations>,
 }
 
 impl StoreRoute {
@@ -116,6 +120,24 @@ impl StoreRoute {
     /// As the keys `route` begin with it.
     fn version(&self) -> String {
         format!("{DATA_VERSION}{}", if self.former().is_some() { "m" } else { "" })
+    }
+
+    fn generations(&self) -> Generations {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learn(&self, others: &Generations) {
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner).unite(others);
+    }
+
+    /// `route` of an open partition.
+    fn opened(&self, number: u16) -> String {
+        format!("{} {} {number} {}", self.version(), self.settings.partitions, self.settings.to_text())
+    }
+
+    fn mismatch(&self, stored: String) -> RegistrationError {
+        let (route, partitions) = (self.settings.name.to_string(), self.settings.partitions);
+        RegistrationError::Mismatch { route, stored, partitions }
     }
 
     fn set_former(&self, former: Option<u16>) {
@@ -131,7 +153,8 @@ impl RedisStore {
             .into_iter()
             .map(|settings| {
                 let keys = partition_numbers(settings.partitions).map(|n| keys_of(prefix, &settings.name, n)).collect();
-                (settings.name.clone(), StoreRoute { settings, keys, former: AtomicU16::default() })
+                let (former, generations) = (AtomicU16::default(), Mutex::default());
+                (settings.name.clone(), StoreRoute { settings, keys, former, generations })
             })
             .collect();
         let bundlers = |connection: &Arc<Connection>| {

@@ -8,6 +8,7 @@ use super::{
     RedisStore, RouteSettings, StoreRoute,
     connection::slot_of,
     keys::{PartitionKeys, routes_key},
+    route::KnownRoute,
     script,
 };
 use crate::{
@@ -29,8 +30,9 @@ impl RedisStore {
         };
         Ok(self.routes.values().zip(known).all(|(route, json)| {
             let known = json.and_then(|json| RouteSettings::from_json(&route.settings.name, &json));
-            known.is_some_and(|(known, former)| {
-                known.partitions == route.settings.partitions && former == route.former()
+            known.is_some_and(|KnownRoute { settings, former, generations }| {
+                route.learn(&generations);
+                settings.partitions == route.settings.partitions && former == route.former()
             })
         }))
     }
@@ -105,18 +107,14 @@ impl RedisStore {
 
     /// Opens the partitions of a registered route on a cluster. Whether one was not open.
     pub(super) async fn open_each(&self, route: &StoreRoute) -> Result<bool, StoreError> {
-        let StoreRoute { settings, keys, .. } = route;
-        let (version, partitions, text) = (route.version(), settings.partitions, settings.to_text());
         let open = async |(number, keys): (u16, &PartitionKeys)| {
-            let text = format!("{version} {partitions} {number} {text}");
-            let old: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
-            // Only then: an instance must be able to start while the memory is full.
-            if old.as_ref() != Some(&text) {
-                let _: String = self.servers.run(&keys.route, redis::cmd("SET").arg(&keys.route).arg(text)).await?;
-            }
-            Ok::<_, StoreError>(old.is_none())
+            // In the slot of the partition: any hash of its own does in place of `P:routes`.
+            let call = script::REGISTER.keys(&[&keys.messages, &keys.route]).arg("").arg("").arg("");
+            let reply: String = call.arg(route.opened(number)).run(&self.servers).await?;
+            Ok::<_, StoreError>(reply == "reopened")
         };
-        let reopened = try_join_all(partition_numbers(partitions).zip(keys).map(open)).await?;
+        let numbers = partition_numbers(route.settings.partitions);
+        let reopened = try_join_all(numbers.zip(&route.keys).map(open)).await?;
         Ok(reopened.contains(&true))
     }
 }

@@ -1,7 +1,7 @@
 //! Moves the messages of a route to another number of partitions, while instances deliver and schedule.
 //!
-//! Partitions of each number have keys of their own. The first instance that starts with another number closes the former
-//! partitions for scheduling and opens its own. From then on each id belongs to one of the new partitions. A call for an id
+//! Partitions of each number have keys of their own. The first instance with a newer number (`generations`) closes the
+//! former partitions for scheduling and opens its own. From then on each id belongs to one of the new partitions. A call for an id
 //! first moves what the former partition holds of it (`pull`), in one script. So an id is live in one place only. A task
 //! moves the others, those that are due first before later ones. What is in flight ends where it was claimed.
 //!
@@ -14,9 +14,10 @@ use redis::Value;
 
 use super::{
     DATA_VERSION, MAX_CALL_BYTES, RedisStore, StoreRoute,
+    generations::Generations,
     keys::{PartitionKeys, routes_key},
     reply::{Reply, unexpected},
-    route::RouteSettings,
+    route::{KnownRoute, RouteSettings},
     script, unless_closed,
 };
 use crate::{
@@ -63,28 +64,33 @@ impl RedisStore {
         former.map_or_else(Vec::new, |(name, former)| Partition::all(name, former).collect())
     }
 
-    /// Begins the move of `route` from the partitions of `stored`, or changes their number where they hold nothing.
-    /// Whether it did; else the route is stored as something else by now, or cannot be moved.
-    pub(super) async fn begin_move(&self, route: &StoreRoute, stored: &str) -> Result<bool, StoreError> {
-        let settings = &route.settings;
-        let Some((known, None)) = RouteSettings::from_json(&settings.name, stored) else { return Ok(false) };
-        let during = settings.to_json(Some(known.partitions));
-        let after = settings.to_json(None);
-        let done = self.change_partitions(settings, known.partitions, [stored, &during, &after]).await?;
+    /// Begins the move of `route` from the partitions of `known`, which is stored as `stored`, or changes their number where
+    /// they hold nothing. Does nothing where the route is stored as something else by now.
+    pub(super) async fn begin_move(
+        &self,
+        route: &StoreRoute,
+        known: &KnownRoute,
+        stored: &str,
+        generations: &Generations,
+    ) -> Result<(), StoreError> {
+        let (settings, from) = (&route.settings, known.settings.partitions);
+        let during = settings.to_json(Some(from), generations);
+        let after = settings.to_json(None, generations);
+        let done = self.change_partitions(settings, from, [stored, &during, &after]).await?;
         let partitions = settings.partitions;
         match done.as_str() {
             "moving" => {
                 tracing::warn!(
-                    route = %settings.name, from = known.partitions, to = partitions,
+                    route = %settings.name, from, to = partitions,
                     "its messages are moved to another number of partitions"
                 );
             }
             "moved" => {
                 tracing::warn!(route = %settings.name, partitions, "the number of partitions of an empty route was changed");
             }
-            _ => return Ok(false),
+            _ => {}
         }
-        Ok(true)
+        Ok(())
     }
 
     async fn change_partitions(
@@ -150,15 +156,16 @@ impl RedisStore {
         command.arg(&routes_key).arg(&**name);
         let stored: Option<String> = self.servers.run(&routes_key, &command).await?;
         let known = stored.as_ref().and_then(|stored| RouteSettings::from_json(name, stored));
-        let (Some(stored), Some((known, Some(former)))) = (&stored, &known) else {
+        let (Some(stored), Some(KnownRoute { settings, former: Some(former), generations })) = (&stored, &known) else {
             // Another instance ended it; or the route is lost, which the keeper finds out.
             route.set_former(None);
             return Ok(true);
         };
-        let done = self.change_partitions(known, *former, [stored, "", &known.to_json(None)]).await?;
+        let after = settings.to_json(None, generations);
+        let done = self.change_partitions(settings, *former, [stored, "", &after]).await?;
         if done == "moved" {
             route.set_former(None);
-            tracing::info!(route = %name, partitions = known.partitions, "all its messages are moved");
+            tracing::info!(route = %name, partitions = settings.partitions, "all its messages are moved");
         }
         Ok(done == "moved")
     }

@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DATA_VERSION, RedisStore, StoreRoute,
+    DATA_VERSION, RedisStore, StoreRoute, UNREGISTERED,
+    generations::Generations,
     keys::{PartitionKeys, routes_key},
     script, unless_closed,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember, RouteLimits},
+    message::{MAX_PARTITIONS, Remember, RouteLimits, partition_numbers},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -33,6 +34,9 @@ pub struct Registrations {
     pub may_load: bool,
 }
 
+/// Attempts to register a route that other instances change at the same time: each of them does it once.
+const MAX_ATTEMPTS: usize = 20;
+
 /// Why a route cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
@@ -42,6 +46,12 @@ pub enum RegistrationError {
          cannot begin: set `routes.{route}.partitions` as stored until it is done"
     )]
     Mismatch { route: String, stored: String, partitions: u16 },
+    #[error(
+        "route `{route}` has {stored} partitions, which replaced the {partitions} of this configuration: an older number does \
+         not replace a newer one by itself. Set `routes.{route}.partitions: {stored}`; to go back on purpose, run `punctual \
+         repartition {route} {partitions}` against an instance that runs, then start this one again"
+    )]
+    Outdated { route: String, stored: u16, partitions: u16 },
     #[error(
         "route `{route}` has {stored} partitions in Redis and {partitions} in this configuration. On a cluster their number \
          cannot be changed: set `routes.{route}.partitions` to {stored}, or give a route of another name {partitions} partitions"
@@ -79,6 +89,9 @@ struct StoredRoute {
     /// From whose partitions messages are moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     former: Option<u16>,
+    /// Absent while the route has had one number of partitions only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    generations: Option<Generations>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remember: Option<StoredRemember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,26 +135,39 @@ fn whole_millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }
 
+/// A route as `P:routes` has it.
+pub(super) struct KnownRoute {
+    pub settings: RouteSettings,
+    /// The number of partitions from which its messages are moved.
+    pub former: Option<u16>,
+    pub generations: Generations,
+}
+
 impl RouteSettings {
     /// `former`: the number of partitions from which its messages are moved.
-    pub(super) fn to_json(&self, former: Option<u16>) -> String {
+    pub(super) fn to_json(&self, former: Option<u16>, generations: &Generations) -> String {
         let Self { name: _, partitions, max_payload, .. } = *self;
         let remember = self.remember.filter(|_| self.keep_millis() > 0);
         let remember = remember.map(|one| StoredRemember { r#for: self.keep_millis(), max: one.max });
         let limits = StoredLimits::new(self.limits);
-        let stored = StoredRoute { version: DATA_VERSION, partitions, max_payload, former, remember, limits };
+        let is_first = generations.is_empty() || *generations == Generations::first(partitions);
+        let generations = (!is_first).then(|| generations.clone());
+        let stored =
+            StoredRoute { version: DATA_VERSION, partitions, max_payload, former, generations, remember, limits };
         serde_json::to_string(&stored).expect("numbers always serialize")
     }
 
-    /// With the number of partitions from which its messages are moved. `None`: written by another release or program.
-    pub(super) fn from_json(name: &str, json: &str) -> Option<(Self, Option<u16>)> {
-        let StoredRoute { version, partitions, max_payload, former, remember, limits } =
+    /// `None`: written by another release or program.
+    pub(super) fn from_json(name: &str, json: &str) -> Option<KnownRoute> {
+        let StoredRoute { version, partitions, max_payload, former, generations, remember, limits } =
             serde_json::from_str(json).ok()?;
         let possible = |partitions| (1..=MAX_PARTITIONS).contains(&partitions);
         let ours = version == DATA_VERSION && possible(partitions) && former.is_none_or(possible);
         let remember = remember.map(|one| Remember { period: Duration::from_millis(one.r#for), max: one.max });
         let limits = limits.map_or_else(RouteLimits::default, RouteLimits::from);
-        ours.then(|| (Self { name: name.into(), partitions, max_payload, remember, limits }, former))
+        let generations = generations.unwrap_or_else(|| Generations::first(partitions));
+        let settings = Self { name: name.into(), partitions, max_payload, remember, limits };
+        ours.then_some(KnownRoute { settings, former, generations })
     }
 
     /// How long an ended message is remembered, in milliseconds; 0: not at all.
@@ -174,33 +200,14 @@ impl RouteSettings {
 
 impl RedisStore {
     /// Loads the scripts, makes every route known and opens its partitions. Safe to repeat; writes nothing that stands
-    /// already. `repartition`: where a route is stored with another number of partitions, one script changes the number
-    /// and closes the former partitions, from which messages are moved then (`move_some`); an instance that wants the
-    /// former number can schedule nothing from then on.
-    pub async fn register(&self, repartition: bool) -> Result<Registrations, RegistrationError> {
+    /// already. Where a route is stored with an older number of partitions, one script changes the number and closes the
+    /// former partitions, from which messages are moved then (`move_some`); an instance that wants the former number can
+    /// schedule nothing from then on.
+    pub async fn register(&self) -> Result<Registrations, RegistrationError> {
         let may_load = self.load_scripts().await?;
         let mut registrations = Vec::new();
         for (name, route) in &self.routes {
-            let mut registered = self.register_route(route).await?;
-            if let Err(stored) = &registered
-                && self.servers.cluster().is_some()
-                && let Some((known, None)) = RouteSettings::from_json(name, stored)
-            {
-                let (route, partitions) = (name.to_string(), route.settings.partitions);
-                return Err(RegistrationError::OnCluster { route, stored: known.partitions, partitions });
-            }
-            if let Err(stored) = &registered
-                && repartition
-                && self.begin_move(route, stored).await?
-            {
-                registered = self.register_route(route).await?;
-            }
-            let registration = registered.map_err(|stored| RegistrationError::Mismatch {
-                route: name.to_string(),
-                stored,
-                partitions: route.settings.partitions,
-            })?;
-            registrations.push((name.to_string(), registration));
+            registrations.push((name.to_string(), self.register_route(route).await?));
         }
         Ok(Registrations { routes: registrations, may_load })
     }
@@ -216,38 +223,108 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// The inner error: as what else it is stored. Learns whether its messages are moved.
-    async fn register_route(&self, route: &StoreRoute) -> Result<Result<Registration, String>, StoreError> {
-        let mut registered = self.try_to_register(route).await?;
-        if let Err(stored) = &registered
-            && let Some((known, former)) = RouteSettings::from_json(&route.settings.name, stored)
-            && known.partitions == route.settings.partitions
-        {
-            route.set_former(former);
-            registered = self.try_to_register(route).await?;
+    async fn register_route(&self, route: &StoreRoute) -> Result<Registration, RegistrationError> {
+        let settings = &route.settings;
+        let mut stored = String::new();
+        for _ in 0..MAX_ATTEMPTS {
+            stored = match self.try_to_register(route, &stored).await? {
+                Ok(registration) => {
+                    route.learn(&Generations::first(settings.partitions));
+                    return Ok(registration);
+                }
+                Err(stored) => stored,
+            };
+            let Some(known) = RouteSettings::from_json(&settings.name, &stored) else {
+                return Err(route.mismatch(stored));
+            };
+            route.learn(&known.generations);
+            if known.settings.partitions == settings.partitions {
+                route.set_former(known.former);
+            } else {
+                self.replace_number(route, &known, &stored).await?;
+            }
         }
-        Ok(registered)
+        let text = format!("other instances change route `{}` at the same time", settings.name);
+        Err(StoreError::Unavailable { kind: UNREGISTERED, text }.into())
     }
 
-    async fn try_to_register(&self, route: &StoreRoute) -> Result<Result<Registration, String>, StoreError> {
-        let StoreRoute { settings, keys, .. } = route;
-        let former = route.former();
-        let routes_key = routes_key(&self.prefix);
-        let mut all = vec![routes_key.as_str()];
-        let is_cluster = self.servers.cluster().is_some();
-        if !is_cluster {
-            all.extend(keys.iter().map(|keys| keys.route.as_str()));
+    /// Begins to move the route from the number of partitions of `known`, which is stored as `stored`, unless that is newer.
+    async fn replace_number(
+        &self,
+        route: &StoreRoute,
+        known: &KnownRoute,
+        stored: &str,
+    ) -> Result<(), RegistrationError> {
+        let partitions = route.settings.partitions;
+        let (name, registered) = (route.settings.name.to_string(), known.settings.partitions);
+        if self.servers.cluster().is_some() {
+            return Err(RegistrationError::OnCluster { route: name, stored: registered, partitions });
         }
-        let reply: String = script::REGISTER
-            .keys(&all)
-            .arg(&*settings.name)
-            .arg(DATA_VERSION)
-            .arg(settings.partitions)
-            .arg(former.map_or_else(String::new, |former| former.to_string()))
-            .arg(settings.to_json(former))
-            .arg(settings.to_text())
-            .run(&self.servers)
-            .await?;
+        let mut generations = route.generations();
+        let own = generations.of(partitions);
+        if own > 0 && own <= generations.of(registered) {
+            return Err(RegistrationError::Outdated { route: name, stored: registered, partitions });
+        }
+        if known.former.is_some() {
+            return Err(route.mismatch(stored.to_owned()));
+        }
+        if own == 0 {
+            generations.choose(partitions);
+        }
+        Ok(self.begin_move(route, known, stored, &generations).await?)
+    }
+
+    /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there, also
+    /// where another number replaced it before.
+    ///
+    /// # Errors
+    /// `Refused` on a cluster.
+    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), StoreError> {
+        let route = self.route(route)?;
+        if self.servers.cluster().is_some() {
+            let text = "on a redis cluster the number of partitions cannot be changed".to_owned();
+            return Err(StoreError::Refused { slug: "cluster".into(), text });
+        }
+        let (name, routes_key) = (&route.settings.name, routes_key(&self.prefix));
+        for _ in 0..MAX_ATTEMPTS {
+            let stored: Option<String> =
+                self.servers.run(&routes_key, redis::cmd("HGET").arg(&routes_key).arg(&**name)).await?;
+            let known = stored.as_ref().and_then(|stored| RouteSettings::from_json(name, stored));
+            let (Some(stored), Some(known)) = (stored, known) else {
+                let text = format!("route `{name}` is not registered");
+                return Err(StoreError::Unavailable { kind: UNREGISTERED, text });
+            };
+            route.learn(&known.generations);
+            let mut generations = route.generations();
+            generations.choose(partitions);
+            let text = known.settings.to_json(known.former, &generations);
+            let call = script::REGISTER.keys(&[&routes_key]).arg(&**name).arg(stored).arg(text);
+            let reply: String = call.run(&self.servers).await?;
+            if matches!(reply.as_str(), "kept" | "updated") {
+                return Ok(());
+            }
+        }
+        let text = format!("other instances change route `{name}` at the same time");
+        Err(StoreError::Unavailable { kind: UNREGISTERED, text })
+    }
+
+    /// `stored`: as it was read last, or empty. The inner error: as what else it is stored.
+    async fn try_to_register(
+        &self,
+        route: &StoreRoute,
+        stored: &str,
+    ) -> Result<Result<Registration, String>, StoreError> {
+        let StoreRoute { settings, keys, .. } = route;
+        let routes_key = routes_key(&self.prefix);
+        let is_cluster = self.servers.cluster().is_some();
+        let opened = if is_cluster { &[] } else { &keys[..] };
+        let all: Vec<&str> = [&*routes_key].into_iter().chain(opened.iter().map(|keys| keys.route.as_str())).collect();
+        let mut call = script::REGISTER.keys(&all).arg(&*settings.name).arg(stored);
+        call = call.arg(settings.to_json(route.former(), &route.generations()));
+        for number in partition_numbers(settings.partitions).take(opened.len()) {
+            call = call.arg(route.opened(number));
+        }
+        let reply: String = call.run(&self.servers).await?;
         let registration = match reply.as_str() {
             "created" => Registration::Created,
             "reopened" => Registration::Reopened,
@@ -292,7 +369,7 @@ impl RedisStore {
         let routes_key = routes_key(&self.prefix);
         let known: BTreeMap<String, String> =
             self.servers.run(&routes_key, redis::cmd("HGETALL").arg(&routes_key)).await?;
-        Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.0)).collect())
+        Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
     }
 
     /// Of the route's partitions, and of former ones. `by`: one line.

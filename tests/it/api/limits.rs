@@ -18,7 +18,7 @@ const PATH: &str = "/v1/routes/a/messages";
 
 async fn limited(limits: RouteLimits) -> ApiServer {
     let server = ApiServer::start_with(Setup { limits, ..Setup::default() }).await;
-    server.store.register(false).await.expect("nothing is registered yet");
+    server.store.register().await.expect("nothing is registered yet");
     server
 }
 
@@ -174,7 +174,7 @@ async fn the_rate_limit_of_a_token_holds_and_leaves_other_tokens_alone() {
     let tokens = vec![token("slow", Some(5)), token("free", None)];
     let auth = Some(AuthConfig { tokens, open_metrics: false });
     let server = ApiServer::start_with(Setup { auth, ..Setup::default() }).await;
-    server.store.register(false).await.expect("registered");
+    server.store.register().await.expect("registered");
     let post = async |token: &str, path: &str, body: String| {
         crate::support::answer(server.request("POST", path).bearer_auth(token).body(body)).await
     };

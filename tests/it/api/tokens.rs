@@ -20,7 +20,7 @@ use crate::{
 
 /// Every call of the API but the probes, with route `a` and message `x` for `{route}` and `{id}`: method, path, the right
 /// that it needs.
-const CALLS: [(&str, &str, Option<Right>); 21] = [
+const CALLS: [(&str, &str, Option<Right>); 22] = [
     ("POST", "/v1/routes/a/messages", Some(Right::Schedule)),
     ("POST", "/v1/routes/a/raw", Some(Right::Schedule)),
     ("PATCH", "/v1/routes/a/messages/x", Some(Right::Schedule)),
@@ -41,6 +41,7 @@ const CALLS: [(&str, &str, Option<Right>); 21] = [
     ("POST", "/v1/routes/a/purge", Some(Right::Admin)),
     ("POST", "/v1/routes/a/pause", Some(Right::Admin)),
     ("POST", "/v1/routes/a/resume", Some(Right::Admin)),
+    ("POST", "/v1/routes/a/repartition", Some(Right::Admin)),
     ("GET", "/openapi.json", None),
 ];
 
@@ -53,6 +54,7 @@ fn body(method: &str, path: &str) -> &'static str {
         ("PATCH", _) => r#"{"delay":"2h"}"#,
         ("POST", Some("messages")) => r#"{"id":"new","delay":"1h","payload":1,"on_conflict":"replace"}"#,
         ("POST", Some("raw")) => "payload",
+        ("POST", Some("repartition")) => r#"{"partitions":2}"#,
         ("POST", Some("purge" | "redrive")) => r#"{"all":true}"#,
         _ => "",
     }
@@ -223,7 +225,7 @@ async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
         limits: RouteLimits::default(),
     };
     let store = RedisStore::new(Arc::new(connection), "punctual", [settings]);
-    store.register(false).await.expect("registered");
+    store.register().await.expect("registered");
     store.schedule(&partition("old"), &[message()]).await.expect("scheduled");
     for (token, routes) in [("t-read", &["a", "b", "old"][..]), ("t-only-b", &["b"])] {
         let listed = answer(server.request("GET", "/v1/routes").bearer_auth(token)).await.json;

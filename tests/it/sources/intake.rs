@@ -52,7 +52,7 @@ impl Bench {
     async fn start_limited(remember: Option<Remember>, limits: RouteLimits) -> Self {
         let redis = RedisServer::start().await;
         let store = store(&redis.url(), remember, limits);
-        store.register(false).await.expect("nothing is registered yet");
+        store.register().await.expect("nothing is registered yet");
         let queue = Arc::new(Queue::new(store.clone(), &BTreeMap::new(), false));
         let (status, (stop, stopping)) = (Arc::new(SourceHealth::default()), watch::channel(false));
         let intake = Intake::new(queue.clone(), "in", ROUTE.into(), status.clone(), stopping);

@@ -67,7 +67,7 @@ impl Bench {
     /// Empty, with the routes registered.
     pub async fn clear(&mut self) {
         let () = redis::cmd("FLUSHALL").query_async(&mut self.raw).await.expect("the server answers");
-        self.store.register(false).await.expect("nothing is registered yet");
+        self.store.register().await.expect("nothing is registered yet");
     }
 
     pub async fn rows(&mut self, partition: &Partition) -> MemoryPartition {

@@ -32,7 +32,7 @@ impl Pair {
         let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]).await;
         let pair = Self { master, replica };
         let store = pair.store(1);
-        store.register(true).await.expect("registered");
+        store.register().await.expect("registered");
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = store.check_durable().await {
             assert!(Instant::now() < deadline, "{error}");

@@ -33,7 +33,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     let last = Partition { route: "three".into(), number: 5 };
     bench.queue.prepare().await.expect("three partitions");
     let fewer = store_of([("three", 2)], &url, MAX_PAYLOAD);
-    fewer.register(true).await.expect("it is empty");
+    fewer.register().await.expect("it is empty");
     for scene in PLACES {
         external::write(&mut bench.raw, scene).await;
         let before = bench.dump().await;
@@ -55,7 +55,7 @@ async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     // The handle asks for the route to be registered first, in vain.
     let refused = bench.queue.bury("three", vec![(message, "broken".into())]).await;
     let told = refused.expect_err("closed").to_string();
-    assert!(told.starts_with("redis unregistered: route `three` is stored as"), "{told}");
+    assert!(told.starts_with("redis unregistered: route `three` has 2 partitions, which replaced the 3"), "{told}");
     assert_eq!(bench.dump().await, before);
 }
 

@@ -16,18 +16,14 @@ use super::{
 };
 
 /// What needs memory, and may wait until there is some.
-const GROWING: [&str; 16] = [
-    "begin to move",
+const GROWING: [&str; 12] = [
     "bury new",
-    "end the move",
     "fence",
     "produce",
     "produce in place of a pending one",
     "produce in place of a dead one",
     "redrive all",
     "redrive some",
-    "register",
-    "repartition",
     "reschedule",
     "schedule",
     "take from a delayqueue",
@@ -161,7 +157,7 @@ async fn at_maxmemory_scheduling_is_refused_cleanly_and_everything_else_goes_on(
     bench.maxmemory(0).await;
     bench.set("get").await;
     bench.maxmemory(1).await;
-    bench.store.register(false).await.expect("nothing to write");
+    bench.store.register().await.expect("nothing to write");
 }
 
 #[tokio::test]
@@ -278,7 +274,7 @@ async fn what_somebody_else_wrote_among_the_routes_is_a_mismatch_and_stays() {
     let mut bench = Bench::start().await;
     for foreign in ["5", "null", "\"text\"", "not JSON", r#"{"version":2,"partitions":1}"#] {
         redis::cmd("HSET").arg(&[ROUTES_KEY, ROUTE, foreign]).exec_async(&mut bench.raw).await.expect("written");
-        let error = bench.store.register(true).await.expect_err("another's");
+        let error = bench.store.register().await.expect_err("another's");
         assert!(matches!(&error, RegistrationError::Mismatch { stored, .. } if stored == foreign), "{error}");
         let now: String =
             redis::cmd("HGET").arg(&[ROUTES_KEY, ROUTE]).query_async(&mut bench.raw).await.expect("there");

@@ -103,9 +103,12 @@ async fn a_route_moves_with_all_that_it_holds_and_back() {
     let before = held(&mut bench, 1).await;
     for partitions in [2, 256, 3, 1] {
         let store = store_of([(ROUTE, partitions)], &url, MAX_PAYLOAD);
-        let refused = store.register(false).await.expect_err("only where it is asked for");
-        assert!(matches!(refused, RegistrationError::Mismatch { .. }), "{refused}");
-        store.register(true).await.expect("it begins");
+        if partitions == 1 {
+            let refused = store.register().await.expect_err("it was replaced");
+            assert!(matches!(refused, RegistrationError::Outdated { .. }), "{refused}");
+            store.choose_partitions(ROUTE, partitions).await.expect("on purpose");
+        }
+        store.register().await.expect("it begins");
         assert!(store.is_registered().await.expect("an answer"));
         let moved = move_all(&store).await;
         println!("{moved} ids moved to {partitions} partitions");
@@ -128,7 +131,7 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     bench.set("get").await;
     let old = bench.store.clone();
     let new = Arc::new(store_of([(ROUTE, 2)], &bench.server.url(), MAX_PAYLOAD));
-    new.register(true).await.expect("it begins");
+    new.register().await.expect("it begins");
     let queue = Queue::new(new.clone(), &BTreeMap::new(), false);
 
     // The former partition is closed to those that know of it only.
@@ -230,9 +233,9 @@ async fn several_that_schedule_while_it_is_moved_agree_on_each_id() {
         bench.store.schedule(&partition(), &(n..n + 100).map(named).collect::<Vec<_>>()).await.expect("scheduled");
     }
     let stores = [(); 3].map(|()| Arc::new(store_of([(ROUTE, 5)], &url, MAX_PAYLOAD)));
-    stores[0].register(true).await.expect("it begins");
+    stores[0].register().await.expect("it begins");
     for store in &stores[1..] {
-        store.register(false).await.expect("it is known");
+        store.register().await.expect("it is known");
     }
     // Each schedules all ids, while all of them move.
     let all = stores.iter().map(async |store| {
@@ -264,16 +267,41 @@ async fn a_paused_route_stays_paused_and_a_second_move_waits_for_the_first() {
     bench.store.schedule(&partition(), &[message("one", OnConflict::Keep)]).await.expect("scheduled");
     bench.store.pause(&partition(), "ops", "a note").await.expect("paused");
     let two = store_of([(ROUTE, 2)], &url, MAX_PAYLOAD);
-    two.register(true).await.expect("it begins");
+    two.register().await.expect("it begins");
     for one in Partition::all(&ROUTE.into(), 2) {
         let claim = two.claim(&one, claim_request(10, Duration::from_secs(1))).await.expect("a claim");
         assert!(claim.paused, "{one}");
     }
-    for other in [1, 3] {
+    for (other, reason) in [(1, "which replaced the 1 of this configuration"), (3, "until it is done")] {
         let store = store_of([(ROUTE, other)], &url, MAX_PAYLOAD);
-        let refused = store.register(true).await.expect_err("one is under way").to_string();
-        assert!(refused.contains("until it is done"), "{refused}");
+        let refused = store.register().await.expect_err("one is under way").to_string();
+        assert!(refused.contains(reason), "{refused}");
     }
     assert_eq!(move_all(&two).await, 1);
-    store_of([(ROUTE, 3)], &url, MAX_PAYLOAD).register(true).await.expect("the next begins");
+    store_of([(ROUTE, 3)], &url, MAX_PAYLOAD).register().await.expect("the next begins");
+}
+
+#[tokio::test]
+async fn a_redis_with_older_data_gets_the_newest_number_again_whatever_was_registered_there() {
+    let bench = Bench::start().await;
+    let url = bench.server.url();
+    let numbers = [1, 4, 1];
+    let mut raw = bench.server.connection().await;
+    let mut snapshots: Vec<String> = Vec::new();
+    let store = store_of([(ROUTE, 1)], &url, MAX_PAYLOAD);
+    store.register().await.expect("it is known");
+    let other = store_of([(ROUTE, 4)], &url, MAX_PAYLOAD);
+    for number in numbers {
+        let one = if number == 1 { &store } else { &other };
+        one.choose_partitions(ROUTE, number).await.expect("an answer");
+        one.register().await.expect("it is the newest");
+        snapshots.push(redis::cmd("HGET").arg(&["p:routes", ROUTE]).query_async(&mut raw).await.expect("a route"));
+    }
+    for snapshot in &snapshots {
+        let () = redis::cmd("HSET").arg(&["p:routes", ROUTE, snapshot]).query_async(&mut raw).await.expect("restored");
+        store.register().await.expect("it is the newest");
+        assert!(store.is_registered().await.expect("an answer"));
+        let refused = other.register().await.expect_err("it was replaced");
+        assert!(matches!(refused, RegistrationError::Outdated { stored: 1, .. }), "{refused}");
+    }
 }

@@ -69,7 +69,7 @@ impl Bench {
             let memory = remember(ROUTE).expect("it remembers");
             let (keep, max) = (memory.period.as_millis(), memory.max);
             let text = format!(
-                r#"{{"version":1,"partitions":2,"max_payload":{MAX_PAYLOAD},"former":1,"remember":{{"for":{keep},"max":{max}}}}}"#
+                r#"{{"version":1,"partitions":2,"max_payload":{MAX_PAYLOAD},"former":1,"generations":{{"1":1,"2":2}},"remember":{{"for":{keep},"max":{max}}}}}"#
             );
             pipe.hset(&routes, ROUTE, text).set(key(ROUTE, 0, "route"), "1 2 0 0 0");
             for number in partition_numbers(2) {
@@ -187,7 +187,7 @@ impl Bench {
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.
-                registered(if scene == "register" { &self.other } else { &self.repartitioned }, true).await?;
+                registered(if scene == "register" { &self.other } else { &self.repartitioned }).await?;
             }
             other => panic!("no scene `{other}`"),
         }
@@ -195,7 +195,7 @@ impl Bench {
     }
 
     async fn change_partitions(&self, scene: &str) -> Result<(), StoreError> {
-        registered(&self.moving, scene == "begin to move").await?;
+        registered(&self.moving).await?;
         match scene {
             "move" => {
                 // All of one partition: one call.
@@ -252,8 +252,8 @@ impl Bench {
     }
 }
 
-async fn registered(store: &RedisStore, repartition: bool) -> Result<(), StoreError> {
-    let registered = store.register(repartition).await.map_err(|error| match error {
+async fn registered(store: &RedisStore) -> Result<(), StoreError> {
+    let registered = store.register().await.map_err(|error| match error {
         RegistrationError::Store(error) => error,
         mismatch => panic!("{mismatch}"),
     });

@@ -116,7 +116,7 @@ async fn start() -> (RedisServer, Arc<RedisStore>) {
 async fn start_with(partitions: u16) -> (RedisServer, Arc<RedisStore>) {
     let server = RedisServer::start_with(&["--appendonly", "no"]).await;
     let store = store_of([(ROUTE, partitions)], &server.url(), MAX_PAYLOAD);
-    store.register(false).await.expect("nothing is registered yet");
+    store.register().await.expect("nothing is registered yet");
     (server, Arc::new(store))
 }
 

@@ -36,7 +36,7 @@ async fn what_waits_longer_than_the_timeout_fails_and_is_not_written_later() {
         limits: RouteLimits::default(),
     };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
-    store.register(false).await.expect("nothing is registered yet");
+    store.register().await.expect("nothing is registered yet");
     let queue = Queue::new(store, &BTreeMap::new(), false);
     queue.schedule("r", "test", messages("before")).await.expect("scheduled");
 

@@ -39,7 +39,7 @@ async fn queue(redis: &RedisServer, limits: RouteLimits) -> Arc<Queue> {
     let connection = Connection::new(client(&server).expect("a valid URL"), PATIENCE);
     let settings = RouteSettings { name: "r".into(), partitions: 1, max_payload: 1000, remember: None, limits };
     let store = Arc::new(RedisStore::new(Arc::new(connection), "p", [settings]));
-    store.register(false).await.expect("nothing is registered yet");
+    store.register().await.expect("nothing is registered yet");
     Arc::new(Queue::new(store, &BTreeMap::new(), false))
 }
 
