@@ -132,3 +132,45 @@ async fn a_full_embedded_redis_refuses_and_takes_the_bound_of_the_next_start() {
     assert_eq!(client.call("POST", "/v1/routes/list/messages", &body).await.status, 201);
     assert!(punctual.log().contains("taken_over=true"), "{}", punctual.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_restarts_with_other_settings_while_redis_is_full_delivers() {
+    const DUE: usize = 60;
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let configuration = |route: &str| {
+        let (redis, hook) = (redis.url(), receiver.url());
+        format!(
+            "redis: {{ url: '{redis}' }}\nsinks: {{ hook: {{ type: http, url: '{hook}' }} }}\nroutes: {{ web: {{ sink: hook, {route} }} }}\n"
+        )
+    };
+    let mut punctual = Punctual::start(&configuration("partitions: 1")).await;
+    let client = Client::of(&punctual);
+    let messages: Vec<_> = (0..DUE).map(|n| json!({ "id": n.to_string(), "payload": "x", "delay": "1h" })).collect();
+    client.schedule("web", &json!(messages).to_string()).await;
+    let memory = async |bytes: &str| {
+        let mut raw = redis.connection().await;
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", bytes]).exec_async(&mut raw).await.expect("set");
+    };
+    let routes =
+        ["partitions: 1, limits: { messages: 100 }", "partitions: 1, remember: { for: 1h, max: 10 }", "partitions: 4"];
+    for (n, route) in routes.into_iter().enumerate() {
+        let due = (n + 1) * DUE / routes.len();
+        punctual.terminate().await;
+        memory("0").await;
+        let mut overdue = redis::cmd("ZADD");
+        overdue.arg("{punctual:web:0}:pending");
+        for id in n * DUE / routes.len()..due {
+            overdue.arg(0).arg(id);
+        }
+        overdue.exec_async(&mut redis.connection().await).await.expect("written");
+        memory("1").await;
+        std::fs::write(punctual.path("punctual.yaml"), configuration(route)).expect("written");
+        punctual.restart().await;
+        assert_eq!(receiver.wait_for(due, PATIENCE).await.len(), due, "{route}");
+        let refused = client.call("POST", "/v1/routes/web/messages", r#"{"payload":"x","delay":"1h"}"#).await;
+        assert_eq!(refused.problem(503), "unavailable", "{route}");
+        assert!(refused.text.contains("oom"), "{route}: {}", refused.text);
+    }
+    memory("0").await;
+    client.schedule("web", r#"{"id":"later","payload":"x","delay":"1h"}"#).await;
+}
