@@ -34,7 +34,7 @@ pub fn decide(
             (*retry_after, error.clone())
         }
         (Outcome::Unsent { error }, _) => (None, error.clone()),
-        (Outcome::Unavailable { error }, _) => {
+        (Outcome::Unavailable { error } | Outcome::Lost { error }, _) => {
             (None, format!("{error}; again and again with this message, while others get through"))
         }
     };
@@ -83,6 +83,7 @@ mod tests {
             (failed(None), 3, bury(DeadReason::Attempts, "HTTP 500")),
             (unavailable.clone(), 1, retry(SECOND, again)),
             (unavailable, 3, bury(DeadReason::Attempts, again)),
+            (Outcome::Lost { error: "x".into() }, 1, retry(SECOND, again)),
             (Outcome::Rejected { error: "x".into() }, 1, bury(DeadReason::Rejected, "x")),
             (Outcome::Unsendable { error: "x".into() }, 1, bury(DeadReason::Rejected, "x")),
         ] {

@@ -21,6 +21,9 @@ pub enum Outcome {
     /// No answer for this message: the destination is unreachable, the connection was lost, or a broker did not confirm in
     /// time. The scheduler decides from other outcomes whether message, domain or sink is the cause.
     Unavailable { error: String },
+    /// No answer for this message, as its connection was lost, while another one could be opened: the destination is
+    /// reachable. The message may have been processed.
+    Lost { error: String },
 }
 
 /// `Outcome::kind` of a confirmation.
@@ -37,7 +40,7 @@ impl Outcome {
             Outcome::Failed { .. } => Some("failed"),
             Outcome::Throttled { .. } => Some("throttled"),
             Outcome::Rejected { .. } | Outcome::Unsendable { .. } => Some("rejected"),
-            Outcome::Unsent { .. } | Outcome::Unavailable { .. } => Some("unavailable"),
+            Outcome::Unsent { .. } | Outcome::Unavailable { .. } | Outcome::Lost { .. } => Some("unavailable"),
         }
     }
 
@@ -55,7 +58,8 @@ impl Outcome {
             | Outcome::Rejected { error }
             | Outcome::Unsendable { error }
             | Outcome::Unsent { error }
-            | Outcome::Unavailable { error } => Some(error),
+            | Outcome::Unavailable { error }
+            | Outcome::Lost { error } => Some(error),
         }
     }
 }

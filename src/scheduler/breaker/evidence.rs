@@ -110,7 +110,7 @@ impl Evidence {
     pub fn failed(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
         let Attempted { message: (_, id), domain, outcome, .. } = *attempted;
         let cause = match outcome {
-            Outcome::Unavailable { .. } => self.lost(now, attempted),
+            Outcome::Unavailable { .. } | Outcome::Lost { .. } => self.lost(now, attempted),
             outcome => {
                 self.forget(attempted.message);
                 let throttled = matches!(outcome, Outcome::Throttled { .. });
@@ -140,14 +140,15 @@ impl Evidence {
     }
 
     fn lost(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
-        let Attempted { message, sent, domain, .. } = *attempted;
+        let Attempted { message, sent, domain, outcome } = *attempted;
         let known = self.losses.get(message).map(|(at, times)| (at, *times));
         let (since, known_times) = known.unwrap_or((sent, 0));
         let passed = match domain {
             Some(name) => self.domains.get(name).and_then(|(_, record)| record.passed),
             None => self.sink.passed,
         };
-        let others_passed = passed > Some(since);
+        // A destination that could be reached right after the loss would have let others through.
+        let others_passed = passed > Some(since) || matches!(outcome, Outcome::Lost { .. });
         let times = known_times + u32::from(others_passed);
         *self.losses.entry(message, now, |_| ()) = times;
         if others_passed && times >= LOST_BY_ITSELF {
@@ -269,6 +270,21 @@ mod tests {
     const TWICE: Cause = Cause::Message(Attribution::Waits(Duration::from_millis(500)));
     const LONGEST_FIRST: Duration = Duration::from_millis(1250);
     const COUNTS: Cause = Cause::Message(Attribution::Counts);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_lost_by_a_destination_that_is_reachable_is_put_down_to_the_message() {
+        let lost = Outcome::Lost { error: "reset".into() };
+        for domain in [None, Some("x")] {
+            let mut fixture = EvidenceFixture::new();
+            for cause in [ONCE, TWICE, COUNTS] {
+                for id in ["m1", "m2", "m3"] {
+                    assert_eq!(fixture.end(id, domain, &lost), Some(cause));
+                }
+            }
+            // It is down after all.
+            assert_eq!(fixture.lose("m1", domain), if domain.is_some() { Cause::Domain } else { Cause::Sink });
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn where_nothing_gets_through_the_sink_is_down() {
