@@ -12,9 +12,9 @@ pub fn of_status(status: StatusCode, error: String, retry_after: Option<Duration
         200..=299 => Outcome::Confirmed,
         // Too many requests, or down behind a gateway. 401 and 403: operators will correct the credential.
         401 | 403 | 429 | 502 | 503 | 504 => Outcome::Throttled { error, retry_after },
-        // Not found, request timeout, too early, server errors: the message may be accepted later.
-        404 | 408 | 425 | 500..=599 => Outcome::Failed { error, retry_after },
-        // Redirects are not followed: one could point anywhere, also into the private network.
+        // Not found, moved, request timeout, too early, server errors: the message may be accepted later. Redirects are not
+        // followed: one could point anywhere, also into the private network.
+        301..=303 | 307 | 308 | 404 | 408 | 425 | 500..=599 => Outcome::Failed { error, retry_after },
         _ => Outcome::Rejected { error },
     }
 }
@@ -53,7 +53,7 @@ mod tests {
             let expected = match code {
                 200..=299 => None,
                 401 | 403 | 429 | 502 | 503 | 504 => Some("throttled"),
-                404 | 408 | 425 | 500 | 501 | 505..=599 => Some("failed"),
+                301 | 302 | 303 | 307 | 308 | 404 | 408 | 425 | 500 | 501 | 505..=599 => Some("failed"),
                 _ => Some("rejected"),
             };
             let outcome = of_status(StatusCode::from_u16(code).unwrap(), "x".into(), None);

@@ -35,9 +35,9 @@ async fn outcome_of(reply: impl Into<Vec<u8>>) -> Outcome {
 async fn every_status_has_its_outcome_and_names_itself() {
     for (kind, codes) in [
         (None, &[200, 201, 202, 204, 299][..]),
-        (Some("failed"), &[404, 408, 425, 500, 501, 505, 599]),
+        (Some("failed"), &[301, 302, 303, 307, 308, 404, 408, 425, 500, 501, 505, 599]),
         (Some("throttled"), &[401, 403, 429, 502, 503, 504]),
-        (Some("rejected"), &[300, 301, 304, 307, 308, 400, 405, 409, 410, 413, 422, 499, 600, 999, 101]),
+        (Some("rejected"), &[300, 304, 305, 400, 405, 409, 410, 413, 422, 499, 600, 999, 101]),
     ] {
         for code in codes {
             let outcome = outcome_of(format!("HTTP/1.1 {code} Whatever\r\ncontent-length: 0\r\n\r\n")).await;
@@ -54,13 +54,13 @@ async fn interim_replies_are_passed_over() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_rejected_and_not_followed() {
+async fn a_redirect_has_failed_and_is_not_followed() {
     let target = RawServer::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
     let local = format!("http://127.0.0.1:{}/", target.port());
     for location in [local.as_str(), "http://169.254.169.254/latest/meta-data/"] {
         for code in [301, 302, 303, 307, 308] {
             let outcome = outcome_of(format!("HTTP/1.1 {code} Moved\r\nlocation: {location}\r\n\r\n")).await;
-            assert_eq!(outcome.failure_kind(), Some("rejected"), "{code} {location}: {outcome:?}");
+            assert_eq!(outcome.failure_kind(), Some("failed"), "{code} {location}: {outcome:?}");
         }
     }
     assert_eq!(target.connections(), 0);
