@@ -1,15 +1,12 @@
 //! Opens connections to the endpoint. The name is resolved for each one.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
 use http::Uri;
-use hyper::{
-    client::conn::{http1, http2},
-    service::Service,
-};
+use hyper::{client::conn::http2, service::Service};
 use hyper_util::{
     client::legacy::connect::HttpConnector,
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -21,8 +18,10 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::{
-    connection::{Body, BoxedStream, Connection, Driver},
+    connection::{Body, Connection, Own},
     outcome::causes,
+    reuse::Reuse,
+    wire::Stream,
 };
 use crate::tls::{self, TlsFiles};
 
@@ -33,8 +32,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a reply that HTTP/2 buffers for each request: as much as `reply` reads.
 const STREAM_WINDOW: u32 = 64 * 1024;
-/// Most bytes in the head of a reply over HTTP/2. Over HTTP/1 hyper allows 100 headers and about 400 KiB.
-const MAX_HEAD: u32 = 64 * 1024;
+/// Most bytes in the head of a reply over HTTP/2, with 32 more for each header. Over HTTP/1 hyper allows about 400 KiB.
+const MAX_HEAD: u32 = 128 * 1024;
 
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
@@ -51,6 +50,7 @@ pub struct Connector {
     sharing: Semaphore,
     /// A permit for each connection.
     connections: Arc<Semaphore>,
+    pub reuse: Reuse,
 }
 
 /// What the endpoint spoke last.
@@ -65,18 +65,20 @@ enum Protocol {
 #[derive(Clone)]
 pub struct Shared {
     pub sender: http2::SendRequest<Body>,
-    /// Tells one connection from the next.
-    id: Arc<()>,
+    /// Whether a request was answered over it. It also tells one connection from the next.
+    pub answered: Arc<AtomicBool>,
 }
 
 impl Connector {
     /// # Errors
     /// Which setting cannot be used.
-    pub fn new(url: &Url, files: &TlsFiles, max_connections: usize) -> Result<Self, String> {
+    pub fn new(url: &Url, files: &TlsFiles, max_connections: usize, timeout: Duration) -> Result<Self, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
+        // The addresses of the name share it: one that does not answer leaves time for the next.
+        tcp.set_connect_timeout(Some(timeout));
         let encrypted = url.scheme() == "https";
         let config = encrypted.then(|| tls::client_config(files)).transpose()?.map(|mut config| {
             config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
@@ -93,6 +95,7 @@ impl Connector {
             protocol: Mutex::new(if encrypted { Protocol::Unknown } else { Protocol::Http1 }),
             sharing: Semaphore::new(1),
             connections: Arc::new(Semaphore::new(max_connections)),
+            reuse: Reuse::new(),
         })
     }
 
@@ -110,7 +113,7 @@ impl Connector {
     pub fn retire(&self, only: Option<&Shared>) {
         let mut protocol = self.protocol();
         if let Protocol::Http2(shared) = &*protocol
-            && only.is_none_or(|only| Arc::ptr_eq(&only.id, &shared.id))
+            && only.is_none_or(|only| Arc::ptr_eq(&only.answered, &shared.answered))
         {
             *protocol = Protocol::Unknown;
         }
@@ -150,33 +153,33 @@ impl Connector {
                 .max_header_list_size(MAX_HEAD)
                 .keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT);
-            let (sender, connection) = builder.handshake(stream).await.map_err(|error| causes(&error))?;
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
             // Ends when the connection is closed, or the last sender is dropped.
             tokio::spawn(async move {
                 let _ = connection.await;
                 drop(permit);
             });
-            let shared = Shared { sender, id: Arc::default() };
+            let shared = Shared { sender, answered: Arc::default() };
             *self.protocol() = Protocol::Http2(shared.clone());
             return Ok(Connection::Http2(shared));
         }
         *self.protocol() = Protocol::Http1;
         drop(sharing);
-        let (sender, connection) = http1::handshake(stream).await.map_err(|error| causes(&error))?;
-        Ok(Connection::Http1 { sender, driver: Driver::new(connection, permit) })
+        let own = Own::open(stream, permit, self.reuse.is_paused()).await;
+        own.map(Connection::Http1).map_err(|error| causes(&error))
     }
 
     /// A connection without a request, and the protocol that TLS negotiated.
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn stream(&self) -> Result<(BoxedStream, Vec<u8>), String> {
+    pub async fn stream(&self) -> Result<(Box<dyn Stream>, Vec<u8>), String> {
         let stream = self.tcp.call(self.url.clone()).await.map_err(|error| causes(&error))?.into_inner();
-        let Some(tls) = &self.tls else { return Ok((TokioIo::new(Box::new(stream)), HTTP_1.to_vec())) };
+        let Some(tls) = &self.tls else { return Ok((Box::new(stream), HTTP_1.to_vec())) };
         let name = ServerName::try_from(self.host.clone()).map_err(|error| causes(&error))?;
         let stream = tls.connect(name, stream).await.map_err(|error| causes(&error))?;
         let protocol = stream.get_ref().1.alpn_protocol().unwrap_or(HTTP_1).to_vec();
-        Ok((TokioIo::new(Box::new(stream)), protocol))
+        Ok((Box::new(stream), protocol))
     }
 
     fn protocol(&self) -> MutexGuard<'_, Protocol> {

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use http::Response;
+use http::{Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout_at};
+use tracing::info;
 
 use super::{
     WallClock,
     alarm::{Alarm, Elapsed},
-    connection::{Connection, SendError},
+    connection::{self, Connection, SendError},
     connector::Connector,
     outcome, reply,
     request::RequestFactory,
+    reuse::Permission,
     workers::Job,
 };
 use crate::sink::{Delivery, Domain, Outcome, Reply};
@@ -31,10 +33,15 @@ pub struct Sender {
     pub clock: WallClock,
 }
 
-/// What became of a request without a reply.
+/// Longest time of the connect that shows whether a lost connection is evidence against the endpoint.
+const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// What became of a request without a reply that can be read.
 struct Failure {
     domain: Option<Domain>,
     outcome: Outcome,
+    /// Of a reply whose head is not valid HTTP.
+    status: Option<StatusCode>,
 }
 
 impl Sender {
@@ -44,20 +51,25 @@ impl Sender {
         let (deadline, report) = (batch.deadline, &batch.report);
         let (domain, mut response) = match self.reply(&delivery, deadline, connection, alarm).await {
             Ok(reply) => reply,
-            Err(Failure { domain, outcome }) => return report.outcome_in(index, domain, outcome),
+            Err(Failure { domain, outcome, status: None }) => return report.outcome_in(index, domain, outcome),
+            Err(Failure { domain, outcome, status: Some(status) }) => {
+                let reply = Reply { status: status.as_u16(), text: String::new() };
+                return report.replied(index, domain, outcome, reply);
+            }
         };
-        let (status, outcome) = (response.status().as_u16(), self.outcome(&response));
+        let (status, outcome) = (response.status(), self.outcome(&response));
         let used = connection.as_mut().expect("the connection of the reply");
         let text = if outcome == Outcome::Confirmed {
             String::new()
+        } else if let Some(location) = reply::location(&response, self.requests.secrets()) {
+            location
         } else {
             used.run(reply::text(response.body_mut(), deadline, self.requests.secrets())).await
         };
-        report.replied(index, domain, outcome, Reply { status, text });
-        if response.body().is_end_stream() {
-            return;
-        }
-        if !used.run(reply::drain(response.into_body(), deadline)).await && used.shared().is_none() {
+        report.replied(index, domain, outcome, Reply { status: status.as_u16(), text });
+        let is_framed = reply::is_framed(&response);
+        let is_read = response.body().is_end_stream() || used.run(reply::drain(response.into_body(), deadline)).await;
+        if used.shared().is_none() && !(is_framed && is_read) || used.has_ended() {
             *connection = None;
         }
     }
@@ -70,7 +82,7 @@ impl Sender {
         connection: &mut Option<Connection>,
         alarm: &mut Alarm,
     ) -> Result<(Option<Domain>, Response<Incoming>), Failure> {
-        let failure = |domain, outcome| Failure { domain, outcome };
+        let failure = |domain, outcome| Failure { domain, outcome, status: None };
         if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
             let error = format!("{}: no connection was free in time", self.connector.address());
             return Err(failure(None, Outcome::Unsent { error }));
@@ -80,6 +92,14 @@ impl Sender {
             let request = self.requests.request(delivery, (self.clock)());
             let request = request.map_err(|error| failure(None, Outcome::Unsendable { error }))?;
             let domain = request.domain().cloned();
+            let mut is_trial = false;
+            if connection.as_ref().is_some_and(|kept| kept.shared().is_none() && kept.has_answered()) {
+                match self.connector.reuse.permission() {
+                    Permission::Granted => {}
+                    Permission::Trial => is_trial = true,
+                    Permission::Refused => *connection = None,
+                }
+            }
             // One that was idle may be closed.
             let may_be_closed = connection.is_some();
             if connection.is_none() {
@@ -87,9 +107,24 @@ impl Sender {
                 *connection = Some(self.connect(deadline).await.map_err(|outcome| failure(None, outcome))?);
             }
             let used = connection.as_mut().expect("opened");
+            let was_answering = used.has_answered();
             let sent = alarm.timeout_at(deadline, used.send(request)).await;
             let error = match sent {
-                Ok(Ok(response)) => return Ok((domain, response)),
+                Ok(Ok(response)) => {
+                    if is_trial {
+                        self.connector.reuse.passed();
+                    }
+                    return Ok((domain, response));
+                }
+                Ok(Err(SendError::Unreadable(status))) => {
+                    *connection = None;
+                    let outcome = self.outcome_of(status, None);
+                    return Err(Failure { domain, outcome, status: Some(status) });
+                }
+                Ok(Err(SendError::Lost(error))) if was_answering && connection::is_of_connection(&error) => {
+                    let outcome = self.lost(&error, connection, is_trial, deadline).await;
+                    return Err(failure(domain, outcome));
+                }
                 Ok(Err(SendError::NotSent(_)))
                     if (may_be_closed || used.shared().is_some()) && refusals < MAX_REFUSALS =>
                 {
@@ -115,6 +150,39 @@ impl Sender {
         }
     }
 
+    /// The outcome of a message that may have been processed: its connection, which was used before, was lost without a reply.
+    /// That is no evidence against an endpoint to which a new connection can be opened; it is left for the next message.
+    async fn lost(
+        &self,
+        error: &hyper::Error,
+        connection: &mut Option<Connection>,
+        is_trial: bool,
+        deadline: Instant,
+    ) -> Outcome {
+        let outcome = outcome::of_error(error, &self.connector.address());
+        let Some(lost) = connection.take() else { return outcome };
+        match lost.shared() {
+            Some(shared) => self.connector.retire(Some(shared)),
+            None => {
+                if let Some(pause) = self.connector.reuse.lost(is_trial) {
+                    info!(
+                        address = self.connector.address(),
+                        "a kept connection was lost: connections are used once for {pause:?}"
+                    );
+                }
+            }
+        }
+        drop(lost);
+        match self.connect(deadline.min(Instant::now() + RECONNECT_WITHIN)).await {
+            Ok(opened) => {
+                *connection = Some(opened);
+                let error = outcome.error().unwrap_or_default();
+                Outcome::Lost { error: format!("{error}; a new connection could be opened") }
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
     async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
         let error = match timeout_at(deadline, self.connector.connect()).await {
             Ok(Ok(connection)) => return Ok(connection),
@@ -129,7 +197,10 @@ impl Sender {
         if status.is_success() {
             return Outcome::Confirmed;
         }
-        let retry_after = reply::retry_after(response.headers(), (self.clock)());
+        self.outcome_of(status, reply::retry_after(response.headers(), (self.clock)()))
+    }
+
+    fn outcome_of(&self, status: StatusCode, retry_after: Option<Duration>) -> Outcome {
         outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
     }
 }

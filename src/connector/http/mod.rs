@@ -2,7 +2,8 @@
 //!
 //! A bounded number of `workers` take messages from one queue, each over its own HTTP/1 connection or over a shared HTTP/2
 //! connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome` classifies the result,
-//! `reply` bounds what is read. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
+//! `reply` bounds what is read, `wire` notes the status line below the parser,
+//! `reuse` decides whether connections are kept. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
 
 mod alarm;
 mod connection;
@@ -13,9 +14,11 @@ mod fuzz;
 mod outcome;
 mod reply;
 mod request;
+mod reuse;
 mod settings;
 mod target;
 mod webhook;
+mod wire;
 mod workers;
 
 use std::{
@@ -58,7 +61,7 @@ impl HttpSink {
     pub fn with_clock(config: &HttpSettings, clock: WallClock) -> Result<Self, String> {
         let max_connections = usize::try_from(config.max_connections.0).unwrap_or(usize::MAX);
         let requests = RequestFactory::new(config)?;
-        let connector = Connector::new(requests.base(), &config.tls, max_connections)?;
+        let connector = Connector::new(requests.base(), &config.tls, max_connections, config.timeout.0)?;
         let sender = Arc::new(Sender { requests, connector, timeout: config.timeout.0, clock });
         Ok(Self { workers: Workers::new(Arc::clone(&sender), max_connections), sender })
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{
-    HeaderMap,
-    header::{DATE, RETRY_AFTER},
+    HeaderMap, Response, StatusCode,
+    header::{CONTENT_LENGTH, DATE, LOCATION, RETRY_AFTER, TRANSFER_ENCODING},
 };
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -31,11 +31,34 @@ pub async fn text(body: &mut Incoming, deadline: Instant, secrets: &[String]) ->
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut text = Vec::new();
     while text.len() < TEXT_READ_BYTES
-        && let Some(chunk) = chunk(body, deadline).await
+        && let Ok(Some(chunk)) = chunk(body, deadline).await
     {
         text.extend_from_slice(&chunk[..chunk.len().min(TEXT_READ_BYTES - text.len())]);
     }
     excerpt(&text, secrets)
+}
+
+/// Where a redirect leads: the `Location` without user, query and fragment, which may hold credentials, and without `secrets`.
+/// `None`: the reply has none.
+pub fn location<B>(response: &Response<B>, secrets: &[String]) -> Option<String> {
+    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
+    let text = String::from_utf8_lossy(location.as_bytes());
+    let target = text.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = target.split_at(target.find("//").map_or(0, |at| at + 2));
+    let authority = if scheme.is_empty() { "" } else { rest.split('/').next().unwrap_or_default() };
+    let rest = &rest[authority.rfind('@').map_or(0, |at| at + 1)..];
+    Some(format!("Location: {}", excerpt(format!("{scheme}{rest}").as_bytes(), secrets)))
+}
+
+/// Whether the end of the reply is beyond doubt, so that the next reply on its connection is that of the next request. hyper
+/// takes the body for empty, or chunked, whatever other headers say.
+pub fn is_framed<B>(response: &Response<B>) -> bool {
+    let is_chunked = response.headers().contains_key(TRANSFER_ENCODING);
+    let length = response.headers().get(CONTENT_LENGTH);
+    match response.status() {
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => !is_chunked && length.is_none_or(|length| length == "0"),
+        _ => !(is_chunked && length.is_some()),
+    }
 }
 
 fn excerpt(body: &[u8], secrets: &[String]) -> String {
@@ -59,18 +82,26 @@ fn excerpt(body: &[u8], secrets: &[String]) -> String {
 pub async fn drain(mut body: Incoming, deadline: Instant) -> bool {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut read = 0;
-    while read <= DRAIN_BYTES
-        && let Some(chunk) = chunk(&mut body, deadline).await
-    {
-        read += chunk.len();
+    while read <= DRAIN_BYTES {
+        match chunk(&mut body, deadline).await {
+            Ok(Some(chunk)) => read += chunk.len(),
+            Ok(None) => return true,
+            Err(Broken) => return false,
+        }
     }
     body.is_end_stream()
 }
 
-/// `None`: the end, an error or the deadline. Empty for trailers.
-async fn chunk(body: &mut Incoming, deadline: Instant) -> Option<Bytes> {
-    let frame = timeout_at(deadline, body.frame()).await.ok()??.ok()?;
-    Some(frame.into_data().unwrap_or_default())
+/// The rest of a body does not come, or not in time.
+struct Broken;
+
+/// `None`: the end. Empty for trailers.
+async fn chunk(body: &mut Incoming, deadline: Instant) -> Result<Option<Bytes>, Broken> {
+    match timeout_at(deadline, body.frame()).await {
+        Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Ok(None) => Ok(None),
+        Ok(Some(Err(_))) | Err(_) => Err(Broken),
+    }
 }
 
 /// The delay of `Retry-After` (RFC 9110, section 10.2.3), in seconds or as an HTTP date. Zero for a date in the past.

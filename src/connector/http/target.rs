@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Uri,
-    header::HOST,
+    header::{CONNECTION, HOST},
     uri::{Authority, PathAndQuery, Scheme},
 };
 use http_body_util::Full;
@@ -83,11 +83,14 @@ impl MessageRequest {
         self.domain.as_ref()
     }
 
-    /// Path and query alone, with `Host`.
-    pub fn over_http1(self) -> Request<Full<Bytes>> {
+    /// Path and query alone, with `Host`. `once`: the server is asked to close the connection after it.
+    pub fn over_http1(self, once: bool) -> Request<Full<Bytes>> {
         let path = self.uri.into_parts().path_and_query.map(Uri::from).unwrap_or_default();
         let mut headers = self.headers;
         headers.insert(HOST, self.host);
+        if once {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         post(path, headers, self.body)
     }
 

@@ -18,6 +18,7 @@ mod deadline;
 mod demotion;
 mod economy;
 mod embedded;
+mod endpoints;
 mod examples;
 mod failover;
 mod flow;

@@ -66,6 +66,12 @@ impl RawServer {
         })
     }
 
+    /// Stops listening. Connections stay.
+    pub async fn stop(mut self) {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -43,7 +43,9 @@ async fn batches_share_as_many_connections_as_are_allowed_and_use_them_again() {
     let sink = sink(server.port(), TIMEOUT, 4);
     for _ in 0..5 {
         let (one, other) = tokio::join!(send(&sink, batch(300)), send(&sink, batch(300)));
-        assert!(one.iter().chain(&other).all(|outcome| *outcome == Outcome::Confirmed));
+        for outcome in one.iter().chain(&other) {
+            assert_eq!(*outcome, Outcome::Confirmed);
+        }
     }
     assert_eq!(server.connections(), 4);
 }

@@ -1,6 +1,8 @@
 //! What HTTP endpoints do to their clients. Every attempt ends in time and with a small amount read.
 
 mod connections;
+mod heads;
+mod kept;
 mod replies;
 mod tls;
 

@@ -1,0 +1,141 @@
+//! Whether connections to the endpoint are used for more than one request. An endpoint, or a proxy before it, that drops kept
+//! connections loses a message each time. So after a loss connections are used once, for a while.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// After a single loss, such as by a restart: new connections cost a busy sink a part of its speed.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time without reuse. Each trial after it may delay one message.
+const MAX_PAUSE: Duration = Duration::from_mins(1);
+
+pub struct Reuse {
+    /// Whether `pause` has nothing to say: read for each message.
+    allowed: AtomicBool,
+    pause: Mutex<Option<Pause>>,
+}
+
+#[derive(Clone, Copy)]
+struct Pause {
+    until: Instant,
+    length: Duration,
+}
+
+/// What a connection that was used before may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    Granted,
+    /// One request, which shows whether connections may be used again.
+    Trial,
+    Refused,
+}
+
+impl Reuse {
+    pub fn new() -> Self {
+        Self { allowed: AtomicBool::new(true), pause: Mutex::new(None) }
+    }
+
+    /// Whether a connection that is opened now is used for one request only.
+    pub fn is_paused(&self) -> bool {
+        !self.allowed.load(Ordering::Relaxed) && self.lock().is_some_and(|pause| Instant::now() < pause.until)
+    }
+
+    /// For one more request over a connection.
+    pub fn permission(&self) -> Permission {
+        if self.allowed.load(Ordering::Relaxed) {
+            return Permission::Granted;
+        }
+        let (now, mut pause) = (Instant::now(), self.lock());
+        match &mut *pause {
+            Some(pause) if now >= pause.until => {
+                // The others wait for the result.
+                pause.until = now + pause.length;
+                Permission::Trial
+            }
+            _ => Permission::Refused,
+        }
+    }
+
+    /// A reply came to the request of a trial.
+    pub fn passed(&self) {
+        self.allowed.store(true, Ordering::Relaxed);
+    }
+
+    /// A request over a connection that was used before got no reply. Returns the pause that begins, if none was under way.
+    /// `is_trial`: the request of a trial.
+    pub fn lost(&self, is_trial: bool) -> Option<Duration> {
+        let (now, mut pause) = (Instant::now(), self.lock());
+        if !self.allowed.load(Ordering::Relaxed) && !is_trial {
+            return None;
+        }
+        let length = match *pause {
+            Some(last) if now < last.until + MAX_PAUSE => (last.length * 2).min(MAX_PAUSE),
+            _ => FIRST_PAUSE,
+        };
+        *pause = Some(Pause { until: now + length, length });
+        self.allowed.store(false, Ordering::Relaxed);
+        Some(length)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_loss_connections_are_used_once_until_a_trial_passes() {
+        let reuse = Reuse::new();
+        assert_eq!((reuse.permission(), reuse.is_paused()), (Permission::Granted, false));
+        assert_eq!(reuse.lost(false), Some(FIRST_PAUSE));
+        // Those that were under way.
+        assert_eq!(reuse.lost(false), None);
+        assert_eq!((reuse.permission(), reuse.is_paused()), (Permission::Refused, true));
+        advance(FIRST_PAUSE).await;
+        assert!(!reuse.is_paused());
+        assert_eq!((reuse.permission(), reuse.permission()), (Permission::Trial, Permission::Refused));
+        assert_eq!(reuse.lost(true), Some(2 * FIRST_PAUSE));
+        advance(2 * FIRST_PAUSE).await;
+        assert_eq!(reuse.permission(), Permission::Trial);
+        reuse.passed();
+        assert_eq!((reuse.permission(), reuse.is_paused()), (Permission::Granted, false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_a_bound_and_are_short_again_after_a_good_time() {
+        let reuse = Reuse::new();
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let pause = reuse.lost(true).expect("a pause");
+            advance(pause).await;
+            assert_eq!(reuse.permission(), Permission::Trial);
+            reuse.passed();
+            pauses.push(pause);
+        }
+        assert_eq!((pauses[1], pauses[3], pauses[11]), (2 * FIRST_PAUSE, 8 * FIRST_PAUSE, MAX_PAUSE));
+        advance(2 * MAX_PAUSE).await;
+        assert_eq!(reuse.lost(false), Some(FIRST_PAUSE));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_without_a_result_is_followed_by_another() {
+        let reuse = Reuse::new();
+        reuse.lost(false);
+        advance(FIRST_PAUSE).await;
+        assert_eq!(reuse.permission(), Permission::Trial);
+        advance(FIRST_PAUSE).await;
+        assert_eq!(reuse.permission(), Permission::Trial);
+    }
+}

@@ -1,0 +1,215 @@
+//! The transport below the HTTP/1 parser. It notes what the parser does not tell when it fails: whether anything of a
+//! request was written, and the status line of the reply.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use http::StatusCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A TCP connection, with or without TLS.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+pub struct Wire {
+    stream: Box<dyn Stream>,
+    exchange: Arc<Exchange>,
+}
+
+/// The request under way on a connection, and its reply.
+#[derive(Default)]
+pub struct Exchange(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    written: bool,
+    line: StatusLine,
+}
+
+impl Exchange {
+    /// The next request follows.
+    pub fn begin(&self) {
+        *self.lock() = Noted::default();
+    }
+
+    /// Whether a byte of the request was written.
+    pub fn is_written(&self) -> bool {
+        self.lock().written
+    }
+
+    /// The status of the final reply, if its whole status line was read.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self.lock().line {
+            StatusLine::Complete(code) => StatusCode::from_u16(code).ok(),
+            _ => None,
+        }
+    }
+
+    /// No panic can leave it half-changed.
+    fn lock(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wire {
+    pub fn new(stream: Box<dyn Stream>) -> (Self, Arc<Exchange>) {
+        let exchange = Arc::<Exchange>::default();
+        (Self { stream, exchange: Arc::clone(&exchange) }, exchange)
+    }
+
+    fn written(&self, result: &io::Result<usize>) {
+        if matches!(result, Ok(1..)) {
+            self.exchange.lock().written = true;
+        }
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.exchange.lock().line.read(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.written(&result);
+        Poll::Ready(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices));
+        self.written(&result);
+        Poll::Ready(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+const VERSION: &[u8] = b"HTTP/1.";
+
+/// How far the status line of the final reply was read. Nothing is looked at behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatusLine {
+    /// So many bytes of `HTTP/1.x`; empty lines may precede it.
+    Version(usize),
+    /// Blanks, then digits of the code.
+    Code {
+        digits: u8,
+        code: u16,
+    },
+    /// The rest of the line.
+    Reason(u16),
+    /// The header lines of an interim reply (1xx).
+    Interim {
+        is_line_empty: bool,
+    },
+    Complete(u16),
+    /// It is not HTTP/1.
+    Invalid,
+}
+
+impl Default for StatusLine {
+    fn default() -> Self {
+        Self::Version(0)
+    }
+}
+
+impl StatusLine {
+    fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if matches!(self, Self::Complete(_) | Self::Invalid) {
+                return;
+            }
+            *self = self.after(*byte);
+        }
+    }
+
+    fn after(self, byte: u8) -> Self {
+        match (self, byte) {
+            (Self::Version(0), b'\r' | b'\n') => self,
+            (Self::Version(at), _) if VERSION.get(at) == Some(&byte) => Self::Version(at + 1),
+            (Self::Version(at), b'0'..=b'9') if at == VERSION.len() => Self::Version(at + 1),
+            (Self::Version(at), b' ' | b'\t') if at > VERSION.len() => Self::Code { digits: 0, code: 0 },
+            (Self::Code { digits: 0, .. }, b' ' | b'\t') => self,
+            (Self::Code { digits: digits @ 0..3, code }, b'0'..=b'9') => {
+                Self::Code { digits: digits + 1, code: code * 10 + u16::from(byte - b'0') }
+            }
+            // 101 is final: no other protocol was asked for.
+            (Self::Code { digits: 3, code } | Self::Reason(code), b'\n') => match code {
+                100 | 102..=199 => Self::Interim { is_line_empty: true },
+                _ => Self::Complete(code),
+            },
+            (Self::Code { digits: 3, code }, b' ' | b'\t' | b'\r') | (Self::Reason(code), _) => Self::Reason(code),
+            (Self::Interim { is_line_empty: true }, b'\n') => Self::default(),
+            (Self::Interim { .. }, b'\n') => Self::Interim { is_line_empty: true },
+            (Self::Interim { .. }, b'\r') => self,
+            (Self::Interim { .. }, _) => Self::Interim { is_line_empty: false },
+            _ => Self::Invalid,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(bytes: &[u8]) -> Option<u16> {
+        let exchange = Exchange::default();
+        exchange.lock().line.read(bytes);
+        // However it is cut.
+        let cut = Exchange::default();
+        bytes.chunks(1).for_each(|byte| cut.lock().line.read(byte));
+        assert_eq!(cut.status(), exchange.status());
+        exchange.status().map(|status| status.as_u16())
+    }
+
+    #[test]
+    fn the_status_is_known_from_the_end_of_its_line() {
+        for (bytes, expected) in [
+            (&b"HTTP/1.1 200 OK\r\n"[..], Some(200)),
+            (b"HTTP/1.0 503\nx: y", Some(503)),
+            (b"\r\nHTTP/1.1  204 \x01\xff\n", Some(204)),
+            (b"HTTP/1.1 101 Switching\r\n", Some(101)),
+            (b"HTTP/1.1 100 Continue\r\nPHP Warning: x\r\n\r\nHTTP/1.1 103\n\nHTTP/1.1 202 Accepted\r\n", Some(202)),
+            (b"HTTP/1.1 100 Continue\r\nHTTP/1.1 200 OK\r\n", None),
+            (b"HTTP/1.1 200 OK", None),
+            (b"HTTP/1.1 20", None),
+            (b"HTTP/1.1 2000\r\n", None),
+            (b"HTTP/1.1 20 OK\r\n", None),
+            (b"HTTP/1.1 000 OK\r\n", None),
+            (b"HTTP/1.1200 OK\r\n", None),
+            (b"HTTP/2 200\r\n", None),
+            (b"lo\r\nHTTP/1.1 200 OK\r\n", None),
+            (b"SSH-2.0-OpenSSH\r\n", None),
+            (b"", None),
+        ] {
+            assert_eq!(status(bytes), expected, "{}", String::from_utf8_lossy(bytes));
+        }
+    }
+}
