@@ -59,16 +59,70 @@ end
 -- for each message are made only when they are needed. The last step needs no undo. Returns nothing, or the error reply
 -- for the script to return.
 --
--- A check before the first write could replace undo commands for wrong types, but not for the rights of the user, which
--- Redis checks at each command.
-local function commit(steps)
+-- Redis checks the rights of the user at each command. A step whose command an earlier undo needs too would fail together
+-- with that undo: ZADD after ZREM. So commit probes such a command before the earlier step, in a form that changes nothing.
+-- Nothing is removed before it is certain that it can be put back. A command that was executed needs no probe.
+local INVERSE =
+  { ZADD = 'ZREM', ZREM = 'ZADD', ZREMRANGEBYRANK = 'ZADD', ZREMRANGEBYSCORE = 'ZADD', HSET = 'HDEL', HDEL = 'HSET' }
+-- Forms that change nothing. So does each undo before its step; those of messages have more arguments.
+local UNCHANGING = { ZADD = { 'XX', '0', '' }, ZREM = { '' }, HDEL = { '' }, LTRIM = { '0', '-1' } }
+
+local function is_error(reply) return type(reply) == 'table' and reply.err end
+
+local function is_oom(reply) return is_error(reply) and string.sub(reply.err, 1, 4) == 'OOM ' end
+
+local function undo_of(step)
+  local command, undo, old = unpack(step)
+  return type(undo) == 'function' and undo(command, old) or undo
+end
+
+-- The names of the commands to probe before each step, by its place.
+local function probes_of(steps)
+  local probes, needed, proven = {}, {}, {}
   for i, step in ipairs(steps) do
-    local reply = redis.pcall(unpack(step[1]))
-    if type(reply) == 'table' and reply.err then
+    local name, undo = step[1][1], step[2]
+    local place = needed[name]
+    if place and not proven[name] then
+      probes[place] = probes[place] or {}
+      table.insert(probes[place], name)
+    end
+    proven[name] = true
+    if type(undo) == 'function' then
+      local inverse = INVERSE[name]
+      needed[inverse] = needed[inverse] or i
+    else
+      for _, one in ipairs(undo) do needed[one[1]] = needed[one[1]] or i end
+    end
+  end
+  return probes
+end
+
+-- Returns the error reply to a probe. At maxmemory Redis refuses a command that grows when it is the first write of the
+-- script; it checks the right before.
+local function probe(names, step)
+  for _, name in ipairs(names) do
+    local form = UNCHANGING[name]
+    for _, command in ipairs(form and { { name, step[1][2], unpack(form) } } or undo_of(step)) do
+      local reply = command[1] == name and redis.pcall(unpack(command))
+      if is_error(reply) and not is_oom(reply) then return reply end
+    end
+  end
+end
+
+local function commit(steps)
+  local probes = probes_of(steps)
+  -- At maxmemory only the first write is refused. A step that grows must be, so a form of it without effect comes before
+  -- its probes.
+  if probes[1] and steps[1][1][1] == 'HSET' then
+    local reply = redis.pcall('HSET', steps[1][1][2], '', '', '')
+    if is_oom(reply) then return reply end
+  end
+  for i, step in ipairs(steps) do
+    local reply = probes[i] and probe(probes[i], step)
+    if not reply then reply = redis.pcall(unpack(step[1])) end
+    if is_error(reply) then
       for j = i - 1, 1, -1 do
-        local command, undo, old = unpack(steps[j])
-        if type(undo) == 'function' then undo = undo(command, old) end
-        for _, one in ipairs(undo) do
+        for _, one in ipairs(undo_of(steps[j])) do
           redis.pcall(unpack(one))
         end
       end

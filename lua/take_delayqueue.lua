@@ -93,10 +93,13 @@ for _, list in ipairs(lists) do
     if not moved[name] then kept[#kept + 1] = name end
   end
   if #kept < #list.tail then
-    -- LREM has no undo: the position is lost.
-    steps[#steps + 1] =
-      { { 'LTRIM', list.key, 0, -(#list.tail + 1) }, { { 'RPUSH', list.key, unpack(list.tail) } } }
-    add(steps, 'RPUSH', list.key, kept, { { 'LTRIM', list.key, 0, -(#kept + 1) } })
+    -- LREM has no undo: the position is lost. RPUSH comes first: it has no form that changes nothing.
+    local added = { { 'LTRIM', list.key, 0, -(#kept + 1) } }
+    add(steps, 'RPUSH', list.key, kept, added)
+    local back = { { 'RPUSH', list.key, unpack(list.tail) } }
+    if #kept > 0 then back[2] = { 'RPUSH', list.key, unpack(kept) } end
+    steps[#steps + 1] = { { 'LTRIM', list.key, 0, -(#list.tail + #kept + 1) }, back }
+    add(steps, 'RPUSH', list.key, kept, added)
   end
 end
 add(steps, 'HDEL', counts, counted, restore(counts, counted, old))

@@ -182,6 +182,7 @@ async fn ask_redis(config: &Config) -> Answer {
     };
     let safe = store.check_safety(config.redis.allow_eviction.0).await;
     safe.map_err(|error| with_address(error.to_string()))?;
+    store.check_rights().await.map_err(|error| with_address(error.to_string()))?;
     store.check_writable().await.map_err(|error| with_address(error.to_string()))?;
     store.check_durable().await.map_err(|error| with_address(error.to_string()))?;
     let guarantee = store.guarantee().await.map_err(|error| with_address(error.to_string()))?;

@@ -1,9 +1,12 @@
 //! Keeps Redis prepared for the queues: safe to use, scripts loaded, routes registered.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 use crate::{
     metrics,
@@ -16,6 +19,9 @@ use crate::{
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
 const EMPTIED: &str = "emptied";
 
+/// The rights of the user are tried once in this time at most, however often readiness is asked for.
+const RIGHTS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Registers scripts and routes in Redis, again when it lost them.
 pub struct RouteRegistry {
     store: Arc<RedisStore>,
@@ -27,6 +33,8 @@ pub struct RouteRegistry {
 struct Known {
     /// The connection's generation that knows scripts and routes.
     generation: Option<u64>,
+    /// When the rights of this user were tried last, and sufficed.
+    permitted: Option<Instant>,
     /// Whether it was logged that this user may not load scripts.
     told_of_load: bool,
     /// Whether it was logged that this user may not publish wake-ups.
@@ -73,6 +81,7 @@ impl RouteRegistry {
         let first = known.generation.is_none();
         // At first before anything else: a server that is refused need not know of routes.
         let safety = if first { Some(self.check_safety().await?) } else { None };
+        known.check_rights(&self.store).await?;
         let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
         let generation = self.generation();
         if is_registered && known.generation == Some(generation) {
@@ -178,6 +187,15 @@ fn tell_of_loss(registrations: &Registrations) {
 }
 
 impl Known {
+    async fn check_rights(&mut self, store: &RedisStore) -> Result<(), SafetyError> {
+        if self.permitted.is_none_or(|at| at.elapsed() >= RIGHTS_INTERVAL) {
+            self.permitted = None;
+            store.check_rights().await?;
+            self.permitted = Some(Instant::now());
+        }
+        Ok(())
+    }
+
     fn tell_of_rights(&mut self, may_load: bool, may_wake: bool) {
         if !may_load && !self.told_of_load {
             tracing::warn!("redis denies its user SCRIPT LOAD: scripts are sent with the first call of each instead");

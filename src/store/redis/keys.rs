@@ -76,6 +76,8 @@ pub struct PartitionKeys {
     /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, and
     /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.
     pub route: String,
+    /// Never written: rights are tried on it.
+    pub rights: String,
     /// Channel: the head became earlier. On a cluster it ends with `:swake`, and is one of the slot (SPUBLISH).
     pub wake: String,
 }
@@ -96,6 +98,7 @@ impl PartitionKeys {
             bytes: key("bytes"),
             paused: key("paused"),
             route: key("route"),
+            rights: key("rights"),
             wake: key("wake"),
         }
     }

@@ -22,6 +22,7 @@ mod registered;
 mod repartition;
 mod replication;
 mod reply;
+mod rights;
 mod route;
 mod safety;
 mod schedule;

@@ -88,8 +88,8 @@ impl RedisStore {
         Ok(try_join_all(self.one_on_each().map(look)).await?.into_iter().all(|is_open| is_open))
     }
 
-    /// One partition on each primary that has any.
-    fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
+    /// One partition on each primary that has any; one in all on a single server.
+    pub(super) fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
         let map = self.servers.cluster().map(|cluster| cluster.map());
         let mut seen = BTreeSet::new();
         self.each_partition().filter(move |(_, keys)| {

@@ -34,6 +34,11 @@ pub enum SafetyError {
     Cluster,
     #[error("`redis.cluster` is set, but redis is a single server: give it as `redis.url`")]
     NoCluster,
+    #[error(
+        "redis denies its user commands that punctual needs: grant them with `ACL SETUSER <user> {rights}`; messages wait \
+         until then"
+    )]
+    Denied { rights: String },
     #[error("redis is a read-only replica")]
     Replica,
     #[error(transparent)]

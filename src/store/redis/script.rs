@@ -63,6 +63,7 @@ scripts! {
     REGISTERED "registered"
     REPARTITION "repartition"
     RESCHEDULE "reschedule"
+    RIGHTS "rights"
     SCHEDULE "schedule"
     SETTLE "settle"
     STATS "stats"

@@ -179,3 +179,42 @@ async fn the_further_rights_are_enough_for_lists_and_sources_on_the_same_redis()
     assert_eq!(warnings(&punctual), [""; 0]);
     assert_nothing_was_denied(&redis).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_taken_away_while_messages_wait_is_named_and_costs_none_of_them() {
+    const COUNT: usize = 500;
+    let redis = RedisServer::start().await;
+    let receiver = Receiver::start();
+    limit(&redis, &documented().0).await;
+    let punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    let messages: Vec<String> = (0..COUNT).map(|n| format!(r#"{{"id":"m{n}","delay":"2s","payload":""}}"#)).collect();
+    let answer = client.call("POST", "/v1/routes/web/messages", &format!("[{}]", messages.join(","))).await;
+    assert!(answer.status < 300, "{}", answer.text);
+
+    limit(&redis, &["-zadd"]).await;
+    // One more is found by the claim that is denied, without a question.
+    eventually("the outage is logged", Duration::from_secs(10), async || {
+        punctual.log().contains("redis cannot be used").then_some(())
+    })
+    .await;
+    let answer = client.readiness().await;
+    assert!(answer.status == 503 && answer.text.contains("+zadd"), "{}", answer.text);
+    let checked = punctual.command(&["check", "--connect", "-c", "punctual.yaml"]).await;
+    assert!(checked.code != Some(0), "{checked:?}");
+    assert!(format!("{checked:?}").contains("+zadd"), "{checked:?}");
+    let stats = client.stats("web").await;
+    assert_eq!((&stats["pending"], &stats["unack"]), (&COUNT.into(), &0.into()), "{stats}");
+    assert_eq!(receiver.count(), 0);
+
+    limit(&redis, &["+zadd"]).await;
+    receiver.wait_for(COUNT, Duration::from_secs(10)).await;
+    client.drained("web", Duration::from_secs(5)).await;
+    assert_eq!(receiver.count(), COUNT, "none twice");
+    eventually("it is ready again", Duration::from_secs(5), async || {
+        (client.readiness().await.status == 200).then_some(())
+    })
+    .await;
+    let lines = punctual.log().lines().filter(|line| line.contains("redis cannot be used")).count();
+    assert_eq!(lines, 1, "{}", punctual.log());
+}

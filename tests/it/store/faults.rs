@@ -31,7 +31,7 @@ const GROWING: [&str; 12] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 13] = [
+const READING: [&str; 14] = [
     "claim again",
     "claim too late",
     "due",
@@ -43,11 +43,12 @@ const READING: [&str; 13] = [
     "purge nothing",
     "redrive none",
     "registered",
+    "rights",
     "stats",
     "summary",
 ];
 /// Scenes that do not read a key that they pass: it may hold anything.
-const UNTOUCHED: [(&str, &str); 79] = [
+const UNTOUCHED: [(&str, &str); 80] = [
     ("begin to move", "attempts"),
     ("begin to move", "bytes"),
     ("begin to move", "claims"),
@@ -124,6 +125,7 @@ const UNTOUCHED: [(&str, &str); 79] = [
     ("settle stale", "messages"),
     ("settle stale", "records"),
     ("settle stale", "remembered"),
+    ("rights", "rights"),
     ("take from a delayqueue", "paused"),
     ("take hashes", "paused"),
     ("take members", "paused"),

@@ -20,6 +20,7 @@ mod operation;
 mod produce;
 mod property;
 mod record;
+mod rights;
 mod rows;
 mod scene;
 mod scenes;

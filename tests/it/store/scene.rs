@@ -184,6 +184,7 @@ impl Bench {
             "produce in place of a dead one" => return self.produced(message("dead", Due::NOW, true)).await,
             "move" | "begin to move" | "end the move" => self.change_partitions(scene).await?,
             "fence" => store.fence(&partition).await?,
+            "rights" => self.store.check_rights().await.expect("all rights"),
             "registered" => assert!(self.store.is_registered().await?),
             "register" | "repartition" => {
                 // Another largest payload, or another number of partitions of an empty route: something to write.

@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 56] = [
+pub const SCENES: [(&str, &str); 57] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -48,6 +48,7 @@ pub const SCENES: [(&str, &str); 56] = [
     ("repartition", "repartition"),
     ("reschedule", "reschedule"),
     ("retry", "settle"),
+    ("rights", "rights"),
     ("schedule", "schedule"),
     ("settle in every way", "settle"),
     ("settle stale", "settle"),

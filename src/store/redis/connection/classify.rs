@@ -25,8 +25,8 @@ const SERVER_STATES: [(&str, &str); 16] = [
     ("UNKILLABLE", "busy"),
 ];
 
-/// Begins the reply of Redis 7.0 to a script whose user lacks a right; later ones have the code NOPERM.
-const DENIED_IN_SCRIPT: &str = "ERR The user executing the script can't ";
+/// Begin the replies of Redis 7.0, and of later releases, to a script whose user lacks a right; some have the code NOPERM.
+const DENIED_IN_SCRIPT: [&str; 2] = ["ERR The user executing the script can't ", "ERR ACL failure in script"];
 
 /// The kind when too few replicas are in step.
 pub const NO_REPLICAS: &str = "noreplicas";
@@ -115,7 +115,7 @@ pub fn classify(error: &RedisError) -> StoreError {
     if code == "WRONGTYPE" {
         return StoreError::WrongType { text };
     }
-    if reply.starts_with(DENIED_IN_SCRIPT) {
+    if DENIED_IN_SCRIPT.iter().any(|begin| reply.starts_with(begin)) {
         return unavailable("noperm");
     }
     match SERVER_STATES.iter().find(|(name, _)| *name == code) {
@@ -251,6 +251,7 @@ mod tests {
                 "noperm",
             ),
             ("ERR The user executing the script can't access at least one of the keys mentioned", "noperm"),
+            ("ERR ACL failure in script: User punctual has no permissions to run the 'zadd' command", "noperm"),
         ] {
             assert_eq!(kind(line), expected, "{line}");
         }
