@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
 
 use super::{
-    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_EXPIRED, RELEASED,
-    RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN, SOURCE_NEAR_LIMIT,
-    SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
+    BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_CUT, LEASES_EXPIRED,
+    RELEASED, RETRIED, SINK_ATTEMPTS, SINK_SEND, SINK_UP, SOURCE_CONFLICTS, SOURCE_INVALID, SOURCE_KNOWN,
+    SOURCE_NEAR_LIMIT, SOURCE_SKIPPED, SOURCE_TAKEN, STALE, WAKEUPS,
 };
 use crate::{
     message::DeadReason,
@@ -23,6 +23,7 @@ pub struct RouteMetrics {
     pub retried: Counter,
     pub released: Counter,
     pub leases_expired: Counter,
+    pub leases_cut: Counter,
     /// Seconds.
     pub lateness: Histogram,
 }
@@ -46,6 +47,7 @@ impl RouteMetrics {
             retried: counter!(RETRIED, labels()),
             released: counter!(RELEASED, labels()),
             leases_expired: counter!(LEASES_EXPIRED, labels()),
+            leases_cut: counter!(LEASES_CUT, labels()),
             lateness: histogram!(LATENESS, labels()),
         };
         for reason in DeadReason::ALL {

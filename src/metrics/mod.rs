@@ -29,6 +29,7 @@ const PURGED: &str = "punctual_messages_purged_total";
 const RELEASED: &str = "punctual_messages_released_total";
 pub const FAILURES: &str = "punctual_delivery_failures_total";
 const LEASES_EXPIRED: &str = "punctual_leases_expired_total";
+const LEASES_CUT: &str = "punctual_leases_cut_total";
 const STALE: &str = "punctual_stale_settlements_total";
 const PENDING: &str = "punctual_pending_messages";
 const DUE: &str = "punctual_due_messages";
@@ -86,6 +87,7 @@ pub fn describe() {
     describe_counter!(RELEASED, "Claims given back unsent or undecided, nothing counted");
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
     describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
+    describe_counter!(LEASES_CUT, "Leases ended early: the clock of redis had stepped back behind their claim");
     describe_counter!(STALE, "Settlements refused because the claim was no longer current");
     describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
     describe_counter!(

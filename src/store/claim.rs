@@ -106,6 +106,15 @@ impl Deaths {
     }
 }
 
+/// The reply of a look for leases that end too late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutLeases {
+    /// Leases that were ended; they have expired now.
+    pub cut: u32,
+    /// The deadline that other leases exceed, in microseconds; `None` without such leases.
+    pub beyond: Option<u64>,
+}
+
 /// The reply of a recovery of expired leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {

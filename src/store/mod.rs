@@ -8,7 +8,7 @@ mod selection;
 mod settlement;
 mod wake;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
@@ -16,7 +16,7 @@ use crate::message::partition_numbers;
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
-    claim::{Claim, ClaimRequest, Claimed, Deaths, Lease, Recovered, Suspects, Token},
+    claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
     selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Filter, Selection},
     settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
@@ -63,6 +63,14 @@ pub trait Store: Send + Sync + 'static {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError>;
     /// Moves expired leases back to pending, due now, or to dead after the last crash (`DeadReason::Crash`).
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError>;
+    /// Looks for leases that end later than `longest` from now, which no claim of now could have given: the store's clock
+    /// stepped back. Those that also end later than `from`, in microseconds, expire now.
+    async fn cut_leases(
+        &self,
+        partition: &Partition,
+        longest: Duration,
+        from: Option<u64>,
+    ) -> Result<CutLeases, StoreError>;
 
     /// One result per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
     /// of the claim is alive: it resets the crash count of its message.

@@ -6,6 +6,7 @@
 //! (breaker open, no capacity) an overdue head is not polled again; only expired leases are recovered.
 
 mod claim;
+mod overlong;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +18,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use self::claim::ClaimCapacity;
+use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     batch::Batch,
     held::Held,
@@ -59,6 +60,9 @@ const WAKE_OTHERS_INTERVAL: Duration = Duration::from_secs(1);
 /// them is repeated twice a second.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a partition without leases is not looked at.
+const NO_LEASE: Duration = Duration::from_hours(24);
+
 pub struct Claimer {
     route: Arc<ActiveRoute>,
     partition: Partition,
@@ -76,6 +80,7 @@ pub struct Claimer {
     wake_others_from: Instant,
     /// Expired leases are not recovered before.
     recover_from: Instant,
+    overlong: Overlong,
     /// The store's latest answer.
     answered: Instant,
     /// What claims took lately, from sending to reply; at most the store's timeout.
@@ -113,6 +118,7 @@ impl Claimer {
             sequence: 0,
             wake_others_from: now,
             recover_from: now,
+            overlong: Overlong::new(route.policy.lease, now),
             answered: now,
             took: Duration::ZERO,
             batches: JoinSet::new(),
@@ -140,6 +146,10 @@ impl Claimer {
                 return false;
             }
             let now = Instant::now();
+            if self.may_look_at_leases() <= now {
+                self.look_at_leases().await;
+            }
+            let look_at = self.may_look_at_leases();
             let (at, wake) = self.view.next(self.fallback(), self.sharing_delay.wait(), self.recover_from);
             if at <= now {
                 return true;
@@ -161,7 +171,11 @@ impl Claimer {
                     self.view.woken.get_or_insert(Instant::now());
                     self.pace.refresh();
                 }
-                () = sleep_until(at) => self.route.metrics.woke(wake),
+                () = sleep_until(look_at.min(at)) => {
+                    if at <= Instant::now() {
+                        self.route.metrics.woke(wake);
+                    }
+                }
             }
         }
     }
@@ -205,6 +219,7 @@ impl Claimer {
             };
             let lease_ends =
                 self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
+            let look_at = self.may_look_at_leases();
             let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
@@ -215,6 +230,7 @@ impl Claimer {
                     None => break,
                 },
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
+                () = sleep_until(look_at) => self.look_at_leases().await,
                 () = sleep_until(lease_ends) => self.recover().await,
             }
         }
@@ -255,8 +271,9 @@ impl Claimer {
         self.store_answered();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
         // A repeated claim may have begun its lease long ago.
-        let left = claim.token.0.saturating_sub(claim.clock.micros);
-        let lease_ends = claim.clock.taken + Duration::from_micros(left);
+        let left = Duration::from_micros(claim.token.0.saturating_sub(claim.clock.micros));
+        // The clock may have stepped back since.
+        let lease_ends = claim.clock.taken + left.min(self.route.policy.lease);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
@@ -355,6 +372,42 @@ impl Claimer {
                 let wait = self.backoff.wait(&self.route.incidents, &self.partition, "recover", &error);
                 self.pause(wait).await;
             }
+        }
+    }
+
+    /// When to look for leases that end too late; far ahead while none is known.
+    fn may_look_at_leases(&self) -> Instant {
+        match self.view.lease {
+            Some(_) => self.overlong.look_at.max(self.recover_from),
+            None => self.overlong.look_at + NO_LEASE,
+        }
+    }
+
+    async fn look_at_leases(&mut self) {
+        let now = Instant::now();
+        if self.settler.unanswered().any() {
+            self.overlong.look_later(now + RECOVERY_PAUSE);
+            return;
+        }
+        let (longest, from) = (self.overlong.longest(), self.overlong.cut_from());
+        match self.route.store.cut_leases(&self.partition, longest, from).await {
+            Ok(found) => {
+                let now = Instant::now();
+                self.overlong.looked(found, now);
+                if found.cut > 0 {
+                    self.route.metrics.leases_cut.increment(found.cut.into());
+                    tracing::warn!(
+                        partition = %self.partition, leases = found.cut,
+                        "leases ended later than any claim could have given them: the clock of redis stepped back; \
+                         their messages are delivered again"
+                    );
+                    // The next poll finds them expired.
+                    self.view.polled = now;
+                    self.view.again = true;
+                }
+            }
+            // A poll reports it.
+            Err(_) => self.overlong.look_later(now + RECOVERY_PAUSE),
         }
     }
 

@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     message::{DeadReason, MessageId, Metadata, StoredMessage, codec},
     store::{
-        Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
-        WakeSignal,
+        Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
+        Transferred, WakeSignal,
         memory::{MemoryPartition, MemoryStore, PartitionSettings},
     },
     time::UnixMillis,
@@ -35,7 +35,7 @@ const SMALL_INTERVAL: Duration = Duration::from_millis(2);
 const SMALL: usize = 255;
 
 /// What can be called, as `Faults::only` and `TestStore::calls` name it.
-const KINDS: [&str; 5] = ["claim", "recover", "settle", "transfer", "wake"];
+const KINDS: [&str; 6] = ["claim", "cut", "recover", "settle", "transfer", "wake"];
 
 pub struct TestStore {
     memory: MemoryStore,
@@ -259,6 +259,18 @@ impl Observed {
     }
 }
 
+impl TestStore {
+    /// The clock of the store steps back: all leases of the partition end later by that.
+    pub fn step_back(&self, partition: &Partition, by: Duration) {
+        self.memory.update(partition, |rows, _| {
+            let leases: Vec<_> = rows.unack.iter().map(|(id, deadline)| (id.to_owned(), deadline)).collect();
+            for (id, deadline) in leases {
+                rows.unack.insert(&id, deadline + u64::try_from(by.as_micros()).unwrap());
+            }
+        });
+    }
+}
+
 #[async_trait]
 impl Store for TestStore {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError> {
@@ -281,6 +293,15 @@ impl Store for TestStore {
 
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         self.call("recover", self.memory.recover(partition)).await
+    }
+
+    async fn cut_leases(
+        &self,
+        partition: &Partition,
+        longest: Duration,
+        from: Option<u64>,
+    ) -> Result<CutLeases, StoreError> {
+        self.call("cut", self.memory.cut_leases(partition, longest, from)).await
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {

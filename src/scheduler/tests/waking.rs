@@ -1,6 +1,6 @@
 //! When the scheduler polls, and when it does not.
 
-use super::*;
+use super::{sink::Act, *};
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_message_leaves_when_it_is_due_and_not_before() {
@@ -179,4 +179,34 @@ async fn waiting_to_recover_is_no_busy_loop() {
     store.set_faults(Faults::default());
     until_empty(&store, "r").await;
     assert_eq!(sink.seen().len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_from_before_the_clock_stepped_back_return_after_two_leases() {
+    let store = TestStore::new(1);
+    let slow = FakeSink::new(&store, |_| Act::confirm(LEASE));
+    let dying = Instance::of_one(&store, &slow);
+    schedule(&store, numbered(20), Duration::ZERO);
+    sleep(100 * MILLI).await;
+    dying.kill().await;
+    store.step_back(&partition("r"), 60 * MINUTE);
+    let sink = FakeSink::good(&store);
+    let _instance = Instance::of_one(&store, &sink);
+    sleep(LEASE).await;
+    assert_eq!(sink.taken().len(), 0, "a holder may be alive");
+    sleep(LEASE + 2 * SECOND).await;
+    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((0, 0, 0), 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_alive_settles_although_the_clock_stepped_back() {
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act::confirm(2 * SECOND));
+    let _instance = Instance::of_one(&store, &sink);
+    schedule(&store, numbered(20), Duration::ZERO);
+    sleep(SECOND).await;
+    store.step_back(&partition("r"), 60 * MINUTE);
+    sleep(3 * LEASE).await;
+    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((0, 0, 0), 20));
+    assert!(sink.taken().values().all(|times| *times == 1), "{:?}", sink.taken());
 }

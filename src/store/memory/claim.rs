@@ -1,11 +1,13 @@
-//! Claims and the recovery of expired leases (lua/claim.lua, lua/recover.lua).
+//! Claims and the recovery of expired leases (lua/claim.lua, lua/recover.lua, lua/cut.lua).
+
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::partition::{MemoryPartition, unix_millis};
 use crate::{
     message::{DeadReason, MessageId, codec},
-    store::{Claim, ClaimRequest, Claimed, Deaths, Recovered, Suspects, Token},
+    store::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Recovered, Suspects, Token},
     time::{ServerClock, UnixMillis},
 };
 
@@ -184,6 +186,25 @@ impl MemoryPartition {
         }
         self.claims.insert(request.claimant, (request.sequence, token));
         self.latest = Some((request.claimant, now));
+    }
+
+    /// Those that end later than `longest` from now, and than `from`, expire now.
+    pub fn cut_leases(&mut self, longest: Duration, from: Option<u64>, now: u64) -> CutLeases {
+        let bound = now.saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
+        let beyond = |rows: &Self, least: u64| -> Vec<String> {
+            rows.unack.iter().filter(|(_, deadline)| *deadline > least).map(|(id, _)| id.to_owned()).collect()
+        };
+        let mut cut = from.map_or_else(Vec::new, |from| beyond(self, bound.max(from)));
+        cut.truncate(MAX_RECOVERED);
+        let mut token = now - 1;
+        while self.unack.at(token).next().is_some() {
+            token -= 1;
+        }
+        for id in &cut {
+            self.unack.insert(id, token);
+        }
+        let beyond = (!beyond(self, bound).is_empty()).then_some(bound);
+        CutLeases { cut: u32::try_from(cut.len()).expect("at most a thousand"), beyond }
     }
 
     /// Each expired lease counts a crash; its message is pending again, due since the lease expired, or dead after the

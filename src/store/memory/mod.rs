@@ -10,6 +10,7 @@ mod sorted_set;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -21,8 +22,8 @@ pub use self::{
     sorted_set::SortedSet,
 };
 use super::{
-    Claim, ClaimRequest, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer, Transferred,
-    WakeSignal,
+    Claim, ClaimRequest, CutLeases, Partition, Recovered, Settled, Settlement, Store, StoreError, Transfer,
+    Transferred, WakeSignal,
 };
 use crate::time::ServerClock;
 
@@ -122,6 +123,15 @@ impl Store for MemoryStore {
 
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         Ok(self.update(partition, MemoryPartition::recover))
+    }
+
+    async fn cut_leases(
+        &self,
+        partition: &Partition,
+        longest: Duration,
+        from: Option<u64>,
+    ) -> Result<CutLeases, StoreError> {
+        Ok(self.update(partition, |rows, now| rows.cut_leases(longest, from, now)))
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     message::DeadReason,
     store::{
-        Claim, ClaimEnd, ClaimRequest, Claimed, Partition, Recovered, Settled, Settlement, Store, StoreError, Suspects,
-        Token, Transfer, Transferred,
+        Claim, ClaimEnd, ClaimRequest, Claimed, CutLeases, Partition, Recovered, Settled, Settlement, Store,
+        StoreError, Suspects, Token, Transfer, Transferred,
     },
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
@@ -65,6 +65,24 @@ impl Store for RedisStore {
             self.buried(partition);
         }
         Ok(recovered)
+    }
+
+    async fn cut_leases(
+        &self,
+        partition: &Partition,
+        longest: Duration,
+        from: Option<u64>,
+    ) -> Result<CutLeases, StoreError> {
+        let keys = self.keys(partition)?;
+        let reply: Vec<Value> = script::CUT
+            .keys(&[&keys.unack])
+            .arg(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX))
+            .arg(from.map_or_else(String::new, |from| from.to_string()))
+            .arg(MAX_BATCH)
+            .run(&self.servers)
+            .await?;
+        let mut reply = Reply::from(reply);
+        Ok(CutLeases { cut: reply.count()?, beyond: reply.optional()? })
     }
 
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError> {

@@ -45,6 +45,7 @@ pub static SETTLE_AND_CLAIM: LazyLock<Script> = LazyLock::new(|| SETTLE.before("
 scripts! {
     CANCEL "cancel"
     CLAIM "claim"
+    CUT "cut"
     DUE "due"
     EVICT "evict"
     FENCE "fence"

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
-    store::{Claim, ClaimEnd, ClaimRequest, Lease, Settled, Store, StoreError, Suspects, Token, redis::RedisStore},
+    store::{
+        Claim, ClaimEnd, ClaimRequest, Lease, Settled, Settlement, Store, StoreError, Suspects, Token,
+        redis::RedisStore,
+    },
     time::{Due, UnixMillis},
 };
 
@@ -367,4 +370,42 @@ async fn a_lease_is_recovered_once_it_has_ended_and_not_before() {
         let rows = bench.rows(&partition()).await;
         assert_eq!(rows.unack.iter().collect::<Vec<_>>(), [(long.messages[0].id.as_str(), long.token.0)]);
     }
+}
+
+#[tokio::test]
+async fn leases_from_before_a_step_back_of_the_clock_are_cut_once_they_were_seen_and_cancelled() {
+    let mut bench = Bench::start().await;
+    let ids = bench.schedule(3).await;
+    let lease = Duration::from_secs(30);
+    let claimed = bench.store.claim(&partition(), ClaimRequest { lease, ..claim(1, 1) }).await.expect("a claim");
+    assert_eq!(claimed.messages.len(), 3);
+    // As if the clock had stepped back by an hour: the last one was claimed afterwards.
+    let before = claimed.token.0 + 3_600_000_000;
+    for id in &ids[..2] {
+        let unack = key(ROUTE, 0, "unack");
+        redis::cmd("ZADD").arg(unack).arg(before).arg(id).exec_async(&mut bench.raw).await.expect("written");
+    }
+    let longest = 2 * lease;
+    let seen = bench.store.cut_leases(&partition(), longest, None).await.expect("a look");
+    assert_eq!(seen.cut, 0);
+    let from = seen.beyond.expect("two");
+    // A holder that is alive settles with its token.
+    let held = Lease { id: id(&ids[0]), token: Token(before), bytes: claimed.messages[0].body.len() };
+    let settled = bench.store.settle(&partition(), &[Settlement { lease: held.clone(), end: ClaimEnd::Ack }]).await;
+    assert_eq!(settled.expect("settled"), [Settled::Done]);
+
+    bench.maxmemory(1).await;
+    let cut = bench.store.cut_leases(&partition(), longest, Some(from)).await.expect("a cut");
+    bench.maxmemory(0).await;
+    assert_eq!((cut.cut, cut.beyond), (1, None));
+    let late = Lease { id: id(&ids[1]), ..held };
+    let settled = bench.store.settle(&partition(), &[Settlement { lease: late, end: ClaimEnd::Ack }]).await;
+    assert_eq!(settled.expect("settled"), [Settled::Stale]);
+    let recovered = bench.store.recover(&partition()).await.expect("recovered");
+    assert_eq!((recovered.expired, recovered.more), (1, false));
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.unack.iter().collect::<Vec<_>>(), [(&*ids[2], claimed.token.0)]);
+    assert_eq!(rows.state(&ids[1]), Some(State::Pending));
+    let cancelled = bench.store.cancel(&partition(), &id(&ids[1]).into()).await.expect("an answer");
+    assert_eq!(format!("{cancelled:?}"), "Cancelled");
 }

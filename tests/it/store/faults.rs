@@ -31,9 +31,10 @@ const GROWING: [&str; 12] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 14] = [
+const READING: [&str; 15] = [
     "claim again",
     "claim too late",
+    "cut none",
     "due",
     "fence",
     "forecast",

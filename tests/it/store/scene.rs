@@ -136,6 +136,8 @@ impl Bench {
             "claim again" => drop(store.claim(&partition, claim(HOLDER, 5)).await?),
             "claim again after the lease" => drop(store.claim(&partition, claim(LATE, 7)).await?),
             "claim too late" => drop(store.claim(&partition, claim(HOLDER, 4)).await?),
+            "cut" => drop(store.cut_leases(&partition, Duration::from_secs(30), Some(HELD_UNTIL / 2)).await?),
+            "cut none" => drop(store.cut_leases(&partition, Duration::from_secs(30), None).await?),
             "recover" => drop(store.recover(&partition).await?),
             "cancel pending" => drop(store.cancel(&partition, &id("failed").into()).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead").into()).await?),

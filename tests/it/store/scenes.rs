@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 57] = [
+pub const SCENES: [(&str, &str); 59] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -15,6 +15,8 @@ pub const SCENES: [(&str, &str); 57] = [
     ("claim again", "claim"),
     ("claim again after the lease", "claim"),
     ("claim too late", "claim"),
+    ("cut", "cut"),
+    ("cut none", "cut"),
     ("defer", "settle"),
     ("due", "due"),
     ("evict", "evict"),
