@@ -161,16 +161,11 @@ impl Sender {
     ) -> Outcome {
         let outcome = outcome::of_error(error, &self.connector.address());
         let Some(lost) = connection.take() else { return outcome };
-        match lost.shared() {
-            Some(shared) => self.connector.retire(Some(shared)),
-            None => {
-                if let Some(pause) = self.connector.reuse.lost(is_trial) {
-                    info!(
-                        address = self.connector.address(),
-                        "a kept connection was lost: connections are used once for {pause:?}"
-                    );
-                }
-            }
+        if let Some(shared) = lost.shared() {
+            self.connector.retire(Some(shared));
+        } else if let Some(pause) = self.connector.reuse.lost(is_trial) {
+            let address = self.connector.address();
+            info!(address, "a kept connection was lost: connections are used once for {pause:?}");
         }
         drop(lost);
         match self.connect(deadline.min(Instant::now() + RECONNECT_WITHIN)).await {

@@ -152,11 +152,12 @@ impl StatusLine {
 
     fn after(self, byte: u8) -> Self {
         match (self, byte) {
-            (Self::Version(0), b'\r' | b'\n') => self,
+            (Self::Version(0), b'\r' | b'\n')
+            | (Self::Code { digits: 0, .. }, b' ' | b'\t')
+            | (Self::Interim { .. }, b'\r') => self,
             (Self::Version(at), _) if VERSION.get(at) == Some(&byte) => Self::Version(at + 1),
             (Self::Version(at), b'0'..=b'9') if at == VERSION.len() => Self::Version(at + 1),
             (Self::Version(at), b' ' | b'\t') if at > VERSION.len() => Self::Code { digits: 0, code: 0 },
-            (Self::Code { digits: 0, .. }, b' ' | b'\t') => self,
             (Self::Code { digits: digits @ 0..3, code }, b'0'..=b'9') => {
                 Self::Code { digits: digits + 1, code: code * 10 + u16::from(byte - b'0') }
             }
@@ -168,7 +169,6 @@ impl StatusLine {
             (Self::Code { digits: 3, code }, b' ' | b'\t' | b'\r') | (Self::Reason(code), _) => Self::Reason(code),
             (Self::Interim { is_line_empty: true }, b'\n') => Self::default(),
             (Self::Interim { .. }, b'\n') => Self::Interim { is_line_empty: true },
-            (Self::Interim { .. }, b'\r') => self,
             (Self::Interim { .. }, _) => Self::Interim { is_line_empty: false },
             _ => Self::Invalid,
         }
