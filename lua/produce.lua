@@ -357,7 +357,7 @@ end
 local TEXT_PROPERTIES =
   { content_encoding = true, correlation_id = true, reply_to = true, type = true, app_id = true }
 
-local fields, replace = {}, false
+local fields, replace, expires_at = {}, false, nil
 local known = {}
 function known.headers(value)
   if type(value) ~= 'table' then return false end
@@ -410,7 +410,7 @@ function known.max_attempts(value)
 end
 function known.expires_at(value)
   if not is_integer(value, 0) or is_seconds(value) then return false end
-  fields[#fields + 1] = string.format('"expires_at":%.0f', value)
+  expires_at = value
   return true
 end
 function known.on_conflict(value)
@@ -431,6 +431,9 @@ if options ~= '' then
       return refuse('invalid-options', 'invalid value of ' .. name)
     end
   end
+end
+if expires_at and expires_at < math.max(due, now) then
+  return refuse('invalid-options', 'invalid value of expires_at: it would expire before it is delivered')
 end
 table.sort(fields)
 local metadata = '{' .. table.concat(fields, ',') .. '}'
@@ -460,7 +463,8 @@ if completed and keep > 0 then
   if how then return { how, id, at } end
 end
 
-local body = struct.pack('>BI8I8I4', 1, due, now, #metadata) .. metadata .. payload
+local times = expires_at and struct.pack('>BI8I8BI8', 2, due, now, 6, expires_at) or struct.pack('>BI8I8', 1, due, now)
+local body = times .. struct.pack('>I4', #metadata) .. metadata .. payload
 local bytes = tag .. ':bytes'
 local added = #body - (pending_score and old and #old or 0)
 local left, limits = quota(settings, pending, unack, bytes)

@@ -1,15 +1,17 @@
--- include bytes clock commit fields scores selection wake
+-- include bytes clock commit expiry fields scores selection wake
 -- Makes dead messages pending again: attempts 0, due now. The limits of the route do not apply.
 --
 -- KEYS   pending messages attempts errors dead bytes
--- ARGV   wake channel, most bytes of bodies, limit (0 to 1000), 1 to only count else 0, then the selection (selection.lua)
+-- ARGV   wake channel, most bytes of bodies, limit (0 to 1000), 1 to only count else 0, what becomes of times of expiry
+--        ("keep" | "drop" | "+<ms from now>", also for messages without), then the selection (selection.lua)
 -- reply  redriven, or how many would be; considered; 1 when more follow else 0; `before` of the filter; score and id of the
 --        last one considered, "" without
 local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))
 
 local now = math.floor(clock() / 1000)
-local ids, scores, selected, rest, before = selection(dead, errors, 5, now)
+local ids, scores, selected, rest, before = selection(dead, errors, 6, now)
 if is_dry then return progress(ids, scores, selected, math.min(#selected, limit), rest, before) end
 
 local moved, back, dues, bodies, old = {}, { 'ZADD', dead }, {}, {}, {}
@@ -18,16 +20,15 @@ for n = 1, math.min(#selected, limit) do
   local id, score = ids[selected[n]], scores[selected[n]]
   local stored = redis.call('HGET', messages, id)
   local body = stored or '\0'
+  -- A lost body's marker has no times.
+  if #body >= 17 then body = timed(body, now, now, after and now + after or (kept and expiry(body) or nil)) end
   if bytes + #body > max_bytes and #moved > 0 then break end
   bytes = bytes + #body
   moved[#moved + 1] = id
   old[#old + 1] = stored
   back[#back + 1], back[#back + 2] = score, id
   dues[#dues + 1], dues[#dues + 2] = whole(now), id
-  bodies[#bodies + 1] = id
-  -- A lost body's marker has no times.
-  bodies[#bodies + 1] = #body < 17 and body
-    or string.sub(body, 1, 1) .. struct.pack('>I8I8', now, now) .. string.sub(body, 18)
+  bodies[#bodies + 1], bodies[#bodies + 2] = id, body
 end
 
 if #moved > 0 then

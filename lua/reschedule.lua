@@ -1,10 +1,10 @@
--- include clock commit layout limits scores wake
+-- include clock commit expiry layout limits scores wake
 -- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route
 -- ARGV   wake channel, what `route` must begin with, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows), due ms (0 unless done); error
---        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+-- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before that), and ms:
+--        the due time if done, the time of expiry if that is before it, else 0; error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, layout, id, when = unpack(ARGV)
 
@@ -22,6 +22,8 @@ local now = math.floor(clock() / 1000)
 local due = tonumber(when)
 if string.sub(when, 1, 1) == '+' then due = now + due end
 if due - now > quota(settings, pending, unack, '').delay then return { 'limit_delay', 0 } end
+local expires = expiry(body)
+if expires and expires < math.max(due, now) then return { 'expires', expires } end
 local earliest = head(pending)
 local moved = string.sub(body, 1, 1) .. struct.pack('>I8I8', due, now) .. string.sub(body, 18)
 local failed = commit({

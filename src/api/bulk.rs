@@ -34,7 +34,7 @@ const MAX_BYTES: usize = 256 * 1024;
 /// Redrives or purges dead messages.
 pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
     let call = match action {
-        DeadAction::Redrive => "redrive",
+        DeadAction::Redrive(_) => "redrive",
         DeadAction::Purge => "purge_dead",
     };
     post(
@@ -44,7 +44,8 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
                     Path(route): Path<String>,
                     request: Request| {
             let body = body::read(&api, request, MAX_BYTES).await?;
-            let DeadRequest { selection, limit, dry_run, cursor } = message_body::parse_dead(&body.bytes)?;
+            let DeadRequest { action, selection, limit, dry_run, cursor } =
+                message_body::parse_dead(&body.bytes, action)?;
             let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
             let mut bulk = Bulk::default();
             let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;

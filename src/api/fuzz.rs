@@ -9,6 +9,7 @@ use super::{
 use crate::{
     fuzz::FuzzTarget,
     message::{MessageId, Metadata, NewMessage},
+    store::{DeadAction, Expiry},
     time::Due,
 };
 
@@ -57,7 +58,9 @@ fn run(body: &[u8]) -> String {
         Rules { max_payload: MAX_PAYLOAD, idempotency_key: None, new_id: &|| MessageId::parse("made").expect("an id") };
     let parsed = parse(body, &rules);
     let due = checked(parse_due(body).map(|due| format!("{due:?}")));
-    let ids = checked(parse_dead(body).map(|dead| format!("{} {}", dead.limit, dead.dry_run)));
+    let ids = checked(
+        parse_dead(body, DeadAction::Redrive(Expiry::Drop)).map(|dead| format!("{} {}", dead.limit, dead.dry_run)),
+    );
     let messages = match parsed {
         Ok(Batch::One(message)) => vec![*message],
         Ok(Batch::Many(messages)) => messages,

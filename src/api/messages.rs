@@ -18,7 +18,7 @@ use super::{
     body,
     deadline::Deadline,
     message_body::{self, MAX_CONTAINS},
-    problem::Problem,
+    problem::{FieldError, Problem},
     readers::{self, Broken, Permit, Share, Writer},
     scheduled::ScheduledReply,
     shown,
@@ -114,6 +114,10 @@ async fn move_to(
             Err(Problem::new(StatusCode::CONFLICT, "dead", format!("`{id}` is dead: redrive it, or schedule it anew")))
         }
         Rescheduled::Over(limit) => Err(Problem::over(limit)),
+        Rescheduled::Expires(at) => Err(Problem::invalid(vec![FieldError::new(
+            "",
+            format!("`{id}` expires at {}, before it would be delivered", at.to_rfc3339()),
+        )])),
         Rescheduled::NotFound => Err(Problem::unknown_message(id.as_str())),
     }
 }

@@ -71,7 +71,7 @@ pub use self::{
 use crate::{
     config::{Listen, Right, ServerConfig},
     queue::Queue,
-    store::DeadAction,
+    store::{DeadAction, Expiry},
 };
 
 /// What the handlers share.
@@ -190,7 +190,12 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::POST, "/v1/routes/{route}/messages/{id}/deliver", schedule, post(messages::deliver)),
         call(Method::POST, "/v1/routes/{route}/purge", admin, post(bulk::purge_pending)),
         with(Method::POST, "/v1/routes/{route}/raw", schedule, raw::QUERY, post(raw::raw)),
-        call(Method::POST, "/v1/routes/{route}/dead/redrive", admin, bulk::act_on_dead(DeadAction::Redrive)),
+        call(
+            Method::POST,
+            "/v1/routes/{route}/dead/redrive",
+            admin,
+            bulk::act_on_dead(DeadAction::Redrive(Expiry::Drop)),
+        ),
         call(Method::POST, "/v1/routes/{route}/dead/purge", admin, bulk::act_on_dead(DeadAction::Purge)),
         with(Method::GET, "/v1/routes/{route}/dead/summary", read, messages::FILTER_QUERY, get(bulk::summary)),
         with(Method::GET, "/v1/routes/{route}/forecast", read, &["horizon", "buckets"], get(forecast::forecast)),

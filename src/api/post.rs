@@ -14,10 +14,10 @@ use super::{
     auth::Grant,
     body,
     message_body::{self, Batch, Rules},
-    problem::Problem,
+    problem::{FieldError, Problem},
     scheduled,
 };
-use crate::message::MessageId;
+use crate::message::{MessageId, NewMessage};
 
 /// Largest JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped.
 pub const MAX_JSON_BYTES: usize = 16 * 1024 * 1024;
@@ -38,10 +38,32 @@ pub async fn messages(
         Batch::One(message) => (true, vec![*message]),
         Batch::Many(messages) => (false, messages),
     };
+    let place = |index: usize| if is_one { "/expires_at".to_owned() } else { format!("/{index}/expires_at") };
+    check_expiry(&api, &route, &messages, place).await?;
     grant.admit(messages.len())?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
     // One answer per message.
     Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
+}
+
+/// # Errors
+/// 422 when any of `messages` would expire before it is delivered. `place`: the pointer of an index.
+pub async fn check_expiry(
+    api: &Api,
+    route: &str,
+    messages: &[NewMessage],
+    place: impl Fn(usize) -> String,
+) -> Result<(), Problem> {
+    // Only they need Redis' clock.
+    if messages.iter().all(|message| message.metadata.expires_at.is_none()) {
+        return Ok(());
+    }
+    let now = api.queue.now(route).await?;
+    let check = |(index, message): (usize, &NewMessage)| {
+        message.metadata.check_expiry(message.due, now).err().map(|text| FieldError::new(place(index), text))
+    };
+    let errors: Vec<_> = messages.iter().enumerate().filter_map(check).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
 
 /// The id that a request carries in its header: bare, or as the quoted string of the IETF draft

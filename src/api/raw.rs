@@ -14,7 +14,7 @@ use super::{
     Api,
     auth::Grant,
     body,
-    post::{VIA, idempotency_key},
+    post::{VIA, check_expiry, idempotency_key},
     problem::Problem,
     scheduled,
 };
@@ -65,8 +65,10 @@ pub async fn raw(
         on_conflict: query.on_conflict.unwrap_or_default(),
         record: None,
     };
+    let messages = vec![message];
+    check_expiry(&api, &route, &messages, |_| "expires_at".to_owned()).await?;
     grant.admit(1)?;
-    let scheduled = api.queue.schedule(&route, VIA, vec![message]).await?;
+    let scheduled = api.queue.schedule(&route, VIA, messages).await?;
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
 }
 

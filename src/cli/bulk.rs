@@ -29,6 +29,8 @@ pub struct BulkArguments {
 pub struct Bulk<'a> {
     pub path: String,
     pub selection: Selection,
+    /// Further fields of the body.
+    pub more: Map<String, Value>,
     /// Such as `redrive`, and `redriven`.
     pub verb: &'a str,
     pub done: &'a str,
@@ -243,6 +245,7 @@ impl Bulk<'_> {
         dry_run: bool,
     ) -> Result<Answer, Failure> {
         let mut body = body.clone();
+        body.extend(self.more.clone());
         if let Some(limit) = limit {
             body.insert("limit".into(), limit.into());
         }

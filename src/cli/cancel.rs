@@ -2,7 +2,7 @@
 
 use clap::{ArgGroup, Args};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::{
     Session,
@@ -34,7 +34,8 @@ pub async fn run(session: &Session<'_>, arguments: CancelArguments) -> Result<()
     }
     let selection = if arguments.all { Selection::all() } else { Selection::Ids(ids) };
     let (path, what) = (of_route(route, "/purge")?, format!("pending messages of {route}"));
-    let work = Bulk { path, selection, verb: "cancel", done: "cancelled", what, state: "pending" };
+    let more = Map::new();
+    let work = Bulk { path, selection, more, verb: "cancel", done: "cancelled", what, state: "pending" };
     work.run(session, &arguments.bulk).await
 }
 

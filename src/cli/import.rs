@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, BufRead, BufReader},
     path::PathBuf,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -116,7 +116,7 @@ impl Import<'_> {
                 continue;
             }
             let number = index + 1;
-            let message = match message(&line) {
+            let message = match message(&line, now()) {
                 Ok(message) => message,
                 Err(text) => {
                     self.invalid(number, &text);
@@ -218,8 +218,15 @@ fn by_index(refusal: &Refusal) -> BTreeMap<usize, Vec<String>> {
     named
 }
 
-/// A message as the API takes it; numbers stay as they are written.
-fn message(line: &[u8]) -> Result<Box<RawValue>, String> {
+/// In ms since the epoch, by the clock of this machine.
+fn now() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "only tells times of expiry that passed long ago")]
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A message as the API takes it; numbers stay as they are written. `now` in ms since the epoch.
+fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
     let line = str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
@@ -248,6 +255,10 @@ fn message(line: &[u8]) -> Result<Box<RawValue>, String> {
             _ => drop(fields.insert("payload".to_owned(), payload)),
         }
     }
+    // An expired message is sent after all, as by a redrive.
+    if fields.get("expires_at").is_some_and(|at| at.get().parse().is_ok_and(|at: u64| at <= now)) {
+        fields.remove("expires_at");
+    }
     fields.retain(|name, _| !NOT_SCHEDULED.contains(&&**name));
     serde_json::value::to_raw_value(&fields).map_err(|error| error.to_string())
 }
@@ -258,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_new_message_stays_as_it_is_written_and_an_exported_one_loses_its_state() {
-        let message = |line: &str| message(line.as_bytes()).map(|message| message.get().to_owned());
+        let message = |line: &str| message(line.as_bytes(), 1_700_000_000_000).map(|message| message.get().to_owned());
         let new = r#"{"id": "a", "payload": 1.10, "dely": 1}"#;
         assert_eq!(message(new).unwrap(), new);
         let exported =
@@ -267,6 +278,10 @@ mod tests {
         let bare = r#"{"id":"a","state":"pending","due":"D","deliver_at":"A","content_type":null,"payload":"text"}"#;
         let restored = r#"{"content_type":null,"deliver_at":"D","id":"a","payload_base64":"dGV4dA=="}"#;
         assert_eq!(message(bare).unwrap(), restored);
+        let expired = |at: u64| format!(r#"{{"expires_at":{at},"id":"a","payload":1,"state":"dead"}}"#);
+        assert_eq!(message(&expired(1_700_000_000_000)).unwrap(), r#"{"id":"a","payload":1}"#);
+        let later = r#"{"expires_at":1700000000001,"id":"a","payload":1}"#;
+        assert_eq!(message(&expired(1_700_000_000_001)).unwrap(), later);
         for wrong in [r#"{"payload":1}"#, r#"{"id":7}"#, "[]", "{", r#"{"id":"a","unreadable":"lost"}"#] {
             assert!(message(wrong).is_err(), "{wrong}");
         }

@@ -5,12 +5,13 @@
 //! | 1 | version: 2 |
 //! | 8 | due time, ms since the epoch, big endian |
 //! | 8 | time of acceptance, the same |
-//! | 1 | form of what follows: 0 as it is, 1 compressed by zstd |
-//! | 4 | form 1 alone: its length before compression, big endian |
+//! | 1 | form of what follows, a sum: 1 compressed by zstd, 2 with a time of expiry, 4 metadata as in version 1 |
+//! | 8 | form 2 alone: `expires_at`, ms since the epoch, big endian: a script changes it, whatever follows |
+//! | 4 | form 1 alone: length of the rest before compression, big endian |
 //! | rest | metadata (`fields`), payload |
 //!
 //! Version 1, which `lua/produce.lua` and the `take_` scripts write, has behind the times the length of the metadata (4
-//! bytes, big endian), the metadata as JSON, and the payload.
+//! bytes, big endian), the metadata as JSON, and the payload. With a time of expiry it is written as version 2, form 2 + 4.
 //!
 //! The schedule script writes the first 17 bytes, on Redis' clock; `tail` makes the rest. A body of the single byte 0
 //! marks a lost one.
@@ -33,10 +34,10 @@ const FIRST: u8 = 1;
 /// Bytes before what `tail` makes: version, due, acceptance.
 const TIMES_END: usize = 1 + 8 + 8;
 
-const PLAIN: u8 = 0;
+// Forms.
 const COMPRESSED: u8 = 1;
-/// The times, the form, the length before compression.
-const COMPRESSED_START: usize = TIMES_END + 1 + 4;
+const EXPIRES: u8 = 2;
+const JSON: u8 = 4;
 
 /// Shorter ones hardly shrink: a frame of zstd has some ten bytes of its own.
 const LEAST_COMPRESSED: usize = 256;
@@ -55,15 +56,26 @@ thread_local! {
 
 /// The body after the two times.
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
-    let mut tail = BytesMut::with_capacity(16 + payload.len());
-    tail.put_u8(PLAIN);
+    let mut tail = BytesMut::with_capacity(24 + payload.len());
+    put_form(0, metadata.expires_at, &mut tail);
+    let start = tail.len();
     fields::write(metadata, &mut tail);
     tail.extend_from_slice(payload);
-    compressed(&tail[1..]).unwrap_or_else(|| tail.freeze())
+    compressed(&tail[start..], metadata.expires_at).unwrap_or_else(|| tail.freeze())
 }
 
-/// `rest` as a tail of form 1, where that is an eighth smaller.
-fn compressed(rest: &[u8]) -> Option<Bytes> {
+fn put_form(form: u8, expires_at: Option<u64>, tail: &mut BytesMut) {
+    match expires_at {
+        None => tail.put_u8(form),
+        Some(at) => {
+            tail.put_u8(form | EXPIRES);
+            tail.put_u64(at);
+        }
+    }
+}
+
+/// `rest` as a compressed tail, where that is an eighth smaller.
+fn compressed(rest: &[u8], expires_at: Option<u64>) -> Option<Bytes> {
     if !(LEAST_COMPRESSED..=MOST_COMPRESSED).contains(&rest.len()) {
         return None;
     }
@@ -71,8 +83,8 @@ fn compressed(rest: &[u8]) -> Option<Bytes> {
     if frame.len() + 4 > rest.len() - rest.len() / 8 {
         return None;
     }
-    let mut tail = BytesMut::with_capacity(1 + 4 + frame.len());
-    tail.put_u8(COMPRESSED);
+    let mut tail = BytesMut::with_capacity(1 + 8 + 4 + frame.len());
+    put_form(COMPRESSED, expires_at, &mut tail);
     tail.put_u32(u32::try_from(rest.len()).ok()?);
     tail.extend_from_slice(&frame);
     Some(tail.freeze())
@@ -121,28 +133,45 @@ fn first(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
 
 /// Metadata and payload of version 2.
 fn latest(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
-    rest = match rest.try_get_u8().ok()? {
-        PLAIN => rest,
-        COMPRESSED => {
-            let length = rest.try_get_u32().ok()? as usize;
-            let plain = (length <= MOST_COMPRESSED)
-                .then(|| DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.decompress(&rest, length)).ok())??;
-            (plain.len() == length).then(|| Bytes::from(plain))?
-        }
-        _ => return None,
-    };
-    let metadata = fields::read(&mut rest)?;
-    Some((metadata, rest))
+    let form = rest.try_get_u8().ok().filter(|form| form & !(COMPRESSED | EXPIRES | JSON) == 0)?;
+    let expires_at = if form & EXPIRES == 0 { None } else { Some(rest.try_get_u64().ok()?) };
+    if form & COMPRESSED != 0 {
+        let length = rest.try_get_u32().ok()? as usize;
+        let plain = (length <= MOST_COMPRESSED)
+            .then(|| DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.decompress(&rest, length)).ok())??;
+        rest = (plain.len() == length).then(|| Bytes::from(plain))?;
+    }
+    let (metadata, payload) = if form & JSON == 0 { (fields::read(&mut rest)?, rest) } else { first(rest)? };
+    Some((Metadata { expires_at, ..metadata }, payload))
 }
 
 /// Bytes that a stored body takes once it is read. `lua/include/weight.lua` computes the same.
 pub fn weight(body: &[u8]) -> usize {
-    match body.get(TIMES_END + 1..COMPRESSED_START).map(<[u8; 4]>::try_from) {
-        Some(Ok(length)) if body[0] == VERSION && body[TIMES_END] == COMPRESSED => {
-            TIMES_END + 1 + u32::from_be_bytes(length) as usize
+    let start = match body.get(TIMES_END) {
+        Some(&COMPRESSED) if body[0] == VERSION => TIMES_END + 1,
+        Some(form) if body[0] == VERSION && *form == COMPRESSED | EXPIRES => TIMES_END + 1 + 8,
+        _ => return body.len(),
+    };
+    body.get(start..start + 4)
+        .and_then(|length| length.try_into().ok())
+        .map_or(body.len(), |length| start + u32::from_be_bytes(length) as usize)
+}
+
+/// `body` with this time of expiry, or without one; as it is when it cannot be read. `lua/include/expiry.lua` does the same.
+pub fn expiring(body: &Bytes, expires_at: Option<u64>) -> Bytes {
+    let (form, rest) = match (decode(body), body.first()) {
+        (Ok(_), Some(&FIRST)) if expires_at.is_some() => (JSON, &body[TIMES_END..]),
+        (Ok(old), Some(&VERSION)) => {
+            let start = if old.metadata.expires_at.is_some() { TIMES_END + 1 + 8 } else { TIMES_END + 1 };
+            (body[TIMES_END] & !EXPIRES, &body[start..])
         }
-        _ => body.len(),
-    }
+        _ => return body.clone(),
+    };
+    let mut changed = BytesMut::from(&body[..TIMES_END]);
+    changed[0] = VERSION;
+    put_form(form, expires_at, &mut changed);
+    changed.extend_from_slice(rest);
+    changed.freeze()
 }
 
 /// A whole body, as the schedule script writes it.
@@ -150,14 +179,19 @@ pub fn encode(message: &StoredMessage) -> Bytes {
     with_times(VERSION, message, &tail(&message.metadata, &message.payload))
 }
 
-/// A whole body of version 1, as `lua/produce.lua` writes it.
+/// A whole body with metadata as JSON, as `lua/produce.lua` writes it.
 pub fn encode_first(message: &StoredMessage) -> Bytes {
-    let json = serde_json::to_vec(&message.metadata).expect("strings and integers always serialize");
-    let mut tail = BytesMut::with_capacity(4 + json.len() + message.payload.len());
+    let expires_at = message.metadata.expires_at;
+    let others = Metadata { expires_at: None, ..message.metadata.clone() };
+    let json = serde_json::to_vec(&others).expect("strings and integers always serialize");
+    let mut tail = BytesMut::with_capacity(1 + 8 + 4 + json.len() + message.payload.len());
+    if expires_at.is_some() {
+        put_form(JSON, expires_at, &mut tail);
+    }
     tail.put_u32(u32::try_from(json.len()).expect("far below 4 GiB: no source keeps more than 16 MiB"));
     tail.extend_from_slice(&json);
     tail.extend_from_slice(&message.payload);
-    with_times(FIRST, message, &tail)
+    with_times(if expires_at.is_some() { VERSION } else { FIRST }, message, &tail)
 }
 
 fn with_times(version: u8, message: &StoredMessage, tail: &[u8]) -> Bytes {
@@ -191,6 +225,24 @@ mod tests {
     fn what_was_encoded_is_decoded() {
         assert_eq!(decode(&encode(&message())), Ok(message()));
         assert_eq!(decode(&encode_first(&message())), Ok(message()));
+    }
+
+    #[test]
+    fn a_time_of_expiry_is_set_and_dropped_in_every_form() {
+        let long = StoredMessage { payload: vec![b'x'; 1000].into(), ..message() };
+        for (message, body) in
+            [&message(), &long].into_iter().flat_map(|one| [(one, encode(one)), (one, encode_first(one))])
+        {
+            for at in [None, Some(7), None, Some(8)] {
+                let changed = expiring(&body, at);
+                let metadata = Metadata { expires_at: at, ..message.metadata.clone() };
+                assert_eq!(decode(&changed), Ok(StoredMessage { metadata, ..message.clone() }));
+                assert_eq!(expiring(&changed, message.metadata.expires_at), body);
+            }
+        }
+        let never = StoredMessage { metadata: Metadata::default(), ..message() };
+        assert_eq!(expiring(&encode_first(&never), None), encode_first(&never));
+        assert_eq!(decode(&expiring(&encode_first(&never), Some(1))).unwrap().metadata.expires_at, Some(1));
     }
 
     #[test]
@@ -231,7 +283,7 @@ mod tests {
         ] {
             let (length, body) = (payload.len(), with(payload.clone()));
             assert_eq!(body.len() < length, smaller, "{length} bytes became {}", body.len());
-            assert!((length..length + 60).contains(&weight(&body)), "{length}: {}", weight(&body));
+            assert!((length..length + 68).contains(&weight(&body)), "{length}: {}", weight(&body));
             assert_eq!(decode(&body).unwrap().payload, payload);
         }
     }
@@ -240,10 +292,11 @@ mod tests {
     fn a_frame_that_has_another_length_than_it_names_is_damaged() {
         let body = encode(&StoredMessage { payload: vec![b'x'; 100_000].into(), ..message() });
         assert!(body.len() < 200, "{}", body.len());
-        let named = u32::try_from(weight(&body) - TIMES_END - 1).unwrap();
+        let start = TIMES_END + 1 + 8;
+        let named = u32::try_from(weight(&body) - start).unwrap();
         for other in [0, 1, named - 1, named + 1, u32::try_from(MOST_COMPRESSED).unwrap() + 1, u32::MAX] {
             let mut changed = BytesMut::from(&body[..]);
-            changed[TIMES_END + 1..COMPRESSED_START].copy_from_slice(&other.to_be_bytes());
+            changed[start..start + 4].copy_from_slice(&other.to_be_bytes());
             assert_eq!(decode(&changed.freeze()), Err(DecodeError::Damaged), "{other}");
         }
     }

@@ -1,4 +1,4 @@
-//! Metadata inside a stored body: a tag, then the value, for each field that is set; then a zero byte.
+//! Metadata inside a stored body, but for `expires_at` (`codec`): a tag, then the value, for each field that is set; then a zero byte.
 //!
 //! Texts have their length before them, and numbers are LEB128: seven bits in each byte, the lowest first. Content types
 //! that the API sets have tags of their own. What few messages have is JSON.
@@ -13,7 +13,6 @@ const KEY: u8 = 2;
 /// Name and value; one for each header.
 const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
-const EXPIRES_AT: u8 = 5;
 const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
 /// Tags that stand for a whole content type.
@@ -21,7 +20,7 @@ const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
 pub fn write(metadata: &Metadata, out: &mut BytesMut) {
-    let Metadata { headers, key, content_type, properties, origin, max_attempts, expires_at } = metadata;
+    let Metadata { headers, key, content_type, properties, origin, max_attempts, expires_at: _ } = metadata;
     if let Some(content_type) = content_type {
         match CONTENT_TYPES.iter().find(|(_, known)| known == content_type) {
             Some((tag, _)) => out.put_u8(*tag),
@@ -36,11 +35,9 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
         write_number(value.len() as u64, out);
         out.extend_from_slice(value.as_bytes());
     }
-    for (tag, number) in [(MAX_ATTEMPTS, max_attempts.map(u64::from)), (EXPIRES_AT, *expires_at)] {
-        if let Some(number) = number {
-            out.put_u8(tag);
-            write_number(number, out);
-        }
+    if let Some(number) = max_attempts {
+        out.put_u8(MAX_ATTEMPTS);
+        write_number(u64::from(*number), out);
     }
     let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     if let Some(properties) = properties {
@@ -63,7 +60,6 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             KEY => metadata.key = Some(read_text(from)?),
             HEADER => drop(metadata.headers.insert(read_text(from)?, read_text(from)?)),
             MAX_ATTEMPTS => metadata.max_attempts = Some(read_number(from)?.try_into().ok()?),
-            EXPIRES_AT => metadata.expires_at = Some(read_number(from)?),
             PROPERTIES => metadata.properties = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
             ORIGIN => metadata.origin = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
             tag => {
@@ -129,7 +125,7 @@ mod tests {
             properties: Some(Properties { priority: Some(3), ..Properties::default() }.into()),
             origin: Some(Origin { id: Some("a b".into()), ..Origin::default() }.into()),
             max_attempts: Some(u32::MAX),
-            expires_at: Some(9_007_199_254_740_991),
+            expires_at: None,
         };
         for metadata in [metadata, Metadata::default()] {
             let mut stored = BytesMut::from(&written(&metadata)[..]);

@@ -103,7 +103,7 @@ pub struct Metadata {
     /// Overrides the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Milliseconds since the epoch. A claim after this time makes the message dead.
+    /// Milliseconds since the epoch. A claim after this time makes the message dead. Stored before the rest (`codec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
 }
@@ -141,6 +141,22 @@ impl Metadata {
             Some((name, _)) => {
                 Err(format!("header `{name}` and the property `content_encoding` contradict each other"))
             }
+        }
+    }
+
+    /// # Errors
+    /// When a message with this due time would expire before it is delivered. `now`: Redis' clock.
+    pub fn check_expiry(&self, due: Due, now: u64) -> Result<(), String> {
+        let due = match due {
+            Due::After(delay) => now + delay,
+            Due::At(at) => at.get().max(now),
+        };
+        match self.expires_at.and_then(UnixMillis::new) {
+            Some(at) if at.get() < due => {
+                let due = UnixMillis::new(due).unwrap_or_default().to_rfc3339();
+                Err(format!("{} is before it would be delivered, at {due} or later", at.to_rfc3339()))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -96,6 +96,8 @@ pub enum Rescheduled {
     NotFound,
     /// The route is at this limit: nothing changed.
     Over(Limit),
+    /// It expires at this time, before the due time or now: nothing changed.
+    Expires(UnixMillis),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::message::partition_numbers;
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
     claim::{Claim, ClaimRequest, Claimed, CutLeases, Deaths, Lease, Recovered, Suspects, Token},
-    selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Filter, Selection},
+    selection::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Selection},
     settlement::{ClaimEnd, Settled, Settlement, Transfer, Transferred},
     wake::{WakeReason, WakeSignal},
 };

@@ -34,9 +34,20 @@ pub enum Selection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadAction {
     /// Makes them pending again: attempts 0, due now.
-    Redrive,
+    Redrive(Expiry),
     /// Deletes them.
     Purge,
+}
+
+/// What becomes of the time of expiry of redriven messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expiry {
+    /// They never expire.
+    #[default]
+    Drop,
+    Keep,
+    /// All expire this many milliseconds after the call, also those that had no such time; at most `MAX_DELAY_MILLIS`.
+    After(u64),
 }
 
 /// A bulk call.

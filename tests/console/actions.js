@@ -1,6 +1,6 @@
 // Every action by the page alone, what it asks before, what it changes; and who does not see it.
 
-const { api, assert, dialog, eventually, opened, run, schedule, shows, stage, view } = require("./console.js");
+const { api, assert, dialog, eventually, expired, opened, run, schedule, shows, stage, view } = require("./console.js");
 
 const ROUTE = "order-timeout";
 const message = async (id) => (await api("GET", `routes/${ROUTE}/messages/${id}`)).json;
@@ -95,7 +95,7 @@ async function deadLetters(page) {
   await schedule(ROUTE, Array.from({ length: 6 }, (_, n) => ({ id: `dead-${n}`, payload: n })));
   await dead(6);
   await stage("sink answers 200");
-  await schedule(ROUTE, { id: "too-late", payload: 1, expires_at: "2020-01-01T00:00:00Z" });
+  await expired(ROUTE, { id: "too-late", payload: 1 });
   await dead(7);
 
   await view(page, `#/messages/${ROUTE}/dead-0`);

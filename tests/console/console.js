@@ -33,6 +33,15 @@ async function schedule(route, messages) {
   assert.ok(status === 200 || status === 201, text);
 }
 
+/** Messages that expire while the route is paused. */
+async function expired(route, messages) {
+  const at = Date.now() + 500;
+  await api("POST", `routes/${route}/pause`);
+  await schedule(route, [messages].flat().map((message) => ({ ...message, expires_at: at })));
+  await eventually("expired", () => Date.now() > at + 5);
+  await api("POST", `routes/${route}/resume`);
+}
+
 /** Until `look` gives something, or the time is over. */
 async function eventually(what, look, patience = SHOWN) {
   const end = Date.now() + patience;
@@ -132,4 +141,4 @@ function run(script) {
   });
 }
 
-module.exports = { BASE, TOKENS, api, assert, dialog, eventually, open, opened, run, schedule, shows, signIn, stage, tasks, view };
+module.exports = { BASE, TOKENS, api, assert, dialog, eventually, expired, open, opened, run, schedule, shows, signIn, stage, tasks, view };

@@ -3,7 +3,7 @@
 
 const path = require("node:path");
 const axe = require("axe-core");
-const { api, assert, eventually, open, opened, run, schedule, shows, signIn, stage, view } = require("./console.js");
+const { api, assert, eventually, expired, open, opened, run, schedule, shows, signIn, stage, view } = require("./console.js");
 
 const SHOTS = process.env.PUNCTUAL_SCREENSHOTS;
 /** Seconds of deliveries before a picture. */
@@ -23,7 +23,7 @@ async function fill() {
   await schedule("order-timeout", Array.from({ length: 24 }, (_, n) => ({ id: `order-${1000 + 7 * n}`, payload: { order: n } })));
   await eventually("dead letters", async () => (await api("GET", "routes/order-timeout")).json.dead === 24);
   await stage("sink answers 200");
-  await schedule("order-timeout", Array.from({ length: 5 }, (_, n) => ({ id: `basket-${n}`, payload: 0, expires_at: "2020-01-01T00:00:00Z" })));
+  await expired("order-timeout", Array.from({ length: 5 }, (_, n) => ({ id: `basket-${n}`, payload: 0 })));
   // A wave over the next hour, and some later.
   const later = (n) => Math.round(60_000 * (1 + 58 * ((n % 97) / 97) ** (1 + (n % 3))));
   await schedule("invoices", Array.from({ length: 700 }, (_, n) => ({ id: `invoice-${n}`, delay: later(n), payload: { invoice: n } })));

@@ -11,12 +11,12 @@ use super::{
 use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId},
-    store::{Filter, Selection},
-    time::parse_instant,
+    store::{DeadAction, Expiry, Filter, Selection},
+    time::{Due, parse_instant},
 };
 
 // `null` does not select all: an unset variable may have produced it.
-raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor);
+raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor, expiry);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
 raw_object!(Repartition: partitions);
@@ -24,6 +24,8 @@ raw_object!(Repartition: partitions);
 /// A bulk call on dead messages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadRequest {
+    /// With the expiry that was asked for.
+    pub action: DeadAction,
     pub selection: Selection,
     /// At least 1.
     pub limit: u64,
@@ -34,12 +36,19 @@ pub struct DeadRequest {
 
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
-pub fn parse_dead(body: &[u8]) -> Result<DeadRequest, Problem> {
+pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Problem> {
     if body.is_empty() {
         return Err(Problem::invalid(vec![FieldError::new("", NOTHING_SELECTED)]));
     }
     let given: Dead = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
     let mut faults = Faults::default();
+    let action = match (action, faults.field("expiry", given.expiry, expiry)) {
+        (DeadAction::Redrive(_), Some(expiry)) => DeadAction::Redrive(expiry),
+        (DeadAction::Purge, _) if given.expiry.is_some() => {
+            return Err(Problem::bad_request("`expiry` is for a redrive"));
+        }
+        _ => action,
+    };
     let all = faults.field("all", given.all, read).unwrap_or(false);
     let limit = faults.field("limit", given.limit, read).unwrap_or(u64::MAX);
     if limit == 0 {
@@ -67,7 +76,7 @@ pub fn parse_dead(body: &[u8]) -> Result<DeadRequest, Problem> {
         faults.add("/cursor", "is not for `ids`");
     }
     let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
-    faults.end(Some(DeadRequest { selection, limit, dry_run, cursor }))
+    faults.end(Some(DeadRequest { action, selection, limit, dry_run, cursor }))
 }
 
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
@@ -82,6 +91,18 @@ fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
         return Err(FieldError::new(pointer, format!("has 1 to {MAX_CONTAINS} bytes")));
     }
     Ok(text)
+}
+
+/// `keep`, `drop`, or how long from now.
+fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
+    match raw.get() {
+        r#""keep""# => Ok(Expiry::Keep),
+        r#""drop""# => Ok(Expiry::Drop),
+        _ => match time(raw, pointer, Due::parse_delay) {
+            Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
+            _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
+        },
+    }
 }
 
 fn reason(raw: &RawValue, pointer: &str) -> Result<DeadReason, FieldError> {

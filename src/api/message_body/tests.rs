@@ -3,7 +3,7 @@ use axum::response::IntoResponse;
 use super::{selection::*, *};
 use crate::{
     message::DeadReason,
-    store::{Filter, Selection},
+    store::{DeadAction, Expiry, Filter, Selection},
 };
 
 fn rules() -> Rules<'static> {
@@ -205,6 +205,25 @@ fn a_patch_holds_exactly_one_due_time() {
     }
 }
 
+const REDRIVE: DeadAction = DeadAction::Redrive(Expiry::Drop);
+
+#[test]
+fn a_redrive_alone_has_an_expiry() {
+    let expiry = |text: &str| parse_dead(format!(r#"{{"all":true,"expiry":{text}}}"#).as_bytes(), REDRIVE);
+    for (text, expected) in [
+        (r#""drop""#, Expiry::Drop),
+        (r#""keep""#, Expiry::Keep),
+        (r#""5m""#, Expiry::After(300_000)),
+        ("1000", Expiry::After(1000)),
+    ] {
+        assert_eq!(expiry(text).unwrap().action, DeadAction::Redrive(expected));
+    }
+    for bad in ["null", "0", "-1", r#""soon""#, r#""Keep""#, "true", "{}"] {
+        assert!(expiry(bad).is_err(), "{bad}");
+    }
+    assert!(parse_dead(br#"{"all":true,"expiry":"drop"}"#, DeadAction::Purge).is_err());
+}
+
 #[test]
 fn dead_messages_are_selected_in_one_way_never_by_omission() {
     let at = |millis| UnixMillis::new(millis);
@@ -223,10 +242,10 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
             Selection::Where(filter),
         ),
     ] {
-        let expected = DeadRequest { selection, limit: u64::MAX, dry_run: false, cursor: None };
-        assert_eq!(parse_dead(body.as_bytes()).unwrap(), expected, "{body}");
+        let expected = DeadRequest { action: REDRIVE, selection, limit: u64::MAX, dry_run: false, cursor: None };
+        assert_eq!(parse_dead(body.as_bytes(), REDRIVE).unwrap(), expected, "{body}");
     }
-    let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#).unwrap();
+    let limited = parse_dead(br#"{"all":true,"limit":3,"dry_run":true}"#, REDRIVE).unwrap();
     assert_eq!((limited.limit, limited.dry_run), (3, true));
     for body in [
         "",
@@ -252,7 +271,7 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         r#"{"all":true,"dry_run":1}"#,
         r#"{"all":true,"dryrun":true}"#,
     ] {
-        assert!(parse_dead(body.as_bytes()).is_err(), "{body}");
+        assert!(parse_dead(body.as_bytes(), REDRIVE).is_err(), "{body}");
     }
 }
 

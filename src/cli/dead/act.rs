@@ -1,6 +1,7 @@
 //! `punctual dead redrive ROUTE` and `punctual dead purge ROUTE`.
 
 use clap::Args;
+use serde_json::{Map, Value};
 
 use crate::cli::{
     Session,
@@ -25,8 +26,32 @@ pub struct ActArguments {
     bulk: BulkArguments,
 }
 
-/// `verb` is the call, `done` its past.
-pub async fn run(session: &Session<'_>, arguments: ActArguments, verb: &str, done: &str) -> Result<(), Failure> {
+#[derive(Args)]
+pub struct RedriveArguments {
+    #[command(flatten)]
+    act: ActArguments,
+    /// Their time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all of them expire
+    #[arg(long, value_name = "EXPIRY", default_value = "drop")]
+    expiry: String,
+}
+
+pub async fn redrive(session: &Session<'_>, arguments: RedriveArguments) -> Result<(), Failure> {
+    let RedriveArguments { act, expiry } = arguments;
+    run(session, act, "redrive", "redrove", Map::from_iter([("expiry".to_owned(), expiry.into())])).await
+}
+
+pub async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
+    run(session, arguments, "purge", "purged", Map::new()).await
+}
+
+/// `verb` is the call, `done` its past; `more`: fields of its body.
+async fn run(
+    session: &Session<'_>,
+    arguments: ActArguments,
+    verb: &str,
+    done: &str,
+    more: Map<String, Value>,
+) -> Result<(), Failure> {
     let ActArguments { route, ids, all, filter, bulk } = arguments;
     let filter = filter.body();
     let selection = match (ids.is_empty(), all, filter.is_empty()) {
@@ -40,6 +65,6 @@ pub async fn run(session: &Session<'_>, arguments: ActArguments, verb: &str, don
         }
     };
     let path = of_route(&route, &format!("/dead/{verb}"))?;
-    let work = Bulk { path, selection, verb, done, what: format!("dead letters of {route}"), state: "dead" };
+    let work = Bulk { path, selection, more, verb, done, what: format!("dead letters of {route}"), state: "dead" };
     work.run(session, &bulk).await
 }

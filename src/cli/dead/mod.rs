@@ -22,7 +22,7 @@ enum Command {
     /// List them
     List(list::ListArguments),
     /// Schedule them again, due now, with 0 attempts
-    Redrive(act::ActArguments),
+    Redrive(act::RedriveArguments),
     /// Delete them
     Purge(act::ActArguments),
     /// Write them as NDJSON, which `import` reads
@@ -33,8 +33,8 @@ pub async fn run(session: &Session<'_>, arguments: DeadArguments) -> Result<(), 
     match arguments.command {
         Command::Summary(arguments) => summary::run(session, arguments).await,
         Command::List(arguments) => list::run(session, arguments).await,
-        Command::Redrive(arguments) => act::run(session, arguments, "redrive", "redrove").await,
-        Command::Purge(arguments) => act::run(session, arguments, "purge", "purged").await,
+        Command::Redrive(arguments) => act::redrive(session, arguments).await,
+        Command::Purge(arguments) => act::purge(session, arguments).await,
         Command::Export(arguments) => export::run(session, arguments).await,
     }
 }

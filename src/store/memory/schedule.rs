@@ -8,7 +8,7 @@ use crate::{
         Cancellation, DeadReason, Limit, LogRecord, MessageId, NewMessage, OnConflict, RouteLimits, State,
         StoredMessage, codec,
     },
-    store::{Cancelled, DeadAction, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection, redis::Evicted},
+    store::{Cancelled, DeadAction, Expiry, Filter, Rescheduled, ScheduleStatus, Scheduled, Selection, redis::Evicted},
     time::Due,
 };
 
@@ -156,6 +156,10 @@ impl MemoryPartition {
         if is_longer(due.saturating_sub(now), settings.limits) {
             return Rescheduled::Over(Limit::Delay);
         }
+        let expires = self.bodies.get(id).and_then(|body| codec::decode(body).ok()?.metadata.expires_at);
+        if let Some(at) = expires.filter(|at| *at < due.max(now)) {
+            return Rescheduled::Expires(unix_millis(at));
+        }
         self.set_times(id, due, now);
         self.pending.insert(id, due);
         Rescheduled::Done(unix_millis(due))
@@ -189,10 +193,11 @@ impl MemoryPartition {
         let (taken, rest) = selected.split_at(selected.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
         for id in taken.iter().filter(|_| !dry_run) {
             match action {
-                DeadAction::Redrive => {
+                DeadAction::Redrive(expiry) => {
                     self.dead.remove(id);
                     self.errors.remove(id);
                     self.set_times(id, now, now);
+                    self.set_expiry(id, expiry, now);
                     self.bytes += self.size(id);
                     self.pending.insert(id, now);
                 }
@@ -257,6 +262,16 @@ impl MemoryPartition {
             self.records.remove(&id);
         }
         Evicted { aged: 0, beyond, more: false, next: None }
+    }
+
+    fn set_expiry(&mut self, id: &str, expiry: Expiry, now: u64) {
+        let expires_at = match expiry {
+            Expiry::Keep => return,
+            Expiry::Drop => None,
+            Expiry::After(millis) => Some(now + millis),
+        };
+        let body = codec::expiring(&self.bodies[id], expires_at);
+        self.bodies.insert(id.to_owned(), body);
     }
 
     /// Writes both times into a body. The marker of a lost one has none.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     message::{DeadLimits, DeadReason, MessageId, NewMessage, codec},
     metrics,
-    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Filter, Partition, Selection, StoreError},
+    store::{DeadAction, DeadGroup, DeadProgress, DeadWork, Expiry, Filter, Partition, Selection, StoreError},
     time::UnixMillis,
 };
 
@@ -91,7 +91,7 @@ impl RedisStore {
             let dry_run = work.dry_run || is_full;
             let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
             let mut call = match work.action {
-                DeadAction::Redrive => script::REDRIVE
+                DeadAction::Redrive(_) => script::REDRIVE
                     .keys(&[&keys.pending, &keys.messages, &keys.attempts, &keys.errors, &keys.dead, &keys.bytes])
                     .arg(&keys.wake)
                     .arg(MAX_CALL_BYTES),
@@ -100,6 +100,13 @@ impl RedisStore {
                 }
             };
             call = call.arg(most).arg(u8::from(dry_run));
+            if let DeadAction::Redrive(expiry) = work.action {
+                call = call.arg(match expiry {
+                    Expiry::Drop => "drop".to_owned(),
+                    Expiry::Keep => "keep".to_owned(),
+                    Expiry::After(millis) => format!("+{millis}"),
+                });
+            }
             call = match ids {
                 Some(ids) => ids.iter().take(MAX_BATCH).fold(call.arg("ids"), |call, id| call.arg(id.as_str())),
                 None => filtered(call.arg("where"), MAX_BATCH, &filter, place.as_ref()),
@@ -116,7 +123,7 @@ impl RedisStore {
             if !dry_run {
                 // Now: the rest may fail, or its caller give up.
                 match work.action {
-                    DeadAction::Redrive => metrics::redriven(&partition.route, count),
+                    DeadAction::Redrive(_) => metrics::redriven(&partition.route, count),
                     DeadAction::Purge => metrics::purged(&partition.route, count),
                 }
             }

@@ -139,6 +139,7 @@ impl RedisStore {
             "in_flight" => Rescheduled::InFlight,
             "dead" => Rescheduled::Dead,
             "limit_delay" => Rescheduled::Over(Limit::Delay),
+            "expires" => Rescheduled::Expires(reply.millis()?),
             _ => Rescheduled::NotFound,
         })
     }

@@ -84,7 +84,7 @@ macro_rules! includes {
 }
 
 includes! {
-    "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "external" "failures" "fields"
+    "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
     "filter" "json" "layout" "leases" "limits" "members" "places" "records" "remembered" "revival" "scores" "seconds"
     "selection" "sequence" "sizes" "taking" "utf8" "wake" "weight"
 }

@@ -67,6 +67,104 @@ async fn dead_messages_are_redriven_and_purged_by_id_filter_or_all() {
     assert_eq!(call("purge", json!({"since": "2001-01-01T00:00:00Z"})).await, done(2, false));
 }
 
+/// Live messages whose bodies are stored in every form, all but the last with a time of expiry.
+async fn with_times_of_expiry(server: &ApiServer, at: u64) -> [&'static str; 4] {
+    server.schedule("a", &json!({"id": "short", "payload": 1, "expires_at": at}).to_string()).await;
+    let long = "order ".repeat(200);
+    server.schedule("a", &json!({"id": "long", "payload": long, "expires_at": at}).to_string()).await;
+    let mut connection = server.redis.connection().await;
+    let produce = redis::Script::new(include_str!("../../../lua/produce.lua"));
+    for (id, options) in [("produced", json!({"expires_at": at, "key": "k"})), ("never", json!({"key": "k"}))] {
+        let mut call = produce.key("{punctual:a:0}:pending");
+        call.arg(1).arg(id).arg("+0").arg("payload").arg(options.to_string());
+        call.invoke_async::<redis::Value>(&mut connection).await.expect("it is taken");
+    }
+    ["short", "long", "produced", "never"]
+}
+
+#[tokio::test]
+async fn a_redrive_drops_keeps_or_replaces_times_of_expiry() {
+    const AT: u64 = 4_102_444_800_000;
+    let server = ApiServer::start().await;
+    let ids = with_times_of_expiry(&server, AT).await;
+    let message = async |id: &str| server.call("GET", &format!("/v1/routes/a/messages/{id}"), "").await.json;
+    let mut shown = Vec::new();
+    for id in ids {
+        shown.push(message(id).await);
+    }
+    for (expiry, expected) in [
+        (json!({"expiry": "keep"}), Some(AT)),
+        (json!({"expiry": "5m"}), None),
+        (json!({"expiry": 300_000}), None),
+        (json!({}), Some(0)),
+        (json!({"expiry": "1h"}), None),
+        (json!({"expiry": "drop"}), Some(0)),
+    ] {
+        server.bury_all("a", 1, DeadReason::Expired, "claimed late").await;
+        let mut body = json!({"all": true});
+        body.as_object_mut().unwrap().extend(expiry.as_object().unwrap().clone());
+        let answer = server.call("POST", "/v1/routes/a/dead/redrive", &body.to_string()).await;
+        assert_eq!(answer.json["count"], 4, "{}", answer.text);
+        let mut after = Vec::new();
+        for (id, before) in ids.iter().zip(&shown) {
+            let now = message(id).await;
+            match expected {
+                Some(AT) => assert_eq!(now["expires_at"], before["expires_at"], "{id}: {now}"),
+                Some(_) => assert_eq!(now.get("expires_at").filter(|at| !at.is_null()), None, "{id}: {now}"),
+                None => after.push(now["expires_at"].as_u64().unwrap_or_else(|| panic!("{id}: {now}"))),
+            }
+            for name in ["payload", "key", "content_type"] {
+                assert_eq!(now[name], before[name], "{id}: {now}");
+            }
+        }
+        assert!(after.windows(2).all(|pair| pair[0] == pair[1]), "one script, one time: {after:?}");
+    }
+    for (call, wrong) in [
+        ("redrive", r#""soon""#),
+        ("redrive", "0"),
+        ("redrive", "null"),
+        ("redrive", r#""-5m""#),
+        ("purge", r#""drop""#),
+    ] {
+        let body = format!(r#"{{"all":true,"expiry":{wrong}}}"#);
+        let status = if call == "purge" { 400 } else { 422 };
+        server.call("POST", &format!("/v1/routes/a/dead/{call}"), &body).await.problem(status);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_would_expire_before_it_is_delivered_is_refused() {
+    let server = ApiServer::start().await;
+    let (past, soon, far) = (1_600_000_000_000_u64, 4_102_444_800_000_u64, 4_102_448_400_000_u64);
+    let refused = async |path: &str, body: Value, pointer: &str| {
+        let answer = server.call("POST", path, &body.to_string()).await;
+        assert_eq!(answer.problem(422), "invalid");
+        assert_eq!(answer.json["errors"][0]["pointer"], pointer, "{}", answer.text);
+        assert!(answer.text.contains("before it would be delivered"), "{}", answer.text);
+    };
+    const MESSAGES: &str = "/v1/routes/a/messages";
+    refused(MESSAGES, json!({"payload": 1, "expires_at": past}), "/expires_at").await;
+    refused(MESSAGES, json!({"payload": 1, "expires_at": past, "deliver_at": past - 1}), "/expires_at").await;
+    refused(MESSAGES, json!({"payload": 1, "expires_at": soon, "deliver_at": far}), "/expires_at").await;
+    refused(MESSAGES, json!({"payload": 1, "expires_at": soon, "delay": "100y"}), "/expires_at").await;
+    let good = json!({"id": "good", "payload": 1, "delay": "1h", "expires_at": soon});
+    refused(MESSAGES, json!([good, {"payload": 1, "expires_at": past}]), "/1/expires_at").await;
+    let replacing = json!({"id": "good", "payload": 1, "on_conflict": "replace", "expires_at": past});
+    refused(MESSAGES, replacing, "/expires_at").await;
+    refused(&format!("/v1/routes/a/raw?expires_at={past}"), json!(1), "expires_at").await;
+    assert_eq!(server.ids_in("a", "pending").await, [""; 0]);
+
+    server.schedule("a", &good.to_string()).await;
+    server.schedule("a", r#"{"id":"never","payload":1,"delay":"1h"}"#).await;
+    for (path, status) in [("good", 422), ("never", 200)] {
+        let late = json!({"deliver_at": far}).to_string();
+        let answer = server.call("PATCH", &format!("{MESSAGES}/{path}"), &late).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+    }
+    let moved = server.call("PATCH", &format!("{MESSAGES}/good"), &json!({"deliver_at": soon}).to_string()).await;
+    assert_eq!(moved.status, 200, "{}", moved.text);
+}
+
 #[tokio::test]
 async fn thousands_in_many_partitions_are_selected_completely() {
     let server = ApiServer::start_with(Setup { routes: vec![("a", 5)], ..Setup::default() }).await;

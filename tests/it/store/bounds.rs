@@ -9,7 +9,7 @@ use punctual::{
     },
     queue::Queue,
     store::{
-        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Found, Lease, Partition,
+        Claim, ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Found, Lease, Partition,
         Rescheduled, ScheduleStatus, Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
@@ -103,9 +103,9 @@ async fn every_script_takes_a_thousand_ids() {
     };
     bury().await;
     let ids: Vec<MessageId> = batch(MAX_BATCH, 0, OnConflict::Keep).into_iter().map(|message| message.id).collect();
-    assert_eq!(acted_on(&store, DeadAction::Redrive, Selection::Ids(ids.clone())).await, 1000);
+    assert_eq!(acted_on(&store, DeadAction::Redrive(Expiry::Drop), Selection::Ids(ids.clone())).await, 1000);
     bury().await;
-    assert_eq!(acted_on(&store, DeadAction::Redrive, all_dead()).await, 1000);
+    assert_eq!(acted_on(&store, DeadAction::Redrive(Expiry::Drop), all_dead()).await, 1000);
     bury().await;
     schedule(OnConflict::Replace, ScheduleStatus::Revived).await;
     bury().await;

@@ -369,7 +369,7 @@ impl Operation {
             | Operation::Bury(_)
             | Operation::Produce(_)
             | Operation::Reschedule(..)
-            | Operation::Dead(DeadAction::Redrive, ..) => true,
+            | Operation::Dead(DeadAction::Redrive(_), ..) => true,
             _ => false,
         }
     }

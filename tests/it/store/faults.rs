@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual::{
     message::State,
     queue::Bulk,
-    store::{DeadAction, DeadWork, Selection, Store, StoreError, redis::RegistrationError},
+    store::{DeadAction, DeadWork, Expiry, Selection, Store, StoreError, redis::RegistrationError},
 };
 use tokio::time::Instant;
 
@@ -263,7 +263,7 @@ async fn a_message_without_a_body_becomes_dead_and_can_be_redriven() {
     assert_eq!(rows.bodies["orphan"][..], [0]);
 
     let orphan = Selection::Ids(vec![id("orphan")]);
-    let action = DeadAction::Redrive;
+    let action = DeadAction::Redrive(Expiry::Drop);
     let work = DeadWork { action, selection: &orphan, limit: 1, dry_run: false, deadline: later() };
     let mut bulk = Bulk::default();
     bench.queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("redriven");

@@ -8,8 +8,8 @@ use punctual::{
     message::{Metadata, NewMessage, OnConflict, State},
     queue::{Bulk, Queue},
     store::{
-        Cancelled, ClaimEnd, DeadAction, DeadWork, Found, Lease, Partition, Rescheduled, ScheduleStatus, Selection,
-        Settled, Settlement, Store, StoreError,
+        Cancelled, ClaimEnd, DeadAction, DeadWork, Expiry, Found, Lease, Partition, Rescheduled, ScheduleStatus,
+        Selection, Settled, Settlement, Store, StoreError,
         memory::MemoryPartition,
         redis::{RedisStore, RegistrationError},
     },
@@ -187,7 +187,13 @@ async fn while_a_route_is_moved_each_call_finds_each_id_and_no_id_is_live_twice(
     assert_eq!(queue.cancel(ROUTE, &id("suspect").into()).await, Ok(Cancelled::Cancelled));
     let mut bulk = Bulk::default();
     let ids = Selection::Ids(vec![id("dead-crashed")]);
-    let work = DeadWork { action: DeadAction::Redrive, selection: &ids, limit: 10, dry_run: false, deadline: later() };
+    let work = DeadWork {
+        action: DeadAction::Redrive(Expiry::Drop),
+        selection: &ids,
+        limit: 10,
+        dry_run: false,
+        deadline: later(),
+    };
     queue.act_on_dead(ROUTE, &work, None, &mut bulk).await.expect("done");
     assert_eq!(bulk.count, 1);
     let mut purged = Bulk::default();

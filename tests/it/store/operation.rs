@@ -7,7 +7,7 @@ use punctual::{
     message::{
         Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
     },
-    store::{ClaimRequest, DeadAction, Filter, Partition, Selection, Suspects, memory::PartitionSettings},
+    store::{ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Suspects, memory::PartitionSettings},
     time::{Due, UnixMillis},
 };
 
@@ -167,7 +167,7 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => (id(), log_record(), any::<bool>())
             .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
-        3 => (select(vec![DeadAction::Redrive, DeadAction::Purge]), selection(ids.to_vec()), 1..5_u64, any::<bool>())
+        3 => (action(), selection(ids.to_vec()), 1..5_u64, any::<bool>())
             .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),
         1 => (some_ids(), 1..5_u64, any::<bool>())
             .prop_map(|(ids, limit, dry)| Operation::PurgePending(ids, limit, dry)),
@@ -176,6 +176,11 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         2 => Just(Operation::Resume),
         2 => (1..5_usize).prop_map(Operation::Look),
     ]
+}
+
+fn action() -> impl Strategy<Value = DeadAction> {
+    let expiry = prop_oneof![Just(Expiry::Drop), Just(Expiry::Keep), (1..=FAR).prop_map(Expiry::After)];
+    prop_oneof![expiry.prop_map(DeadAction::Redrive), Just(DeadAction::Purge)]
 }
 
 fn selection(ids: Vec<MessageId>) -> impl Strategy<Value = Selection> {
@@ -215,12 +220,13 @@ fn ending() -> impl Strategy<Value = Ending> {
 fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
     let key = option::of("[a-zé\"\\\\\t]{0,5}");
-    (select(ids), due(), vec(any::<u8>(), 0..40), key, conflict, log_record()).prop_map(
-        |(id, due, payload, key, on_conflict, record)| NewMessage {
+    let expires_at = option::weighted(0.3, select(vec![(1 << 53) - 1, 4_000_000_000_000]));
+    (select(ids), due(), vec(any::<u8>(), 0..40), key, expires_at, conflict, log_record()).prop_map(
+        |(id, due, payload, key, expires_at, on_conflict, record)| NewMessage {
             id,
             due,
             payload: payload.into(),
-            metadata: Metadata { key, ..Metadata::default() },
+            metadata: Metadata { key, expires_at, ..Metadata::default() },
             on_conflict,
             record,
         },

@@ -234,6 +234,8 @@ fn bad_options() -> Vec<Vec<u8>> {
         r#"{"expires_at":-1}"#,
         r#"{"expires_at":9007199254740992}"#,
         r#"{"expires_at":0.5}"#,
+        r#"{"expires_at":0}"#,
+        r#"{"expires_at":1600000000000}"#,
         r#"{"on_conflict":"merge"}"#,
         r#"{"on_conflict":1}"#,
     ]

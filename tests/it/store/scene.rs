@@ -9,8 +9,8 @@ use punctual::{
         partition_numbers,
     },
     store::{
-        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Filter, Lease, Partition, Selection, Settlement,
-        Store, StoreError, Suspects, Token, Transfer,
+        ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Lease, Partition, Selection,
+        Settlement, Store, StoreError, Suspects, Token, Transfer,
         redis::{RedisStore, RegistrationError},
     },
     time::{Due, UnixMillis},
@@ -176,9 +176,9 @@ impl Bench {
                 let limits = DeadLimits { max_age: Some(Duration::from_mins(1)), max_count: Some(1) };
                 store.evict(&partition, limits).await?;
             }
-            "redrive all" => self.act_on_dead(DeadAction::Redrive, &all_dead(), false).await?,
-            "redrive some" => self.act_on_dead(DeadAction::Redrive, &some_dead(), false).await?,
-            "redrive none" => self.act_on_dead(DeadAction::Redrive, &all_dead(), true).await?,
+            "redrive all" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &all_dead(), false).await?,
+            "redrive some" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &some_dead(), false).await?,
+            "redrive none" => self.act_on_dead(DeadAction::Redrive(Expiry::Drop), &all_dead(), true).await?,
             "reschedule" => drop(store.reschedule(&partition, &id("failed"), Due::After(0)).await?),
             "schedule" => drop(store.schedule(&partition, &batch()).await?),
             "produce" => return self.produced(message("fresh", Due::At(UnixMillis::default()), false)).await,

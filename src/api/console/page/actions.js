@@ -28,11 +28,11 @@ async function counted(route, verb, selection) {
   return { count: all, selection: selection.ids || !until ? selection : { until, ...filter } };
 }
 
-async function actOnDead(route, verb, { count, selection }, progress) {
+async function actOnDead(route, verb, { count, selection }, more, progress) {
   let done = 0, cursor;
   while (done < count) {
     const limit = Math.min(count - done, PER_CALL);
-    const reply = await post(ofRoute(route, `/dead/${verb}`), { ...selection, limit, ...(cursor && { cursor }) });
+    const reply = await post(ofRoute(route, `/dead/${verb}`), { ...selection, ...more, limit, ...(cursor && { cursor }) });
     done += Number(reply.count);
     cursor = reply.cursor;
     progress(done);
@@ -48,8 +48,8 @@ const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDo
     verb: title,
     noun: (number) => (Number(number) === 1 ? "dead letter" : "dead letters"),
     count: () => counted(route, verb, selection),
-    run: async (_, found, progress) => {
-      const number = await actOnDead(route, verb, found, progress);
+    run: async (values, found, progress) => {
+      const number = await actOnDead(route, verb, found, values, progress);
       onDone();
       return `${done} ${plural(number, "dead letter")} of ${route}.`;
     },
@@ -58,6 +58,7 @@ const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDo
 /** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it. */
 export const redrive = actionOnDead("redrive", "Redrive", "Redrove", (route) => ({
   text: `They become due now on route ${route}, with 0 attempts.`,
+  fields: [{ name: "expiry", label: "Their time of expiry: drop, keep, or a duration from now such as 5m", initial: "drop" }],
 }));
 
 export const purge = actionOnDead("purge", "Purge", "Purged", (route) => ({

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{Scene, lines};
-use crate::program::eventually;
+use crate::{program::eventually, support::receiver::Behaviour};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -43,8 +43,9 @@ async fn ended(mut child: Child) -> (ExitStatus, String) {
 /// More than a pipe holds.
 async fn with_many(dead: bool) -> Scene {
     let scene = Scene::start().await;
-    let (text, due) = ("x".repeat(500), if dead { "\"expires_at\":0" } else { "\"delay\":\"1h\"" });
-    let input = lines(0..1500, |n| format!("{{\"id\":\"m{n}\",\"payload\":\"{text}\",{due}}}\n"));
+    scene.receiver.behave(Behaviour::Echo(422));
+    let (text, delay) = ("x".repeat(500), if dead { "0" } else { "1h" });
+    let input = lines(0..1500, |n| format!("{{\"id\":\"m{n}\",\"payload\":\"{text}\",\"delay\":\"{delay}\"}}\n"));
     assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "1500 scheduled\n");
     let state = if dead { "dead" } else { "pending" };
     eventually("all are there", PATIENCE, async || {

@@ -9,12 +9,10 @@ use crate::{program::eventually, support::receiver::Behaviour};
 async fn night() -> Scene {
     let scene = Scene::start().await;
     scene.receiver.behave(Behaviour::Echo(422));
-    let line = |n: u32| match n {
-        0..1500 => format!("{{\"id\":\"m{n}\",\"payload\":{n}}}\n"),
-        _ => format!("{{\"id\":\"m{n}\",\"payload\":{n},\"expires_at\":\"2020-01-01T00:00:00Z\"}}\n"),
-    };
-    let input = lines(0..2000, line);
-    assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "2000 scheduled\n");
+    let input = lines(0..1500, |n| format!("{{\"id\":\"m{n}\",\"payload\":{n}}}\n"));
+    assert_eq!(scene.run_with_input(&["import", "web"], input.as_bytes()).await.out, "1500 scheduled\n");
+    let expired: Vec<String> = (1500..2000).map(|n| format!("m{n}")).collect();
+    scene.expired("web", &expired).await;
     eventually("all are dead", Duration::from_mins(1), async || (dead(&scene).await == 2000).then_some(())).await;
     scene
 }

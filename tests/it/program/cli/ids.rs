@@ -11,7 +11,8 @@ use crate::{
 /// With the dead letters `d0` to `d2`, and the pending messages `p0` to `p1199`.
 async fn scene() -> Scene {
     let scene = Scene::start().await;
-    let dead = lines(0..3, |n| format!("{{\"id\":\"d{n}\",\"payload\":{n},\"expires_at\":0}}\n"));
+    scene.receiver.behave(Behaviour::Echo(422));
+    let dead = lines(0..3, |n| format!("{{\"id\":\"d{n}\",\"payload\":{n}}}\n"));
     let pending = lines(0..1200, |n| format!("{{\"id\":\"p{n}\",\"payload\":{n},\"delay\":\"1h\"}}\n"));
     assert_eq!(scene.run_with_input(&["import", "web"], (dead + &pending).as_bytes()).await.code, Some(0));
     eventually("all are dead", Duration::from_secs(20), async || (count(&scene, "dead").await == 3).then_some(()))

@@ -13,11 +13,17 @@ mod pause;
 mod status;
 mod terminal;
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use serde_json::Value;
+use tokio::time::sleep;
 
-use crate::support::{RedisServer, command::Ended, punctual::Punctual, receiver::Receiver};
+use crate::support::{
+    RedisServer,
+    command::Ended,
+    punctual::Punctual,
+    receiver::{Receiver, wall_clock},
+};
 
 /// An instance with the route `web` to a receiver.
 pub struct Scene {
@@ -67,6 +73,22 @@ impl Scene {
     pub async fn json(&self, arguments: &[&str]) -> Value {
         let out = self.done(&[arguments, &["--json"]].concat()).await;
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+    }
+
+    /// Messages that expire while the route is paused, and are claimed then.
+    pub async fn expired(&self, route: &str, ids: &[impl AsRef<str>]) {
+        /// Longer than the import.
+        const PAUSE: Duration = Duration::from_secs(1);
+        self.done(&["pause", route, "--yes"]).await;
+        let end = wall_clock() + u64::try_from(PAUSE.as_millis()).expect("short");
+        let line = |id: &str| format!("{{\"id\":\"{id}\",\"payload\":1,\"expires_at\":{end}}}\n");
+        let input: String = ids.iter().map(|id| line(id.as_ref())).collect();
+        let ended = self.run_with_input(&["import", route], input.as_bytes()).await;
+        assert_eq!(ended.out, format!("{} scheduled\n", ids.len()), "{ended:?}");
+        while wall_clock() <= end {
+            sleep(PAUSE / 100).await;
+        }
+        self.done(&["resume", route]).await;
     }
 
     /// A command that ends with this code, and this text on standard error.

@@ -58,8 +58,7 @@ async fn status_shows_why_messages_are_dead() {
         let ids = lines(0..count, |n| format!("{{\"id\":\"{n}\",\"payload\":1}}\n"));
         scene.run_with_input(&["import", name], ids.as_bytes()).await;
     }
-    let expired = r#"{"id":"late","payload":1,"expires_at":0}"#;
-    scene.run_with_input(&["import", "b"], expired.as_bytes()).await;
+    scene.expired("b", &["late"]).await;
     let shown = eventually("all are dead", Duration::from_secs(10), async || {
         let shown = scene.done(&["status"]).await;
         let (_, dead) = shown.rsplit_once("\n\n").expect("parts");
