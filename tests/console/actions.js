@@ -90,6 +90,24 @@ async function pauses(page) {
   await eventually("delivered", isGone("held"));
 }
 
+/** A filter applies without Enter, and nothing acts while it does not. */
+async function typing(page) {
+  const box = page.getByLabel("Error contains");
+  const act = page.getByRole("button", { name: /^Purge all/ });
+  for (const end of ["", " "]) {
+    await box.fill(`no such error${end}`);
+    assert.ok(await act.count() === 0 || await act.isDisabled(), "nothing acts on what the box does not name");
+    await shows(page, "No dead letter matches.");
+    assert.equal(await act.count(), 0);
+  }
+  await box.fill("");
+  await box.pressSequentially("HTTP 422", { delay: 20 });
+  await shows(page, "error contains HTTP 422");
+  await eventually("it applies", async () => await act.count() === 1 && await act.isEnabled());
+  assert.ok(await box.evaluate((field) => field === document.activeElement), "the box keeps the focus");
+  assert.equal(await box.inputValue(), "HTTP 422");
+}
+
 async function deadLetters(page) {
   await stage("sink answers 422");
   await schedule(ROUTE, Array.from({ length: 6 }, (_, n) => ({ id: `dead-${n}`, payload: n })));
@@ -118,11 +136,10 @@ async function deadLetters(page) {
   await page.getByRole("link", { name: "3 rejected", exact: true }).click();
   await shows(page, "reason rejected");
   await eventually("the list of rejected ones", async () => await page.locator("table.list tbody tr").count() === 3);
-  await page.getByLabel("Error contains").fill("HTTP 422");
-  await page.keyboard.press("Enter");
-  await shows(page, "error contains HTTP 422");
+  await typing(page);
   const before = Number(await stage("sink count"));
   await page.getByRole("button", { name: "Redrive all that match" }).click();
+  await dialog(page).getByText("reason rejected, error contains “HTTP 422”").waitFor();
   await dialog(page).getByText("3 dead letters").waitFor();
   await confirm(page, "Redrive");
   await dead(1);

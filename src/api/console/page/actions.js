@@ -41,10 +41,11 @@ async function actOnDead(route, verb, { count, selection }, more, progress) {
   return done;
 }
 
-const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDone = () => {}) =>
+const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDone = () => {}, filter = what) =>
   ask({
     ...texts(route),
     title: `${title} ${what}`,
+    filter,
     verb: title,
     noun: (number) => (Number(number) === 1 ? "dead letter" : "dead letters"),
     count: () => counted(route, verb, selection),
@@ -55,7 +56,7 @@ const actionOnDead = (verb, title, done, texts) => (route, selection, what, onDo
     },
   });
 
-/** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it. */
+/** `selection`: a filter, `{all: true}` or `{ids}`; `what` names it in short, `filter` in full. */
 export const redrive = actionOnDead("redrive", "Redrive", "Redrove", (route) => ({
   text: `They become due now on route ${route}, with 0 attempts.`,
   fields: [{ name: "expiry", label: "Their time of expiry: drop, keep, or a duration from now such as 5m", initial: "drop" }],

@@ -19,17 +19,18 @@ const go = (query) => {
 export function Dead({ overview, query }) {
   const names = usable(overview).map((route) => route.route);
   const route = query.route ?? names.find((name) => overview.routes.find((one) => one.route === name).dead) ?? names[0];
+  const [isSettled, setSettled] = useState(true);
   if (!route) return html`<h1>Dead letters</h1><${Empty}>No route is configured, or Redis does not reply.</${Empty}>`;
   return html`
     <h1>Dead letters</h1>
     <div class="controls">
       <${RoutePicker} routes=${names} value=${route} onPick=${(name) => go({ route: name })} />
-      <${Filter} key=${route} value=${query.contains} onFilter=${(text) => go({ route, reason: query.reason, contains: text })} />
+      <${Filter} key=${route} value=${query.contains} onFilter=${(text) => location.replace(link("dead", { route, reason: query.reason, contains: text }))} onTyped=${setSettled} />
     </div>
-    <${Letters} key=${route} overview=${overview} query=${query} route=${route} />`;
+    <${Letters} key=${route} overview=${overview} query=${query} route=${route} isSettled=${isSettled} />`;
 }
 
-function Letters({ overview, query, route }) {
+function Letters({ overview, query, route, isSettled }) {
   const { reason, contains, cursor } = query;
   const [selected, setSelected] = useState(new Set());
   useEffect(() => setSelected(new Set()), [reason, contains, cursor]);
@@ -46,6 +47,8 @@ function Letters({ overview, query, route }) {
   const ids = [...selected];
   const chosen = ids.length ? { ids } : isFiltered ? filter : { all: true };
   const what = ids.length ? `${ids.length} selected` : isFiltered ? "all that match" : "all dead letters";
+  const selection = ids.length ? plural(ids.length, "selected dead letter")
+    : [reason && `reason ${reason}`, contains && `error contains “${contains}”`].filter(Boolean).join(", ") || "no filter: all dead letters of the route";
   return html`
     <${Trouble} problem=${summary.problem ?? list.problem} />
     <${Groups} summary=${summary.data} route=${route} reason=${reason} contains=${contains} />
@@ -53,8 +56,8 @@ function Letters({ overview, query, route }) {
     ${can && messages.length > 0 && html`
       <div class="bar" role="group" aria-label="Actions">
         <span>${ids.length ? `${count(ids.length)} selected` : what.replace(/^a/, "A")}</span>
-        <button onClick=${() => redrive(route, chosen, what, clear)}>Redrive ${what}</button>
-        <button class="danger" onClick=${() => purge(route, chosen, what, clear)}>Purge ${what}</button>
+        <button disabled=${!isSettled} onClick=${() => redrive(route, chosen, what, clear, selection)}>Redrive ${what}</button>
+        <button class="danger" disabled=${!isSettled} onClick=${() => purge(route, chosen, what, clear, selection)}>Purge ${what}</button>
       </div>`}
     ${!list.data && !list.problem && html`<${Loading} />`}
     ${list.data && !messages.length && html`<${Empty}>${list.data.cursor ? "None matches on this page; later pages may have some." : isFiltered ? "No dead letter matches." : `Route ${route} has no dead letters.`}</${Empty}>`}

@@ -6,7 +6,7 @@ import { Text, Trouble } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 
 /**
- * `title`; `text` says what follows; `verb` is on the button. Optional: `count()` gives the number of messages before
+ * `title`; `text` says what follows; `verb` is on the button. Optional: `filter` names the messages; `count()` gives the number of messages before
  * anything is done, which `noun(number)` names; `typed` must be typed; `fields` of `{name, label, type, ...}`; `isDanger`.
  * `run(values, counted, progress)` does it and gives the text that says so.
  */
@@ -34,7 +34,7 @@ export function Dialogs() {
     ${question && html`<${Question} key=${question.number} ...${question} onEnd=${() => setQuestion(null)} />`}`;
 }
 
-function Question({ title, text, verb, count: counting, noun, typed, fields = [], isDanger, run, onEnd }) {
+function Question({ title, text, filter, verb, count: counting, noun, typed, fields = [], isDanger, run, onEnd }) {
   const dialog = useRef();
   const [counted, setCounted] = useState(counting ? undefined : null);
   const [values, setValues] = useState(Object.fromEntries(fields.map(({ name, initial }) => [name, initial ?? ""])));
@@ -71,6 +71,7 @@ function Question({ title, text, verb, count: counting, noun, typed, fields = []
       <form onSubmit=${act}>
         <h2 id="question">${title}</h2>
         ${text && html`<p><${Text} tag="span">${text}</${Text}></p>`}
+        ${filter && html`<p><${Text} tag="span">${filter}</${Text}></p>`}
         ${counting && html`<p class="counted ${isDanger ? "bad" : ""}" role="status">${
           counted ? html`<b>${count(counted.count)}</b> ${noun(counted.count)}${counted.more ? " or more" : ""}` : problem ? "" : "Counting…"}</p>`}
         ${fields.map(({ name: field, label, initial, ...rest }) => html`

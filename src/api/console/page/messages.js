@@ -3,7 +3,7 @@
 import { get, ofRoute, usePoll } from "./api.js";
 import { count, instant, local, Time } from "./format.js";
 import { Badge, Empty, link, Loading, messagePath, RoutePicker, Text, Trouble, usable } from "./parts.js";
-import { html, useState } from "./preact.js";
+import { html, useEffect, useRef, useState } from "./preact.js";
 
 /** Messages of a page. */
 export const PAGE = 100;
@@ -13,6 +13,9 @@ const STATES = [["pending", "Pending"], ["retrying", "Retrying"], ["unack", "In 
 const go = (query) => {
   location.hash = link("messages", query);
 };
+
+/** Time without a key until a filter applies, in ms. */
+const TYPED = 300;
 
 export function Messages({ overview, query }) {
   const names = usable(overview).map((route) => route.route);
@@ -35,7 +38,7 @@ export function Messages({ overview, query }) {
         <a key=${name} href=${name === "dead" ? link("dead", { route }) : link("messages", { route, state: name })} aria-current=${name === state ? "true" : undefined}>
           ${title} <span class="muted">${stats && !stats.error ? count(stats[name]) : ""}</span></a>`)}</nav>
       <${Field} name="id" label="Open an id" most="128" onEnter=${(id) => id && (location.hash = `#/${messagePath(route, id)}`)} />
-      <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => go({ ...of, since, until, contains: text })} />
+      <${Filter} key=${JSON.stringify(of)} value=${contains} onFilter=${(text) => location.replace(link("messages", { ...of, since, until, contains: text }))} />
     </div>
     ${stats?.paused && html`<p class="pause"><${Badge} kind="warn">paused</${Badge}>${stats.note && html` <${Text}>${stats.note}</${Text}>`}</p>`}
     ${(since || until) && html`
@@ -58,8 +61,40 @@ export function Field({ name, label, value = "", most, onEnter }) {
     <input id=${name} name=${name} defaultValue=${value} key=${value} maxlength=${most} autocomplete="off" spellcheck="false" /></form>`;
 }
 
-/** A part of the last error. */
-export const Filter = ({ value, onFilter }) => html`<${Field} name="contains" label="Error contains" value=${value} most="512" onEnter=${onFilter} />`;
+/**
+ * A part of the last error, which applies while it is typed, and with Enter at once. `onTyped(isSettled)`: whether the box
+ * holds `value`, the filter that applies.
+ */
+export function Filter({ value = "", onFilter, onTyped = () => {} }) {
+  const [text, setText] = useState(value);
+  const asked = useRef(value);
+  const apply = () => {
+    if (text.trim() === value) return;
+    asked.current = text.trim();
+    onFilter(asked.current);
+  };
+  // The address changed otherwise: by a link, or the browser's history.
+  useEffect(() => {
+    if (value !== asked.current) setText(value);
+    asked.current = value;
+  }, [value]);
+  useEffect(() => {
+    onTyped(text.trim() === value);
+    const timer = setTimeout(apply, TYPED);
+    return () => clearTimeout(timer);
+  }, [text, value]);
+  const enter = (event) => {
+    event.preventDefault();
+    apply();
+  };
+  // At once, not after the next frame: no button is enabled in between.
+  const type = (event) => {
+    setText(event.target.value);
+    onTyped(event.target.value.trim() === value);
+  };
+  return html`<form class="field" onSubmit=${enter}><label for="contains">Error contains</label>
+    <input id="contains" name="contains" value=${text} onInput=${type} maxlength="512" autocomplete="off" spellcheck="false" /></form>`;
+}
 
 /** `selected`: ids; with `onSelect` each row has a box. */
 export function Table({ messages, state, selected, onSelect }) {
