@@ -3,15 +3,13 @@
 --
 -- KEYS   source...
 -- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to
---        250), most bytes of them
+--        250), most bytes of them, 1 when members with scores that are no time are due too else 0
 -- reply  now us, next due ms or -1, then members, none twice
 --
 -- The first member is returned at any size.
 local sets, unit, limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 -- Members of the first read: their sizes are unknown.
 local FIRST = 8
-local MAX_MILLIS = 9007199254740991
-
 local now = clock()
 -- See due_ms.
 local latest = string.format('%.17g', (math.floor(now / 1000) + 0.001) / unit)
@@ -44,8 +42,14 @@ for i = 1, sets do
   collect(function(offset, count)
     return redis.call('ZRANGEBYSCORE', KEYS[i], '-inf', latest, 'LIMIT', offset, count)
   end)
+  if ARGV[5] == '1' then
+    local first = string.format('%.17g', (LAST_MILLIS + 1) / unit)
+    collect(function(offset, count)
+      return redis.call('ZRANGEBYSCORE', KEYS[i], first, '(inf', 'LIMIT', offset, count)
+    end)
+  end
   local score = tonumber(redis.call('ZRANGEBYSCORE', KEYS[i], '(' .. latest, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
   local due = score and due_ms(score, unit)
-  if due and due <= MAX_MILLIS and (reply[2] < 0 or due < reply[2]) then reply[2] = due end
+  if due and not is_far(due) and (reply[2] < 0 or due < reply[2]) then reply[2] = due end
 end
 return reply

@@ -235,6 +235,12 @@ end
 local function is_seconds(millis)
   return millis > 0 and millis < 100000000000
 end
+
+-- Whether such a number can only be in a smaller unit, or no time: it lies beyond the year 9999 at any offset.
+local LAST_MILLIS = 253402387199999
+local function is_far(millis)
+  return millis > LAST_MILLIS
+end
 -- end
 -- begin include/utf8.lua
 -- Well-formed sequences beyond ASCII, by RFC 3629.
@@ -271,8 +277,8 @@ local MAX_METADATA_BYTES = 65536
 local MAX_HEADER_NAME_BYTES = 256
 local MAX_PROPERTY_BYTES = 255
 local MAX_INTEGER = 9007199254740991
--- 142,000 years: added to any clock it stays below 2^53.
-local MAX_DELAY = 4503599627370496
+-- 10,000 years.
+local MAX_DELAY = 315576000000000
 local MAX_NAME_SHOWN = 64
 
 local function refuse(slug, text)
@@ -294,8 +300,8 @@ end
 local partitions, number, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
 if not partitions then return refuse('version', 'the route was registered by another release') end
 
-if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') then
-  return refuse('invalid-id', 'an id is 1 to 128 of A-Za-z0-9._:~-')
+if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') or id == '.' or id == '..' then
+  return refuse('invalid-id', 'an id is 1 to 128 of A-Za-z0-9._:~-, and not . or ..')
 end
 
 -- CRC-32/ISO-HDLC, bit by bit: ids are short.
@@ -317,8 +323,11 @@ end
 local relative, digits = string.match(when, '^(%+?)(%d+)$')
 local now = math.floor(clock() / 1000)
 local due = digits and #digits <= 16 and tonumber(digits)
-if not due or due > (relative == '+' and MAX_DELAY or MAX_INTEGER) then
-  return refuse('invalid-due', 'use +<delay ms>, at most 2^52, or <due ms>, below 2^53')
+if not due or (relative == '+' and due > MAX_DELAY) then
+  return refuse('invalid-due', 'use +<delay ms>, at most 10,000 years, or <due ms>')
+end
+if relative == '' and is_far(due) then
+  return refuse('invalid-due', 'beyond the year 9999: microseconds? use milliseconds')
 end
 if relative == '' and is_seconds(due) then return refuse('invalid-due', 'seconds? use milliseconds') end
 if relative == '+' then due = now + due end
@@ -409,7 +418,7 @@ function known.max_attempts(value)
   return true
 end
 function known.expires_at(value)
-  if not is_integer(value, 0) or is_seconds(value) then return false end
+  if not is_integer(value, 0) or is_seconds(value) or is_far(value) then return false end
   expires_at = value
   return true
 end

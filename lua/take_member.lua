@@ -17,8 +17,7 @@ for i = OWN_ARGUMENTS + 2, #ARGV, 3 do
 end
 local scores = redis.call('ZMSCORE', source, unpack(members))
 for i, entry in ipairs(entries) do
-  local due = scores[i] and due_ms(tonumber(scores[i]), unit)
-  if due and due <= limits.now then entry.due, entry.problem = due, misread(due, unit) end
+  if scores[i] then entry.due, entry.problem = read_score(tonumber(scores[i]), unit, limits.now) end
 end
 
 local function weigh(i)

@@ -16,8 +16,14 @@ pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 /// The first time that a number of milliseconds may name, but for 0: a smaller one can only be seconds. March 1973.
 pub const MIN_MILLIS: u64 = 100_000_000_000;
 
-/// Longest delay in milliseconds, 142,000 years: added to any clock it stays within `MAX_MILLIS`.
-pub const MAX_DELAY_MILLIS: u64 = 1 << 52;
+/// The last time that a caller may name: the end of the year 9999 at any offset. A larger number is in another unit.
+pub const LAST_MILLIS: u64 = 253_402_387_199_999;
+
+/// Longest delay in milliseconds, 10,000 years: a larger number is in another unit.
+pub const MAX_DELAY_MILLIS: u64 = 315_576_000_000_000;
+
+/// Largest offset of a time in seconds, 23:59.
+const MAX_OFFSET_SECONDS: i32 = (23 * 60 + 59) * 60;
 
 /// Milliseconds since the Unix epoch on Redis' clock, within `0..2^53`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -62,20 +68,20 @@ pub enum Due {
 impl Due {
     pub const NOW: Due = Due::After(0);
 
-    /// A delay: whole milliseconds (`"1500"`) or humantime (`"5m"`, `"1h 30m"`).
+    /// A delay: whole milliseconds (`"1500"`, also as `1500.0` or `1.5e3`) or humantime (`"5m"`, `"1h 30m"`).
     ///
     /// # Errors
     /// When it is neither, or more than `MAX_DELAY_MILLIS`.
     pub fn parse_delay(text: &str) -> Result<Self, String> {
-        let millis = match text.parse::<u64>() {
-            Ok(millis) => u128::from(millis),
-            Err(_) => humantime::parse_duration(text)
+        let millis = match number(text) {
+            Some(number) => number.map(u128::from).map_err(|error| format!("`{text}` {error}"))?,
+            None => humantime::parse_duration(text)
                 .map_err(|error| format!("`{text}` is neither milliseconds nor a duration such as `5m`: {error}"))?
                 .as_millis(),
         };
         match u64::try_from(millis) {
             Ok(millis) if millis <= MAX_DELAY_MILLIS => Ok(Due::After(millis)),
-            _ => Err(format!("`{text}` is too long: at most {MAX_DELAY_MILLIS} ms")),
+            _ => Err(format!("`{text}` is too long: at most 10,000 years, which are {MAX_DELAY_MILLIS} ms")),
         }
     }
 
@@ -91,32 +97,94 @@ impl Due {
 /// Whole milliseconds since the epoch, or RFC 3339 with an offset.
 ///
 /// # Errors
-/// When it is neither, before 1970, 2^53 ms or more, or a number that can only be seconds.
+/// When it is neither, before 1970, or as `instant`.
 pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
-    let millis = if let Ok(millis) = text.parse::<u64>() {
-        if is_seconds(millis) {
-            return Err(format!("`{text}` is in the year 1970 to 1973: seconds? use milliseconds"));
-        }
-        Some(millis)
-    } else {
-        let since = since_epoch(text).ok_or_else(|| {
-            format!("`{text}` is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`")
-        })?;
-        // Rounded up: never early.
-        u64::try_from((since.as_nanos() + 999_999).div_euclid(1_000_000)).ok()
+    let millis = match number(text) {
+        Some(millis) => millis.and_then(instant),
+        None => since_epoch(text).and_then(|since| {
+            // Rounded up: never early.
+            let millis = u64::try_from((since.as_nanos() + 999_999).div_euclid(1_000_000));
+            millis.ok().and_then(UnixMillis::new).ok_or_else(|| "is before 1970".to_owned())
+        }),
     };
-    millis.and_then(UnixMillis::new).ok_or_else(|| format!("`{text}` lies outside 1970 .. 2^53 ms"))
+    millis.map_err(|error| format!("`{text}` {error}"))
+}
+
+/// A time that a caller gave as milliseconds since the epoch.
+///
+/// # Errors
+/// What is wrong with it, without the number: it can only be in another unit.
+pub fn instant(millis: u64) -> Result<UnixMillis, String> {
+    if is_seconds(millis) {
+        return Err("is in the year 1970 to 1973: seconds? use milliseconds".to_owned());
+    }
+    if millis > LAST_MILLIS {
+        return Err("is beyond the year 9999: microseconds? use milliseconds".to_owned());
+    }
+    Ok(UnixMillis(millis))
+}
+
+/// A whole number of any JSON form: `1000`, `1000.0`, `1e3`. `None` for other text.
+///
+/// # Errors
+/// What is wrong with the number, without it: it is negative, too large, or has a fraction.
+pub fn number(text: &str) -> Option<Result<u64, String>> {
+    let (sign, rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if !is_digits(whole) || !is_digits(fraction) || !is_digits(unsigned) {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return Some(Ok(0));
+    }
+    if sign {
+        return Some(Err("is negative".to_owned()));
+    }
+    let too_large = || Err("is too large".to_owned());
+    // Zeros behind the digits; a longer exponent than this type holds is that of no number here.
+    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let zeros = match exponent.parse::<i32>() {
+        Ok(exponent) => exponent.saturating_sub(places),
+        Err(_) if exponent.starts_with('-') => i32::MIN,
+        Err(_) => i32::MAX,
+    };
+    let bare = digits.trim_end_matches('0');
+    let zeros = zeros.saturating_add(i32::try_from(digits.len() - bare.len()).unwrap_or(i32::MAX));
+    if zeros < 0 {
+        return Some(Err("has a fraction: use a whole number of milliseconds".to_owned()));
+    }
+    let power = u32::try_from(zeros).ok().and_then(|zeros| 10_u64.checked_pow(zeros));
+    let value = power.and_then(|power| bare.parse::<u64>().ok()?.checked_mul(power));
+    Some(value.map_or_else(too_large, Ok))
 }
 
 /// Of an RFC 3339 time with an offset. Not by `jiff::Timestamp`, which ends a day before the year 9999 does.
-fn since_epoch(text: &str) -> Option<SignedDuration> {
-    let pieces = Pieces::parse(text).ok()?;
-    let offset = match pieces.offset()? {
+fn since_epoch(text: &str) -> Result<SignedDuration, String> {
+    let shape = "is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`";
+    let parsed = Pieces::parse(text).ok().and_then(|pieces| Some((pieces.offset()?, pieces.time()?, pieces.date())));
+    let (offset, time, date) = parsed.ok_or(shape)?;
+    let offset = match offset {
         PiecesOffset::Numeric(numeric) => numeric.offset().seconds(),
         _ => 0,
     };
-    let local = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
-    Some(local - SignedDuration::from_secs(offset.into()))
+    if offset.abs() > MAX_OFFSET_SECONDS {
+        return Err("has an offset beyond 23:59".to_owned());
+    }
+    let local = date.to_datetime(time).duration_since(EPOCH) + SignedDuration::from_secs(i64::from(is_leap(text)));
+    Ok(local - SignedDuration::from_secs(offset.into()))
+}
+
+/// Whether the seconds of an RFC 3339 time are 60, which jiff reads as 59: the next second is meant, which is never early.
+fn is_leap(text: &str) -> bool {
+    let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
+    let digits: String = time.chars().take_while(|c| c.is_ascii_digit() || *c == ':').filter(|c| *c != ':').collect();
+    digits.get(4..6) == Some("60")
 }
 
 /// Whether a number that should be milliseconds since the epoch can only be seconds.
@@ -168,8 +236,29 @@ mod tests {
         assert_eq!(Due::parse_delay("1500"), Ok(Due::After(1500)));
         assert_eq!(Due::parse_delay("5m"), Ok(Due::After(300_000)));
         assert_eq!(Due::parse_delay("1h 30m"), Ok(Due::After(5_400_000)));
-        for bad in ["", "-1", "nan", "1e400", "4503599627370497", "soon", "0x10", "inf"] {
-            assert!(Due::parse_delay(bad).is_err(), "{bad}");
+        assert_eq!(Due::parse_delay("1500.0"), Ok(Due::After(1500)));
+        assert_eq!(Due::parse_delay("1.5e3"), Ok(Due::After(1500)));
+        assert_eq!(Due::parse_delay("315576000000000"), Ok(Due::After(MAX_DELAY_MILLIS)));
+        for (bad, hint) in [
+            ("", "neither"),
+            ("-1", "negative"),
+            ("-1.0", "negative"),
+            ("1.5", "fraction"),
+            ("1e-3", "fraction"),
+            ("nan", "neither"),
+            ("1e400", "too large"),
+            ("1e99999999999", "too large"),
+            ("1e-99999999999", "fraction"),
+            ("315576000000001", "10,000 years"),
+            ("20000y", "10,000 years"),
+            ("soon", "neither"),
+            ("0x10", "neither"),
+            ("inf", "neither"),
+            ("1.", "neither"),
+            (".5", "neither"),
+        ] {
+            let error = Due::parse_delay(bad).expect_err(bad);
+            assert!(error.contains(hint), "{bad}: {error}");
         }
     }
 
@@ -189,20 +278,45 @@ mod tests {
         assert_eq!(Due::parse_deliver_at("1970-01-01T00:00:00.0000001Z"), at(1), "rounded up");
         assert_eq!(Due::parse_deliver_at("9999-12-31T23:59:59Z"), at(253_402_300_799_000));
         assert_eq!(Due::parse_deliver_at("9999-12-31T23:59:59-01:00"), at(253_402_304_399_000));
-        for bad in [
-            "",
-            "-1",
-            "nan",
-            "1e400",
-            "9223372036854775808",
-            "1969-12-31T23:59:59Z",
-            "2026-11-21",
-            "1700000000",
-            "1",
-            "2026-11-21T09:30:00",
-            "10000-01-01T00:00:00Z",
+        assert_eq!(Due::parse_deliver_at("1.7e12"), at(1_700_000_000_000));
+        assert_eq!(Due::parse_deliver_at("1700000000000.0"), at(1_700_000_000_000));
+        assert_eq!(Due::parse_deliver_at("9999-12-31T23:59:59.999-23:59"), at(LAST_MILLIS - 60_000));
+        assert_eq!(Due::parse_deliver_at("253402387199999"), at(LAST_MILLIS));
+        for (bad, hint) in [
+            ("", "neither"),
+            ("-1", "negative"),
+            ("nan", "neither"),
+            ("1e400", "too large"),
+            ("9223372036854775808", "9999"),
+            ("1700000000000000", "microseconds?"),
+            ("253402387200000", "9999"),
+            ("1700000000000.5", "fraction"),
+            ("1969-12-31T23:59:59Z", "before 1970"),
+            ("2026-11-21", "neither"),
+            ("1700000000", "seconds?"),
+            ("1.7e9", "seconds?"),
+            ("1", "seconds?"),
+            ("2026-11-21T09:30:00", "neither"),
+            ("10000-01-01T00:00:00Z", "neither"),
+            ("2026-11-21T09:30:00+24:00", "offset"),
+            ("2026-11-21T09:30:00-25:00", "offset"),
+            ("2026-11-21T09:30:61Z", "neither"),
         ] {
-            assert!(Due::parse_deliver_at(bad).is_err(), "{bad}");
+            let error = Due::parse_deliver_at(bad).expect_err(bad);
+            assert!(error.contains(hint), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_leap_second_is_the_next_second() {
+        for (text, same) in [
+            ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"),
+            ("2016-12-31T23:59:60.5Z", "2017-01-01T00:00:00.5Z"),
+            ("2016-12-31t23:59:60z", "2017-01-01T00:00:00Z"),
+            ("2017-01-01T00:59:60+01:00", "2017-01-01T00:00:00Z"),
+            ("2016-12-31T20:59:60-03:00", "2017-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(parse_instant(text), parse_instant(same), "{text}");
         }
     }
 }

@@ -5,9 +5,18 @@ local function due_ms(score, unit)
   return math.max(0, math.ceil(score * unit - 0.001))
 end
 
--- Why a score is not a time, if so.
-local function misread(due, unit)
-  if due and unit == 1 and is_seconds(due) then
-    return 'its score is in the year 1970 to 1973: seconds? set `unit: seconds`'
+-- When a member with this score is due, if it is; and why the score is not a time, if so: then it is due now. Infinity is
+-- never due.
+local function read_score(score, unit, now)
+  if score == math.huge then return end
+  local due = due_ms(score, unit)
+  if is_far(due) then
+    local hint = unit == 1 and 'microseconds? use milliseconds' or 'milliseconds? set `unit: milliseconds`'
+    return now, 'its score is beyond the year 9999: ' .. hint
   end
+  if due > now then return end
+  if unit == 1 and is_seconds(due) then
+    return due, 'its score is in the year 1970 to 1973: seconds? set `unit: seconds`'
+  end
+  return due
 end

@@ -2,3 +2,9 @@
 local function is_seconds(millis)
   return millis > 0 and millis < 100000000000
 end
+
+-- Whether such a number can only be in a smaller unit, or no time: it lies beyond the year 9999 at any offset.
+local LAST_MILLIS = 253402387199999
+local function is_far(millis)
+  return millis > LAST_MILLIS
+end

@@ -79,7 +79,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Problem
     }
     let text = value.to_str().unwrap_or_default();
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-    let id = MessageId::parse(bare).map_err(|error| Problem::bad_request(format!("`Idempotency-Key`: {error}")))?;
+    let id = MessageId::parse_new(bare).map_err(|error| Problem::bad_request(format!("`Idempotency-Key`: {error}")))?;
     Ok(Some(id))
 }
 

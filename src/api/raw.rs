@@ -51,7 +51,7 @@ pub async fn raw(
     request: Request,
 ) -> Result<Response, Problem> {
     let id = match &query.id {
-        Some(id) => Some(MessageId::parse(id).map_err(|error| Problem::bad_request(format!("`id`: {error}")))?),
+        Some(id) => Some(MessageId::parse_new(id).map_err(|error| Problem::bad_request(format!("`id`: {error}")))?),
         None => idempotency_key(request.headers())?,
     };
     let due = query.due()?;

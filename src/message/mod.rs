@@ -62,6 +62,17 @@ impl MessageId {
         }
     }
 
+    /// The id of a new message. No URL leads to `.` and `..`: clients remove them from a path, escaped too.
+    ///
+    /// # Errors
+    /// As `parse`, and for these two.
+    pub fn parse_new(text: &str) -> Result<Self, String> {
+        match text {
+            "." | ".." => Err(format!("`{text}` is no id, because no URL leads to it")),
+            _ => Self::parse(text),
+        }
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

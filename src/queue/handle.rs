@@ -364,7 +364,8 @@ impl QueueRoute {
 pub fn check_due(due: Due) -> Result<(), StoreError> {
     match due {
         Due::After(millis) if millis > MAX_DELAY_MILLIS => {
-            let text = format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}");
+            let text =
+                format!("a delay of {millis} ms is too long: at most {MAX_DELAY_MILLIS}, which are 10,000 years");
             Err(StoreError::Refused { slug: "invalid-due".into(), text })
         }
         _ => Ok(()),

@@ -15,7 +15,7 @@ pub use self::selection::{
 use super::problem::{FieldError, Problem};
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict, Properties},
-    time::{Due, UnixMillis, parse_instant},
+    time::{self, Due, UnixMillis, parse_instant},
 };
 
 #[macro_use]
@@ -91,7 +91,7 @@ raw_object!(
 /// Only to be used when there are no faults in the end.
 fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMessage> {
     let fields: Fields = faults.keep(object(item, &faults.at))?;
-    let given_id = faults.field("id", given(fields.id), id);
+    let given_id = faults.field("id", given(fields.id), new_id);
     let due = due(fields.delay, fields.deliver_at, faults).unwrap_or(Due::NOW);
     let (payload, default_type) = payload(&fields, rules.max_payload, faults).unwrap_or_default();
     let content_type = faults.field("content_type", given(fields.content_type), read);
@@ -101,9 +101,9 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
         properties: faults.field("properties", given(fields.properties), properties).flatten(),
         origin: None,
-        max_attempts: faults.field("max_attempts", given(fields.max_attempts), read),
+        max_attempts: faults.field("max_attempts", given(fields.max_attempts), integer),
         expires_at: faults
-            .field("expires_at", given(fields.expires_at), |raw, at| time(raw, at, parse_instant))
+            .field("expires_at", given(fields.expires_at), |raw, at| moment(raw, at, parse_instant))
             .map(UnixMillis::get),
     };
     let on_conflict: Option<OnConflict> = faults.field("on_conflict", given(fields.on_conflict), read);
@@ -160,8 +160,8 @@ fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, faults: &mut Fau
         faults.add("", "`delay` and `deliver_at` exclude each other");
         return None;
     }
-    let delay = faults.field("delay", delay, |raw, at| time(raw, at, Due::parse_delay));
-    delay.or_else(|| faults.field("deliver_at", deliver_at, |raw, at| time(raw, at, Due::parse_deliver_at)))
+    let delay = faults.field("delay", delay, |raw, at| moment(raw, at, Due::parse_delay));
+    delay.or_else(|| faults.field("deliver_at", deliver_at, |raw, at| moment(raw, at, Due::parse_deliver_at)))
 }
 
 /// A field that is not `null`.
@@ -169,12 +169,27 @@ fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
     raw.filter(|raw| raw.get() != "null")
 }
 
+fn new_id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
+    MessageId::parse_new(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
+}
+
 fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
     MessageId::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
 }
 
-/// `parse` takes a string's text, or a number as it was written: it refuses `1e3` and `1.5`.
-fn time<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, FieldError> {
+/// A whole number in any form of JSON, such as `3` and `3.0`.
+fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, FieldError> {
+    let number = time::number(raw.get()).unwrap_or_else(|| Err("is not a number".into()));
+    let text = |error: String| match error.split_once(':') {
+        Some((error, _)) => format!("`{}` {error}", raw.get()),
+        None => error,
+    };
+    let number = number.map_err(|error| FieldError::new(pointer, text(error)))?;
+    number.try_into().map_err(|_| FieldError::new(pointer, format!("`{number}` is too large")))
+}
+
+/// `parse` takes a string's text, or a number as it was written.
+fn moment<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, FieldError> {
     let parsed = match raw.get().as_bytes().first() {
         Some(b'"') => parse(&read::<String>(raw, pointer)?),
         Some(b'-' | b'0'..=b'9') => parse(raw.get()),
@@ -187,17 +202,19 @@ fn properties(raw: &RawValue, pointer: &str) -> Result<Option<Box<Properties>>, 
     // Stored metadata is read leniently, for newer releases; requests are not.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Given {
+    struct Given<'a> {
         content_encoding: Option<String>,
         correlation_id: Option<String>,
         reply_to: Option<String>,
         r#type: Option<String>,
-        priority: Option<u8>,
+        #[serde(borrow)]
+        priority: Option<&'a RawValue>,
         app_id: Option<String>,
     }
     let Given { content_encoding, correlation_id, reply_to, r#type, priority, app_id } = object(raw, pointer)?;
-    let given = Properties { content_encoding, correlation_id, reply_to, r#type, priority, app_id };
-    Ok(given.or_none().map(Box::new))
+    let priority = given(priority).map(|raw| integer(raw, pointer)).transpose()?;
+    let properties = Properties { content_encoding, correlation_id, reply_to, r#type, priority, app_id };
+    Ok(properties.or_none().map(Box::new))
 }
 
 /// One raw JSON value without anything after it.

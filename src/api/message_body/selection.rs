@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{
     fields::{Faults, items, object, read},
-    id, json, time,
+    id, integer, json, moment,
 };
 use crate::{
     api::problem::{FieldError, Problem},
@@ -50,7 +50,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         _ => action,
     };
     let all = faults.field("all", given.all, read).unwrap_or(false);
-    let limit = faults.field("limit", given.limit, read).unwrap_or(u64::MAX);
+    let limit = faults.field("limit", given.limit, integer).unwrap_or(u64::MAX);
     if limit == 0 {
         faults.add("/limit", "is at least 1");
     }
@@ -59,8 +59,8 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     let filter = Filter {
         reason: faults.field("reason", given.reason, reason),
         contains: faults.field("contains", given.contains, contains),
-        since: faults.field("since", given.since, |raw, at| time(raw, at, parse_instant)),
-        until: faults.field("until", given.until, |raw, at| time(raw, at, parse_instant)),
+        since: faults.field("since", given.since, |raw, at| moment(raw, at, parse_instant)),
+        until: faults.field("until", given.until, |raw, at| moment(raw, at, parse_instant)),
         retried: false,
     };
     let filters = [given.reason, given.contains, given.since, given.until].iter().flatten().count() > 0;
@@ -98,7 +98,7 @@ fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
     match raw.get() {
         r#""keep""# => Ok(Expiry::Keep),
         r#""drop""# => Ok(Expiry::Drop),
-        _ => match time(raw, pointer, Due::parse_delay) {
+        _ => match moment(raw, pointer, Due::parse_delay) {
             Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
             _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
         },
@@ -177,7 +177,7 @@ pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     let given: Purge = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
     let mut faults = Faults::default();
     let all = faults.field("all", given.all, read).unwrap_or(false);
-    let limit = faults.field("limit", given.limit, read).unwrap_or(DEFAULT_PURGED);
+    let limit = faults.field("limit", given.limit, integer).unwrap_or(DEFAULT_PURGED);
     if !(1..=MAX_PURGED).contains(&limit) {
         faults.add("/limit", format!("is 1 to {MAX_PURGED}"));
     }

@@ -10,7 +10,7 @@ use crate::{
 /// The id is the member if it is a valid id, else its digest. `again`: a unique number, for a member that was added again
 /// while its message is live. Its id is then another digest.
 pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> ExternalEntry {
-    let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse(text).ok());
+    let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse_new(text).ok());
     let id = match (as_id, again) {
         (Some(id), None) => id,
         (None, None) => digest(&[key_of(place), &member]),

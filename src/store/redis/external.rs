@@ -93,6 +93,7 @@ impl RedisStore {
             .arg(unit)
             .arg(if matches!(place, ExternalPlace::Hashes { .. }) { MAX_HASHES } else { MAX_MEMBERS })
             .arg(MAX_BYTES)
+            .arg(u8::from(!matches!(place, ExternalPlace::DelayQueue(_))))
             .run(&self.servers)
             .await?;
         let mut reply = Reply::from(reply);

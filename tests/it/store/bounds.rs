@@ -13,7 +13,7 @@ use punctual::{
         Rescheduled, ScheduleStatus, Selection, Settled, Settlement, Store, StoreError, Token, Transfer, Transferred,
         redis::{MAX_BATCH, RedisStore, RouteSettings, connection::classify},
     },
-    time::{Due, UnixMillis},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 use redis::Value;
 
@@ -336,12 +336,12 @@ async fn the_longest_delay_can_be_read_and_a_longer_one_is_refused() {
     let bench = Bench::start().await;
     let with = |due| NewMessage { due, ..batch(1, 1, OnConflict::Keep).remove(0) };
     let queue: &Queue = &bench.queue;
-    for delay in [(1 << 52) + 1, u64::MAX] {
+    for delay in [MAX_DELAY_MILLIS + 1, u64::MAX] {
         assert!(queue.schedule(ROUTE, "api", vec![with(Due::After(delay))]).await.is_err(), "{delay}");
         assert!(queue.reschedule(ROUTE, &with(Due::NOW).id, Due::After(delay)).await.is_err(), "{delay}");
     }
     assert_eq!(bench.store.stats(&partition()).await.unwrap().pending, 0);
-    let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(1 << 52))]).await.expect("scheduled");
+    let answers = queue.schedule(ROUTE, "api", vec![with(Due::After(MAX_DELAY_MILLIS))]).await.expect("scheduled");
     let Some(Found::Live { snapshot: found, .. }) = queue.get(ROUTE, &answers[0].id).await.unwrap() else {
         panic!("it is not there")
     };

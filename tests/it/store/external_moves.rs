@@ -247,7 +247,7 @@ async fn a_look_is_bounded_in_members_and_bytes() {
 }
 
 #[tokio::test]
-async fn infinite_and_ancient_scores_are_never_and_at_once() {
+async fn infinite_ancient_and_far_scores_are_never_at_once_and_no_time() {
     let mut bench = Bench::start().await;
     let mut pipe = redis::pipe();
     for (score, member) in [("inf", "never"), ("-inf", "ever"), ("-5", "before-1970"), ("1e300", "too-far")] {
@@ -255,10 +255,34 @@ async fn infinite_and_ancient_scores_are_never_and_at_once() {
     }
     pipe.exec_async(&mut bench.raw).await.expect("written");
     let due = bench.store.external_due(&place("due")).await.expect("a look");
-    assert_eq!((due.members, due.next_due), (vec!["ever".into(), "before-1970".into()], None));
-    let batch = ["never", "ever", "before-1970"].map(|name| entry(name, name));
-    assert_eq!(take_all(&mut bench, &place("due"), &batch).await, [Gone, Taken, Taken]);
-    assert_eq!(bench.rows(&partition()).await.pending["ever"], 0);
+    assert_eq!((due.members, due.next_due), (vec!["ever".into(), "before-1970".into(), "too-far".into()], None));
+    let batch = ["never", "ever", "before-1970", "too-far"].map(|name| entry(name, name));
+    assert_eq!(take_all(&mut bench, &place("due"), &batch).await, [Gone, Taken, Taken, Invalid]);
+    let rows = bench.rows(&partition()).await;
+    assert_eq!(rows.pending["ever"], 0);
+    assert_eq!(message(&rows, "too-far").payload, "too-far");
+}
+
+/// Scores in another unit than the source has: milliseconds for seconds, microseconds for milliseconds, and the contrary.
+#[tokio::test]
+async fn a_score_in_another_unit_is_a_dead_letter_at_once() {
+    for (unit, score, hint) in [
+        (1000, "1700000000000", "milliseconds?"),
+        (1, "1700000000000000", "microseconds?"),
+        (1, "1700000000", "seconds?"),
+    ] {
+        let mut bench = Bench::start().await;
+        let place = ExternalPlace::Members { key: SOURCE.into(), unit };
+        redis::cmd("ZADD").arg(SOURCE).arg(score).arg("late").exec_async(&mut bench.raw).await.expect("written");
+        let due = bench.store.external_due(&place).await.expect("a look");
+        assert_eq!(due.members, ["late"], "{score}");
+        assert_eq!(take_all(&mut bench, &place, &[entry("late", "late")]).await, [Invalid]);
+        let rows = bench.rows(&partition()).await;
+        assert!(rows.errors["late"].2.contains(hint), "{:?}", rows.errors);
+        assert_eq!(message(&rows, "late").payload, "late");
+        let left: u64 = redis::cmd("ZCARD").arg(SOURCE).query_async(&mut bench.raw).await.expect("a number");
+        assert_eq!(left, 0);
+    }
 }
 
 async fn take(bench: &mut Bench, scene: &str) -> Vec<MoveOutcome> {

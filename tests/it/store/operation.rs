@@ -8,7 +8,7 @@ use punctual::{
         Cancellation, DeadReason, LogRecord, MessageId, Metadata, NewMessage, OnConflict, Remember, RouteLimits,
     },
     store::{ClaimRequest, DeadAction, Expiry, Filter, Partition, Selection, Suspects, memory::PartitionSettings},
-    time::{Due, UnixMillis},
+    time::{Due, LAST_MILLIS, UnixMillis},
 };
 
 /// Routes of the model, and their partitions.
@@ -220,7 +220,7 @@ fn ending() -> impl Strategy<Value = Ending> {
 fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
     let key = option::of("[a-zé\"\\\\\t]{0,5}");
-    let expires_at = option::weighted(0.3, select(vec![(1 << 53) - 1, 4_000_000_000_000]));
+    let expires_at = option::weighted(0.3, select(vec![LAST_MILLIS, 4_000_000_000_000]));
     (select(ids), due(), vec(any::<u8>(), 0..40), key, expires_at, conflict, log_record()).prop_map(
         |(id, due, payload, key, expires_at, on_conflict, record)| NewMessage {
             id,
@@ -247,7 +247,7 @@ fn due() -> impl Strategy<Value = Due> {
         3 => (100_000_000_000..100_000_000_004_u64).prop_map(|at| Due::At(UnixMillis::new(at).expect("small"))),
         3 => (0..4_u64).prop_map(Due::After),
         2 => (FAR..FAR + 4).prop_map(Due::After),
-        1 => (0..4_u64).prop_map(|n| Due::At(UnixMillis::new((1 << 53) - 1 - n).expect("below 2^53"))),
+        1 => (0..4_u64).prop_map(|n| Due::At(UnixMillis::new(LAST_MILLIS - n).expect("below 2^53"))),
     ]
 }
 

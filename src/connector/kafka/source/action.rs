@@ -94,7 +94,7 @@ fn invalid(record: ConsumedRecord, error: String) -> RecordAction {
 fn id_and_metadata(record: &ConsumedRecord, dropped: &[&str]) -> (MessageId, Metadata) {
     let mut metadata = metadata(record.key.as_deref(), &record.headers, dropped);
     let text = format!("{}:{}:{}", record.partition.topic, record.partition.index, record.offset);
-    let id = MessageId::parse(&text).unwrap_or_else(|_| {
+    let id = MessageId::parse_new(&text).unwrap_or_else(|_| {
         let id = digest(&[text.as_bytes()]);
         metadata.origin.get_or_insert_default().id = Some(text);
         id

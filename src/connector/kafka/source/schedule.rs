@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     message::{MessageId, Metadata, Origin, digest},
-    time::{Due, UnixMillis},
+    time::{Due, LAST_MILLIS, UnixMillis},
 };
 
 const EPOCH: &str = "scheduler-epoch";
@@ -29,7 +29,7 @@ pub fn is_schedule(record: &ConsumedRecord) -> bool {
 /// The id of the schedule of that key. With it the key as text, if the id is its digest.
 pub fn id(key: &[u8]) -> (MessageId, Option<String>) {
     let text = text(key);
-    if let Some(id) = text.and_then(|text| MessageId::parse(text).ok()) {
+    if let Some(id) = text.and_then(|text| MessageId::parse_new(text).ok()) {
         return (id, None);
     }
     (digest(&[key]), text.filter(|text| (1..=MAX_ORIGINAL_ID_BYTES).contains(&text.len())).map(str::to_owned))
@@ -65,8 +65,8 @@ fn due(record: &ConsumedRecord) -> Result<Due, String> {
     let epoch = first(record, EPOCH).ok_or_else(|| format!("{EPOCH}: is missing"))?;
     let seconds = str::from_utf8(epoch).ok().and_then(|text| text.parse::<u64>().ok()).filter(|seconds| *seconds > 0);
     let seconds = seconds.ok_or_else(|| format!("{EPOCH}: `{}` is no unix time in seconds", epoch.escape_ascii()))?;
-    let due = seconds.checked_mul(1000).and_then(UnixMillis::new);
-    due.map(Due::At).ok_or_else(|| format!("{EPOCH}: {seconds} s are not below 2^53 ms"))
+    let due = seconds.checked_mul(1000).filter(|millis| *millis <= LAST_MILLIS).and_then(UnixMillis::new);
+    due.map(Due::At).ok_or_else(|| format!("{EPOCH}: {seconds} is beyond the year 9999: milliseconds? use seconds"))
 }
 
 fn first<'a>(record: &'a ConsumedRecord, name: &str) -> Option<&'a [u8]> {
@@ -111,7 +111,11 @@ mod tests {
             (&[(TARGET_TOPIC, b"t")], "scheduler-epoch: is missing"),
             (&[(EPOCH, b"soon"), (TARGET_TOPIC, b"t")], "scheduler-epoch: `soon` is no unix time"),
             (&[(EPOCH, b"0"), (TARGET_TOPIC, b"t")], "scheduler-epoch: `0` is no unix time"),
-            (&[(EPOCH, b"1700000000000"), (TARGET_TOPIC, b"t"), (TARGET_KEY, b"k")], ""),
+            (
+                &[(EPOCH, b"1700000000000"), (TARGET_TOPIC, b"t")],
+                "scheduler-epoch: 1700000000000 is beyond the year 9999",
+            ),
+            (&[(EPOCH, b"253402300799"), (TARGET_TOPIC, b"t"), (TARGET_KEY, b"k")], ""),
         ] {
             let record = record(headers);
             assert!(is_schedule(&record));

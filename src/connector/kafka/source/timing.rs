@@ -7,7 +7,7 @@
 //! | `retry_topic-backoff-timestamp` (Spring Kafka) | epoch milliseconds as the bytes of a Java `BigInteger`, or as text |
 
 use super::record::ConsumedRecord;
-use crate::time::{Due, UnixMillis};
+use crate::time::{Due, LAST_MILLIS, UnixMillis};
 
 const DELIVER_AT: &str = "punctual-deliver-at";
 const DELAY: &str = "punctual-delay";
@@ -68,7 +68,8 @@ fn spring(value: &[u8]) -> Result<Due, String> {
         Some(first) if *first >= 0x80 => Err(format!("{SPRING}: is negative")),
         Some(_) => {
             let millis = value.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
-            UnixMillis::new(millis).map(Due::At).ok_or_else(|| format!("{SPRING}: {millis} is not below 2^53 ms"))
+            let at = UnixMillis::new(millis).filter(|at| at.get() <= LAST_MILLIS);
+            at.map(Due::At).ok_or_else(|| format!("{SPRING}: {millis} is beyond the year 9999: microseconds?"))
         }
     }
 }

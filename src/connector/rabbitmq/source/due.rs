@@ -5,7 +5,7 @@ use rand::Rng;
 
 use crate::{
     retry::Backoff,
-    time::{Due, MAX_DELAY_MILLIS, UnixMillis, is_seconds, parse_instant},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis, instant, parse_instant},
 };
 
 /// Milliseconds, or a duration such as `5m`. RabbitMQ makes the second one of the AMQP 1.0 annotation.
@@ -84,12 +84,8 @@ fn deliver_at(value: &AMQPValue) -> Result<UnixMillis, String> {
     };
     match number {
         Some(number) => {
-            let at = u64::try_from(number).ok();
-            if at.is_some_and(is_seconds) {
-                return Err(format!("{number} is in the year 1970 to 1973: seconds? use milliseconds"));
-            }
-            let at = at.and_then(UnixMillis::new);
-            at.ok_or_else(|| format!("{number} ms is not in [0, 2^53)"))
+            let at = u64::try_from(number).map_err(|_| format!("{number} ms is before 1970, or too large"))?;
+            instant(at).map_err(|error| format!("{number} {error}"))
         }
         None => parse_instant(text(value)?),
     }

@@ -127,7 +127,7 @@ impl MessageReader {
             _ => return ((self.generate_id)(), origin),
         };
         let deaths = headers.inner().get(DEATHS).filter(|_| self.backoff.is_some());
-        let id = match (deaths, MessageId::parse(&text)) {
+        let id = match (deaths, MessageId::parse_new(&text)) {
             (None, Ok(id)) => return (id, origin),
             (None, Err(_)) => match unreadable {
                 // Different ids may be equal after the replacement.
