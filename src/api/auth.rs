@@ -87,6 +87,10 @@ impl Grant {
         json!({ "name": self.name, "rights": self.rights, "routes": self.routes })
     }
 
+    pub fn has(&self, right: Right) -> bool {
+        self.rights.contains(&right)
+    }
+
     pub fn covers_all(&self) -> bool {
         self.routes.is_none()
     }

@@ -24,8 +24,9 @@ use super::{
     shown,
 };
 use crate::{
+    config::Right,
     message::{DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State},
-    queue::Page,
+    queue::{Bulk, Page},
     store::{Cancelled, Filter, Found, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
 };
@@ -125,20 +126,55 @@ async fn move_to(
 pub async fn cancel(
     Shared(api): Shared<Arc<Api>>,
     Extension(grant): Extension<Arc<Grant>>,
+    Extension(deadline): Extension<Deadline>,
     Path((route, id)): Path<(String, String)>,
     request: Request,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
+    if !grant.has(Right::Admin) {
+        return cancel_pending(&api, &grant, deadline, &route, id).await;
+    }
     match api.queue.cancel(&route, &id.clone().into()).await? {
-        Cancelled::Cancelled | Cancelled::Purged => {
-            audit::record(&grant, "cancel", &route, 1);
-            Ok(StatusCode::NO_CONTENT)
+        Cancelled::Cancelled => Ok(cancelled(&grant, &route)),
+        Cancelled::Purged => {
+            audit::record(&grant, "purge_dead", &route, 1);
+            Ok(Json(json!({ "id": id.as_str(), "route": route, "status": "purged" })).into_response())
         }
         Cancelled::InFlight => Err(Problem::in_flight(id.as_str())),
         Cancelled::NotFound | Cancelled::Known => Err(Problem::unknown_message(id.as_str())),
     }
+}
+
+/// What a token without the right `admin` may do: dead letters stay.
+async fn cancel_pending(
+    api: &Api,
+    grant: &Grant,
+    deadline: Deadline,
+    route: &str,
+    id: MessageId,
+) -> Result<Response, Problem> {
+    let (ids, mut bulk) = ([id], Bulk::default());
+    api.queue.purge_pending(route, Some(&ids), 1, false, api.end_of_work(deadline), &mut bulk).await?;
+    let [id] = ids;
+    if bulk.count > 0 {
+        return Ok(cancelled(grant, route));
+    }
+    Err(match api.queue.get(route, &id).await? {
+        Some(Found::Live { snapshot, .. }) if snapshot.state == State::Dead => {
+            let text = format!("`{id}` is a dead letter: to purge it needs the right `admin`");
+            Problem::new(StatusCode::FORBIDDEN, "forbidden", text)
+        }
+        // Also one that came back from its delivery just now: the caller repeats the call.
+        Some(Found::Live { .. }) => Problem::in_flight(id.as_str()),
+        Some(Found::Ended(_)) | None => Problem::unknown_message(id.as_str()),
+    })
+}
+
+fn cancelled(grant: &Grant, route: &str) -> Response {
+    audit::record(grant, "cancel", route, 1);
+    StatusCode::NO_CONTENT.into_response()
 }
 
 /// The query parameters of a filter, and of a listing.

@@ -33,17 +33,18 @@ pub async fn run(session: &Session<'_>, arguments: CancelArguments) -> Result<()
         return cancel_one(session, route, id, arguments.bulk.dry_run).await;
     }
     let selection = if arguments.all { Selection::all() } else { Selection::Ids(ids) };
-    let (path, what) = (of_route(route, "/purge")?, format!("pending messages of {route}"));
-    let more = Map::new();
-    let work = Bulk { path, selection, more, verb: "cancel", done: "cancelled", what, state: "pending" };
+    let (path, more) = (of_route(route, "/purge")?, Map::new());
+    let (verb, done, noun) = ("cancel", "cancelled", "pending message");
+    let work = Bulk { path, selection, more, verb, done, noun, route, state: "pending" };
     work.run(session, &arguments.bulk).await
 }
 
 async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool) -> Result<(), Failure> {
     let path = of_message(route, id, "")?;
     if !dry_run {
-        session.client.call(Method::DELETE, &path, None).await?;
-        return output::result(session.global, json!({ "count": 1 }), format_args!("cancelled {id}"));
+        let answer = session.client.call(Method::DELETE, &path, None).await?;
+        let done = if answer["status"] == "purged" { "purged" } else { "cancelled" };
+        return output::result(session.global, json!({ "count": 1, "status": done }), format_args!("{done} {id}"));
     }
     let text = match session.client.get(&path).await?["state"].as_str() {
         Some("pending") => format!("would cancel {id}"),

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use punctual::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
-    message::{MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
+    message::{DeadReason, MessageId, Metadata, NewMessage, OnConflict, RouteLimits},
     store::{
         Partition,
         redis::{RedisStore, RouteSettings, connection::Connection},
@@ -258,10 +258,18 @@ async fn errors_of_sinks_and_sources_are_shown_to_tokens_for_all_routes_only() {
         let shown = async |token: &str| {
             let called = answer(server.request("GET", path).bearer_auth(token)).await;
             assert_eq!(called.status, 200, "{}", called.text);
-            called.json[list][0]["last_error"].clone()
+            called.json[list][0].clone()
         };
-        assert_eq!(shown("t-read").await, error, "{path}");
-        assert_eq!(shown("t-only-b").await, serde_json::Value::Null, "{path}");
+        assert_eq!(shown("t-read").await["last_error"], error, "{path}");
+        let hidden = shown("t-only-b").await;
+        assert_eq!(hidden["last_error"], Value::Null, "{path}");
+        // That a check fails is no secret; its text may have values of messages.
+        assert!(!hidden.to_string().contains("acme"), "{hidden}");
+        assert_eq!(
+            hidden["check"] == "fails: the error is shown to tokens for all routes",
+            list == "sinks",
+            "{hidden}"
+        );
     }
 }
 
@@ -324,4 +332,38 @@ async fn without_tokens_only_names_of_this_machine_are_answered() {
     let guarded = guarded(false).await;
     let named = guarded.request("GET", "/v1/routes").header("Host", "punctual.internal").bearer_auth("t-read");
     assert_eq!(answer(named).await.status, 200, "a caller with the token is no web page");
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_purged_with_the_right_admin_alone() {
+    let server = guarded(false).await;
+    let schedule = async |token: &str, route: &str, body: &str| {
+        let path = format!("/v1/routes/{route}/messages");
+        let answered = answer(server.request("POST", &path).bearer_auth(token).body(body.to_owned())).await;
+        assert_eq!(answered.status, 201, "{}", answered.text);
+    };
+    let delete = async |token: &str, route: &str, id: &str| {
+        answer(server.request("DELETE", &format!("/v1/routes/{route}/messages/{id}")).bearer_auth(token)).await
+    };
+    for (token, route) in [("t-schedule", "a"), ("t-only-b", "b")] {
+        schedule(token, route, r#"{"id":"dead","payload":1}"#).await;
+    }
+    server.bury_all("a", 1, DeadReason::Rejected, "HTTP 400").await;
+    server.bury_all("b", 2, DeadReason::Rejected, "HTTP 400").await;
+    let refused = delete("t-schedule", "a", "dead").await;
+    assert_eq!(refused.problem(403), "forbidden");
+    assert!(refused.text.contains("`admin`"), "{}", refused.text);
+    assert_eq!(server.ids_in("a", "dead").await, ["dead"]);
+    let purged = delete("t-only-b", "b", "dead").await;
+    assert_eq!((purged.status, &purged.json["status"]), (200, &json!("purged")), "{}", purged.text);
+
+    // The others are as before.
+    for (token, route) in [("t-schedule", "a"), ("t-only-b", "b")] {
+        schedule(token, route, r#"{"id":"waits","payload":1,"delay":"1h"}"#).await;
+        assert_eq!(delete(token, route, "waits").await.status, 204);
+        assert_eq!(delete(token, route, "waits").await.problem(404), "unknown-message");
+    }
+    schedule("t-schedule", "a", r#"{"id":"flies","payload":1}"#).await;
+    assert_eq!(server.claim("a").await.len(), 1);
+    assert_eq!(delete("t-schedule", "a", "flies").await.problem(409), "in-flight");
 }

@@ -119,7 +119,7 @@ impl ApiServer {
         let sink = SinkStatus {
             name: "out".into(),
             r#type: "http",
-            check: Some("ok".into()),
+            check: Some("answered 500 for acme".into()),
             breaker: BreakerState::HalfOpen,
             since: UnixMillis::new(1_700_000_000_000),
             last_error: Some("HTTP 500".into()),
