@@ -60,6 +60,7 @@ pub use self::{
     connections::ConnectionLimits,
     ids::{NewId, ulids},
     listener::Listener,
+    message_body::{JSON, TEXT},
     metrics_page::MetricsPage,
     post::{MAX_JSON_BYTES, VIA},
     problem::TYPE as PROBLEM_TYPE,

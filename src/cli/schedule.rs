@@ -1,11 +1,16 @@
 //! `punctual schedule ROUTE`: one message.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal},
+    path::PathBuf,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use reqwest::Method;
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::{
     Session,
@@ -13,12 +18,12 @@ use super::{
     failure::Failure,
     output, read_stdin,
 };
-use crate::api::ulids;
+use crate::api::{self, ulids};
 
 #[derive(Args)]
 pub struct ScheduleArguments {
     route: String,
-    /// The payload as text; without it and `--payload-file` it is read from standard input
+    /// The payload as text, also an empty one; without it and `--payload-file` it is read from standard input
     #[arg(long, conflicts_with = "payload_file")]
     payload: Option<String>,
     /// A file with the payload; `-` is standard input
@@ -38,6 +43,8 @@ pub struct ScheduleArguments {
     /// `Name: value`; may be repeated
     #[arg(long = "header", value_name = "HEADER")]
     headers: Vec<String>,
+    /// Without it `application/json` for a payload that is JSON, `text/plain; charset=utf-8` for other text, none for other
+    /// bytes
     #[arg(long)]
     content_type: Option<String>,
     #[arg(long)]
@@ -56,7 +63,7 @@ struct Message {
     id: String,
     delay: Option<String>,
     deliver_at: Option<String>,
-    /// Any bytes, and no content type by default.
+    /// Any bytes.
     payload_base64: String,
     key: Option<String>,
     headers: BTreeMap<String, String>,
@@ -80,6 +87,24 @@ pub async fn run(session: &Session<'_>, arguments: ScheduleArguments) -> Result<
     output::scheduled(session.global, reply?)
 }
 
+/// Standard input. Nothing there is a mistake of a script more often than a payload.
+fn given_payload() -> Result<Vec<u8>, Failure> {
+    if io::stdin().is_terminal() {
+        output::note("waits for the payload on standard input: end it with Ctrl-D, or use --payload");
+    }
+    let payload = read_stdin().map_err(|error| Failure::Failed(error.to_string()))?;
+    if payload.is_empty() {
+        return Err(Failure::Usage("standard input has no payload: for an empty one use --payload ''".into()));
+    }
+    Ok(payload)
+}
+
+/// As the API has it for the same payload as JSON or text.
+fn content_type(payload: &[u8]) -> Option<&'static str> {
+    let text = str::from_utf8(payload).ok()?;
+    Some(if serde_json::from_str::<&RawValue>(text).is_ok() { api::JSON } else { api::TEXT })
+}
+
 fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
     let mut headers = BTreeMap::new();
     for header in &arguments.headers {
@@ -95,8 +120,9 @@ fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
         (None, Some(path)) if path.as_os_str() != "-" => {
             std::fs::read(&path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?
         }
-        (None, _) => read_stdin().map_err(|error| Failure::Failed(error.to_string()))?,
+        (None, _) => given_payload()?,
     };
+    let content_type = arguments.content_type.or_else(|| content_type(&payload).map(str::to_owned));
     Ok(Message {
         // Made here, so that a call without an answer can be repeated.
         id: arguments.id.unwrap_or_else(|| ulids()().as_str().to_owned()),
@@ -105,7 +131,7 @@ fn message(arguments: ScheduleArguments) -> Result<Message, Failure> {
         payload_base64: BASE64_STANDARD.encode(payload),
         key: arguments.key,
         headers,
-        content_type: arguments.content_type,
+        content_type,
         max_attempts: arguments.max_attempts,
         expires_at: arguments.expires_at,
         on_conflict: if arguments.replace { "replace" } else { "keep" },

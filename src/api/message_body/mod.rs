@@ -26,8 +26,8 @@ mod selection;
 pub const MAX_MESSAGES: usize = 1000;
 
 /// The content type of a message without one.
-const TEXT: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
+pub const TEXT: &str = "text/plain; charset=utf-8";
+pub const JSON: &str = "application/json";
 
 /// Defaults and bounds for the messages of a request.
 pub struct Rules<'a> {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::Scene;
 use crate::{program::refusals::content, support::receiver::Behaviour};
 
@@ -54,6 +56,7 @@ async fn mistakes_are_one_message_and_change_nothing() {
         (&["schedule", "web", "--payload", "x", "--header", "none"], 2, "--header"),
         (&["schedule", "web", "--payload", "x", "--delay", "1s", "--deliver-at", "1"], 2, "cannot be used with"),
         (&["schedule", "web", "--payload-file", "missing"], 2, "missing"),
+        (&["schedule", "web"], 2, "standard input has no payload: for an empty one use --payload ''"),
         (&["get", "web", "none"], 3, "`none` is delivered, cancelled or unknown"),
         (&["get", "web", ".."], 2, "cannot be a part of a URL"),
         (&["list", "none"], 3, "there is no route `none`"),
@@ -83,4 +86,26 @@ async fn what_is_in_flight_is_listed_and_not_cancelled() {
     scene.refused(&["cancel", "web", "busy"], 1, "`busy` is being delivered at this moment").await;
     scene.refused(&["schedule", "web", "--id", "busy", "--payload", "y", "--replace"], 1, "being delivered").await;
     scene.receiver.behave(Behaviour::Status(200));
+}
+
+#[tokio::test]
+async fn the_content_type_is_that_of_the_payload() {
+    let scene = Scene::start().await;
+    let schedule = ["schedule", "web", "--delay", "1h", "--id"];
+    for (id, payload, more, expected) in [
+        ("json", r#"{"a":1}"#, &[][..], json!("application/json")),
+        ("number", "7", &[], json!("application/json")),
+        ("text", "{a}", &[], json!("text/plain; charset=utf-8")),
+        ("empty", "", &[], json!("text/plain; charset=utf-8")),
+        ("own", "{}", &["--content-type", "text/csv"], json!("text/csv")),
+    ] {
+        scene.done(&[&schedule[..], &[id, "--payload", payload], more].concat()).await;
+        assert_eq!(scene.json(&["get", "web", id]).await["content_type"], expected, "{id}");
+    }
+    for (id, input, expected) in [("piped", &b"[1]"[..], json!("application/json")), ("bytes", b"\xff\0", Value::Null)]
+    {
+        let ended = scene.run_with_input(&[&schedule[..], &[id]].concat(), input).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_eq!(scene.json(&["get", "web", id]).await["content_type"], expected, "{id}");
+    }
 }
