@@ -40,6 +40,6 @@ WORKDIR /data
 VOLUME /data
 EXPOSE 8080
 # Whether the process lives: a Redis that is down is no reason to restart it.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["punctual", "health", "--url", "http://127.0.0.1:8080"]
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["punctual", "health", "--live", "--url", "http://127.0.0.1:8080"]
 ENTRYPOINT ["punctual"]
 CMD ["serve"]

@@ -61,10 +61,11 @@ fn its_health_is_that_of_the_process() {
     let [check] = all(&image, "HEALTHCHECK")[..] else { panic!("one health check") };
     let (_, command) = check.split_once("CMD ").expect("a command");
     let words: Vec<String> = serde_json::from_str(command).expect("the exec form: there may be no shell");
-    assert_eq!(words[..3], ["punctual", "health", "--url"]);
+    // Not readiness, which would restart the container while Redis is down.
+    assert_eq!(words[..4], ["punctual", "health", "--live", "--url"]);
     let listen = &environment()[LISTEN];
     let port = listen.rsplit(':').next().expect("a port");
-    assert_eq!(words[3..], [format!("http://127.0.0.1:{port}")]);
+    assert_eq!(words[4..], [format!("http://127.0.0.1:{port}")]);
     assert_eq!(all(&image, "EXPOSE"), [port]);
     assert_eq!(all(&image, "ENTRYPOINT"), [r#"["punctual"]"#]);
 }
