@@ -34,8 +34,9 @@ pub struct Bulk<'a> {
     /// Such as `redrive`, and `redriven`.
     pub verb: &'a str,
     pub done: &'a str,
-    /// Such as `dead letters of web`.
-    pub what: String,
+    /// Such as `dead letter`.
+    pub noun: &'a str,
+    pub route: &'a str,
     /// Of these messages: `dead` or `pending`.
     pub state: &'a str,
 }
@@ -101,14 +102,15 @@ impl Bulk<'_> {
             body.remove("all");
             body.insert("until".into(), until);
         }
-        let (Self { verb, what, done, .. }, count) = (&self, counted.count);
+        let (Self { verb, done, .. }, count) = (&self, counted.count);
+        let what = self.what(count);
         if arguments.dry_run {
             let json = json!({ "count": count, "more": counted.more, "dry_run": true });
-            output::result(session.global, json, format_args!("would {verb} {about}{count} {what}"))?;
+            output::result(session.global, json, format_args!("would {verb} {about}{what}"))?;
             return self.found(&missing);
         }
         if !arguments.yes && count > 0 {
-            confirm::ask(&format!("{verb} {about}{count} {what}"))?;
+            confirm::ask(&format!("{verb} {about}{what}"))?;
         }
         // No more than was counted: what arrives meanwhile was not asked about.
         let limit = if is_whole { Some(count) } else { arguments.limit };
@@ -116,10 +118,15 @@ impl Bulk<'_> {
         let more = answer.more || (counted.more && arguments.limit == Some(answer.count));
         let json = json!({ "count": answer.count, "more": more, "dry_run": false });
         let remain = if more { "; more remain" } else { "" };
-        output::result(session.global, json, format_args!("{done} {} {what}{remain}", answer.count))?;
+        output::result(session.global, json, format_args!("{done} {}{remain}", self.what(answer.count)))?;
         // What left the state meanwhile was not found either.
         let gone = if more { 0 } else { count.saturating_sub(answer.count) };
         self.found(&Missing { count: missing.count + gone, ..missing })
+    }
+
+    /// So many of the messages, such as `2 dead letters of web`.
+    fn what(&self, count: u64) -> String {
+        format!("{} of {}", output::counted(count, self.noun), self.route)
     }
 
     fn found(&self, missing: &Missing) -> Result<(), Failure> {
@@ -207,7 +214,7 @@ impl Bulk<'_> {
     }
 
     async fn act(&self, session: &Session<'_>, limit: Option<u64>) -> Result<Answer, Failure> {
-        let so_far = |count: u64| format!("{} {count} {}", self.done, self.what);
+        let so_far = |count: u64| format!("{} {}", self.done, self.what(count));
         let progress = Progress::new(limit, so_far(0), "or a few more: repeat the command for the rest");
         let mut all = Answer::default();
         for mut body in self.selection.bodies() {

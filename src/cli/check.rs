@@ -53,8 +53,9 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
         close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
         let json = json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
-        let text = format_args!("the configuration is valid: {routes} routes, {sinks} sinks, {sources} sources");
-        return output::result(global, json, text);
+        let parts = [(routes, "route"), (sinks, "sink"), (sources, "source")];
+        let parts = parts.map(|(number, one)| output::counted(number as u64, one)).join(", ");
+        return output::result(global, json, format_args!("the configuration is valid: {parts}"));
     }
     let answers = ask_all(&config, &running_sinks).await;
     close_all(&running_sinks).await;

@@ -75,7 +75,9 @@ pub async fn run(session: &Session<'_>, arguments: ImportArguments) -> Result<()
         output::note(format_args!("{EXISTS_DEAD}: they stay dead letters; `dead redrive` schedules them again"));
     }
     let refused: u64 = counts.iter().filter(|(status, _)| is_refused(status)).map(|(_, count)| count).sum();
-    if refused > 0 { Err(Failure::Failed(format!("{refused} messages were not scheduled"))) } else { Ok(()) }
+    let verb = if refused == 1 { "was" } else { "were" };
+    let text = || format!("{} {verb} not scheduled", output::counted(refused, "message"));
+    if refused > 0 { Err(Failure::Failed(text())) } else { Ok(()) }
 }
 
 /// The status of a line that is not a valid message.
@@ -166,7 +168,10 @@ impl Import<'_> {
     fn count(&mut self, reply: &Value, messages: usize) -> Result<(), Failure> {
         let results = reply["results"].as_array().map(Vec::as_slice).unwrap_or_default();
         if results.len() != messages {
-            return Err(Failure::Failed(format!("{} results for {messages} messages", results.len())));
+            return Err(Failure::Failed(format!(
+                "{} for {messages} messages",
+                output::counted(results.len() as u64, "result")
+            )));
         }
         for result in results {
             let status = match (result["status"].as_str(), result["state"].as_str()) {

@@ -38,6 +38,11 @@ pub fn listed(text: impl Display) -> Result<(), Failure> {
     written.map_err(|error| Failure::of_output("standard output", &error))
 }
 
+/// `1 route`, `2 routes`, `0 routes`. `one` is the singular.
+pub fn counted(number: u64, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Lines and columns of the terminal that standard output is; one that does not know its size has none.
 pub fn window() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;

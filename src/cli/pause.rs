@@ -29,7 +29,10 @@ pub async fn run(session: &Session<'_>, arguments: PauseArguments) -> Result<(),
     if arguments.dry_run || !arguments.yes {
         let stats = session.client.get(&of_route(route, "")?).await?;
         let (pending, due) = (&stats["pending"], &stats["due"]);
-        let what = format!("pause {route}, where {pending} messages are pending and {due} of them due");
+        let number = pending.as_u64().unwrap_or_default();
+        let verb = if number == 1 { "is" } else { "are" };
+        let what =
+            format!("pause {route}, where {} {verb} pending, {due} of them due", output::counted(number, "message"));
         if arguments.dry_run {
             let json = json!({ "dry_run": true, "pending": pending, "due": due });
             return output::result(session.global, json, format_args!("would {what}"));

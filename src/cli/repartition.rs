@@ -43,13 +43,17 @@ pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Resu
         }
         let Some(left) = stats["moving"]["left"].as_u64() else { break };
         let (progress, most) = progress.get_or_insert_with(|| {
-            let done = format!("{left} messages are left.");
+            let done = format!("Messages left: {left}.");
             (Progress::new(Some(left), done, "The instances go on. The same command follows them again."), left)
         });
-        progress.reached(most.saturating_sub(left), format!("{left} messages are left."));
+        progress.reached(most.saturating_sub(left), format!("Messages left: {left}."));
         sleep(INTERVAL).await;
     }
     drop(progress);
     let json = json!({ "route": route, "partitions": partitions, "status": "done" });
-    output::result(session.global, json, format_args!("{route} has {partitions} partitions, with all its messages"))
+    output::result(
+        session.global,
+        json,
+        format_args!("{route} has {}, with all its messages", output::counted(partitions, "partition")),
+    )
 }

@@ -57,7 +57,10 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
     let now = clock.micros / 1000;
     match message.metadata.expires_at {
         Some(expires_at) if expires_at < now => {
-            let error = format!("claimed {} ms after it had expired", now - expires_at);
+            // Long times need no milliseconds.
+            let late = now - expires_at;
+            let late = Duration::from_millis(if late < 10_000 { late } else { late / 1000 * 1000 });
+            let error = format!("claimed {} after it had expired", humantime::format_duration(late));
             Err(ClaimEnd::Bury { reason: DeadReason::Expired, error })
         }
         _ => Ok(message),

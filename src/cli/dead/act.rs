@@ -65,6 +65,6 @@ async fn run(
         }
     };
     let path = of_route(&route, &format!("/dead/{verb}"))?;
-    let work = Bulk { path, selection, more, verb, done, what: format!("dead letters of {route}"), state: "dead" };
+    let work = Bulk { path, selection, more, verb, done, noun: "dead letter", route: &route, state: "dead" };
     work.run(session, &bulk).await
 }

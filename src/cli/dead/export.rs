@@ -35,7 +35,7 @@ pub async fn run(session: &Session<'_>, arguments: ExportArguments) -> Result<()
         None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
     };
     let mut out = BufWriter::new(opened.map_err(failed)?);
-    let exported = |count: u64| format!("exported {count} dead letters of {route}");
+    let exported = |count: u64| format!("exported {} of {route}", output::counted(count, "dead letter"));
     let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
     let listing = Listing { route, state: "dead", filter, limit: *limit };
     let read = listing.read(session, |message| {

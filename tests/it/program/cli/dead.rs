@@ -39,7 +39,7 @@ async fn two_thousand_dead_letters_are_handled_by_five_commands() {
     assert_eq!(scene.done(&[&by[..], &["--dry-run"]].concat()).await, "would redrive 1500 dead letters of web\n");
     assert_eq!(dead(&scene).await, 2000);
     let one = scene.done(&[&by[..], &["--limit", "1", "--yes"]].concat()).await;
-    assert_eq!(one, "redrove 1 dead letters of web; more remain\n");
+    assert_eq!(one, "redrove 1 dead letter of web; more remain\n");
     scene.receiver.wait_for(before + 1, Duration::from_secs(10)).await;
     assert_eq!(scene.done(&[&by[..], &["--yes"]].concat()).await, "redrove 1499 dead letters of web\n");
 

@@ -40,7 +40,7 @@ async fn unknown_ids_are_named_and_the_others_are_handled() {
         scene.refused(arguments, 3, "1 of 1 are not dead: none").await;
     }
     let purged = scene.run(&["dead", "purge", "web", "none", "d0", "p0", "--yes"]).await;
-    assert_ended(&purged, 3, "purged 1 dead letters of web\n", "2 of 3 are not dead: none, p0");
+    assert_ended(&purged, 3, "purged 1 dead letter of web\n", "2 of 3 are not dead: none, p0");
     let some = lines(0..1100, |n| format!("{}{n}\n", if n < 20 { "x" } else { "p" }));
     let cancelled = scene.run_with_input(&["cancel", "web", "-", "--yes"], some.as_bytes()).await;
     let named = "20 of 1100 are not pending: x0, x1, x2, x3, x4, x5, x6, x7, x8, x9 and 10 more";

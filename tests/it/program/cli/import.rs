@@ -25,7 +25,7 @@ async fn a_wrong_line_is_named_and_not_scheduled() {
         let ended = scene.run_with_input(&["import", "web", "-"], input.as_bytes()).await;
         assert_eq!((ended.code, &*ended.out), (Some(1), "1 invalid\n"), "{input}: {ended:?}");
         assert!(ended.error.contains(text), "{input}: {ended:?}");
-        assert!(ended.error.ends_with("punctual: 1 messages were not scheduled\n"), "{input}: {ended:?}");
+        assert!(ended.error.ends_with("punctual: 1 message was not scheduled\n"), "{input}: {ended:?}");
     }
     assert_eq!(content(&scene.redis).await, before, "nothing was written");
     scene.refused(&["import", "web", "missing.ndjson"], 2, "missing.ndjson").await;

@@ -8,7 +8,7 @@ use super::Scene;
 async fn a_pause_shows_what_waits_and_keeps_its_note() {
     let scene = Scene::start().await;
     scene.done(&["schedule", "web", "--payload", "x", "--delay", "1h"]).await;
-    let text = "pause web, where 1 messages are pending and 0 of them due";
+    let text = "pause web, where 1 message is pending, 0 of them due";
     scene.refused(&["pause", "web"], 2, &format!("this would {text}")).await;
     assert_eq!(scene.done(&["pause", "web", "--dry-run"]).await, format!("would {text}\n"));
     assert_eq!(scene.json(&["status"]).await["routes"][0]["paused"], false);
