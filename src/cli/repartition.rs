@@ -35,7 +35,7 @@ pub async fn run(session: &Session<'_>, arguments: RepartitionArguments) -> Resu
                 session.global,
                 json,
                 format_args!(
-                    "{route} has {has} partitions, and may be moved to {partitions}. Set `routes.{route}.partitions: \
+                    "{route} has `partitions: {has}`, and may be moved to {partitions}. Set `routes.{route}.partitions: \
                      {partitions}` in its configuration, and restart the instances one after the other: the first one \
                      begins to move the messages. Then the same command follows them"
                 ),
