@@ -87,7 +87,7 @@ impl RawQuery {
     fn metadata(&self, headers: &HeaderMap) -> Result<Metadata, Problem> {
         let content_type = headers.get(header::CONTENT_TYPE).map(|value| text("Content-Type", value)).transpose()?;
         let metadata = Metadata {
-            headers: forwarded(headers)?,
+            headers: forwarded(headers)?.into(),
             key: self.key.clone(),
             content_type,
             properties: None,

@@ -1,12 +1,12 @@
 //! A message as JSON.
 
-use std::{collections::BTreeMap, iter};
+use std::iter;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
 
 use crate::{
-    message::{Metadata, Origin, Properties, State},
+    message::{Headers, Metadata, Origin, Properties, State},
     store::Snapshot,
     time::UnixMillis,
 };
@@ -35,8 +35,11 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<&'static str>,
     content_type: Option<&'a str>,
-    headers: &'a BTreeMap<String, String>,
+    headers: &'a Headers,
     key: Option<&'a str>,
+    /// A key that is not UTF-8, or has control characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,17 +47,15 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    origin: Option<Origin>,
+    origin: Option<Box<Origin>>,
     /// Why there is no payload: the stored body cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
 }
 
-/// The producer's properties of a message from a source. `None` when all of them are empty.
-fn shown_origin(origin: &Origin) -> Option<Origin> {
-    let Origin { id, message_id, exchange, timestamp, .. } = origin.clone();
-    let shown = Origin { id, message_id, exchange, timestamp, ..Origin::default() };
-    (shown != Origin::default()).then_some(shown)
+/// All that a source noted but the key, which is a field of its own. `None` when that is nothing.
+fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
+    Origin { key_base64: None, ..origin.clone() }.or_none()
 }
 
 /// Whether the JSON object of a message has its payload.
@@ -92,6 +93,7 @@ pub fn pieces<'a>(
         content_type: metadata.content_type.as_deref(),
         headers: &metadata.headers,
         key: metadata.key.as_deref(),
+        key_base64: metadata.origin.as_ref().and_then(|origin| origin.key_base64.as_deref()),
         properties: metadata.properties.as_deref(),
         max_attempts: metadata.max_attempts,
         expires_at: metadata.expires_at,
@@ -133,10 +135,14 @@ fn slices(mut rest: &str) -> impl Iterator<Item = &str> + Send {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::message::{MessageId, StoredMessage};
+    use crate::{
+        api::message_body::{Batch, Rules, parse},
+        message::{MessageId, StoredMessage, any_headers, check_text},
+    };
 
     fn shown(message: Result<StoredMessage, String>) -> Value {
         let snapshot = Snapshot {
@@ -173,6 +179,35 @@ mod tests {
         });
         assert_eq!(shown(Ok(stored("{\"b\":1}"))), expected);
         assert_eq!(shown(Ok(stored("")))["payload"], "");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_of_any_message_is_scheduled_again_as_it_was(
+            headers in any_headers(), key in prop::collection::vec(any::<u8>(), 0..5), texts in any::<[Option<String>; 3]>(),
+        ) {
+            let [id, correlation_id, selector] = texts.map(|text| text.map(|text| text.chars().take(60).collect()));
+            let mut origin = Origin {
+                id,
+                selectors: selector.into_iter().map(|text: String| ("x".to_owned(), text)).collect(),
+                properties: Properties { correlation_id, ..Properties::default() }.or_none(),
+                ..Origin::default()
+            };
+            let key = match String::from_utf8(key) {
+                Ok(text) if check_text(&text).is_ok() => Some(text),
+                Ok(text) => { origin.key_base64 = Some(BASE64_STANDARD.encode(text)); None }
+                Err(error) => { origin.key_base64 = Some(BASE64_STANDARD.encode(error.as_bytes())); None }
+            };
+            let metadata = Metadata { headers, key, origin: origin.or_none(), ..Metadata::default() };
+            let mut shown = shown(Ok(StoredMessage { metadata: metadata.clone(), ..stored("") }));
+            let fields = shown.as_object_mut().unwrap();
+            fields.retain(|name, _| ["headers", "key", "key_base64", "origin"].contains(&name.as_str()));
+            fields.insert("payload_base64".to_owned(), "".into());
+            let new_id = || MessageId::parse("made").unwrap();
+            let rules = Rules { max_payload: 100, idempotency_key: None, new_id: &new_id };
+            let Ok(Batch::One(message)) = parse(shown.to_string().as_bytes(), &rules) else { panic!("{shown}") };
+            prop_assert_eq!(message.metadata, metadata);
+        }
     }
 
     #[test]

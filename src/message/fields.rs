@@ -3,9 +3,11 @@
 //! Texts have their length before them, and numbers are LEB128: seven bits in each byte, the lowest first. Content types
 //! that the API sets have tags of their own. What few messages have is JSON.
 
+use std::borrow::Cow;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::Metadata;
+use super::{Header, HeaderValue, Metadata};
 
 const END: u8 = 0;
 const CONTENT_TYPE: u8 = 1;
@@ -15,6 +17,8 @@ const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
 const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
+/// Name, and type and value as JSON; one for each header.
+const TYPED_HEADER: u8 = 8;
 /// Tags that stand for a whole content type.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
@@ -30,16 +34,20 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     if let Some(key) = key {
         write_text(KEY, key.as_bytes(), out);
     }
-    for (name, value) in headers {
-        write_text(HEADER, name.as_bytes(), out);
+    let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
+    for Header { name, value } in headers.iter() {
+        let (tag, value) = match value {
+            HeaderValue::Text(text) => (HEADER, Cow::Borrowed(text.as_bytes())),
+            HeaderValue::Typed(value) => (TYPED_HEADER, serde_json::to_vec(value).unwrap_or_else(json).into()),
+        };
+        write_text(tag, name.as_bytes(), out);
         write_number(value.len() as u64, out);
-        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(&value);
     }
     if let Some(number) = max_attempts {
         out.put_u8(MAX_ATTEMPTS);
         write_number(u64::from(*number), out);
     }
-    let json = |error| -> Vec<u8> { panic!("strings and integers always serialize: {error}") };
     if let Some(properties) = properties {
         write_text(PROPERTIES, &serde_json::to_vec(properties).unwrap_or_else(json), out);
     }
@@ -58,7 +66,11 @@ pub fn read(from: &mut Bytes) -> Option<Metadata> {
             END => return Some(metadata),
             CONTENT_TYPE => metadata.content_type = Some(read_text(from)?),
             KEY => metadata.key = Some(read_text(from)?),
-            HEADER => drop(metadata.headers.insert(read_text(from)?, read_text(from)?)),
+            HEADER => metadata.headers.insert(read_text(from)?, read_text(from)?),
+            TYPED_HEADER => {
+                let (name, value) = (read_text(from)?, serde_json::from_slice(&read_bytes(from)?).ok()?);
+                metadata.headers.push(name, HeaderValue::Typed(value));
+            }
             MAX_ATTEMPTS => metadata.max_attempts = Some(read_number(from)?.try_into().ok()?),
             PROPERTIES => metadata.properties = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
             ORIGIN => metadata.origin = Some(serde_json::from_slice(&read_bytes(from)?).ok()?),
@@ -107,7 +119,9 @@ fn read_text(from: &mut Bytes) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use proptest::prelude::*;
+
+    use super::{super::headers::tests::any_headers, *};
     use crate::message::{Origin, Properties};
 
     fn written(metadata: &Metadata) -> Bytes {
@@ -133,6 +147,20 @@ mod tests {
             let mut stored = stored.freeze();
             assert_eq!((read(&mut stored), &stored[..]), (Some(metadata), &b"rest"[..]));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn headers_of_every_type_come_back_in_their_order(headers in any_headers()) {
+            let metadata = Metadata { headers, ..Metadata::default() };
+            prop_assert_eq!(read(&mut written(&metadata)), Some(metadata));
+        }
+    }
+
+    #[test]
+    fn a_text_header_takes_its_bytes_and_three_more() {
+        let metadata = Metadata { headers: [("A".to_owned(), "12".to_owned())].into(), ..Metadata::default() };
+        assert_eq!(written(&metadata)[..], *b"\x03\x01A\x0212\0");
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! A message and its parts: the id, which stays the same over attempts, the payload and the metadata.
 
-use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+pub use self::headers::tests::any_headers;
 pub use self::{
     dead_reason::DeadReason,
     digest::digest,
     ended::{Ended, Ending, Remember},
+    headers::{Header, HeaderValue, Headers},
     limits::{DeadLimits, Limit, RouteLimits},
-    origin::{Origin, TypedHeader, TypedValue},
+    origin::Origin,
     properties::Properties,
     record::{Cancellation, LogRecord},
+    typed::{MAX_DEPTH, TypeFault, TypedValue, too_deep},
 };
 use crate::time::{Due, UnixMillis};
 
@@ -23,10 +27,12 @@ mod ended;
 mod fields;
 #[cfg(test)]
 mod fuzz;
+mod headers;
 mod limits;
 mod origin;
 mod properties;
 mod record;
+mod typed;
 
 /// Most partitions of a route: each costs a task and one poll of Redis per `max_sleep`.
 pub const MAX_PARTITIONS: u16 = 256;
@@ -101,8 +107,8 @@ impl fmt::Display for MessageId {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Headers::is_empty")]
+    pub headers: Headers,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,11 +134,14 @@ impl Metadata {
     /// The value of a header, also of one that sinks do not send. An exact match of the name wins over one in another
     /// case.
     pub fn selector(&self, name: &str) -> Option<&str> {
-        let selectors = self.origin.as_ref().map(|origin| &origin.selectors);
-        [Some(&self.headers), selectors].into_iter().flatten().find_map(|headers| {
-            let any_case = || headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
-            headers.get(name).or_else(|| any_case().map(|(_, value)| value)).map(String::as_str)
-        })
+        let any_case = |(other, text): (&str, _)| other.eq_ignore_ascii_case(name).then_some(text);
+        let of_headers = || self.headers.get(name).or_else(|| self.headers.texts().find_map(any_case));
+        let of_selectors = || {
+            let selectors = &self.origin.as_ref()?.selectors;
+            let mut texts = selectors.iter().map(|(other, text)| (other.as_str(), text.as_str()));
+            selectors.get(name).map(String::as_str).or_else(|| texts.find_map(any_case))
+        };
+        of_headers().or_else(of_selectors)
     }
 
     /// The property `content_encoding`, which a header of that name, in any spelling, may repeat: to receivers over HTTP both
@@ -144,10 +153,10 @@ impl Metadata {
         let Some(encoding) = self.properties.as_ref().and_then(|all| all.content_encoding.as_deref()) else {
             return Ok(None);
         };
-        let is_other = |(name, value): &(&String, &String)| {
+        let is_other = |(name, value): &(&str, &str)| {
             folded_header(name) == "content-encoding" && !value.eq_ignore_ascii_case(encoding)
         };
-        match self.headers.iter().find(is_other) {
+        match self.headers.texts().find(is_other) {
             None => Ok(Some(encoding)),
             Some((name, _)) => {
                 Err(format!("header `{name}` and the property `content_encoding` contradict each other"))
@@ -174,14 +183,7 @@ impl Metadata {
     /// # Errors
     /// The name of the invalid field, and the error text.
     pub fn validate(&self) -> Result<(), (&'static str, String)> {
-        let mut names = BTreeMap::new();
-        for (name, value) in &self.headers {
-            check_header_name(name).map_err(|text| ("headers", text))?;
-            if let Some(other) = names.insert(folded_header(name), name) {
-                return Err(("headers", format!("header `{other}` and `{name}` are one header to receivers")));
-            }
-            check_text(value).map_err(|text| ("headers", format!("header `{name}`: {text}")))?;
-        }
+        self.headers.validate().map_err(|text| ("headers", text))?;
         for (field, value) in [("key", &self.key), ("content_type", &self.content_type)] {
             if let Some(value) = value {
                 check_text(value).map_err(|text| (field, text))?;

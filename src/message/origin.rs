@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Properties;
 
-/// Set by sources only. A sink of the same system restores these properties.
+/// Set by sources, and by the API for messages that were exported. A sink of the same system restores these properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Origin {
@@ -17,10 +17,6 @@ pub struct Origin {
     /// The original key in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// Headers with values other than text, or with names that HTTP does not allow or punctual reserves, in order. A
-    /// sink of the same system sends them unchanged.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<TypedHeader>,
     /// Headers that `{header:NAME}` finds and no sink sends, such as the delay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub selectors: BTreeMap<String, String>,
@@ -42,21 +38,9 @@ pub struct Origin {
     /// The other AMQP properties that have control characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub properties: Option<Properties>,
-}
-
-/// A header with its original type.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TypedHeader {
-    pub name: String,
-    #[serde(flatten)]
-    pub value: TypedValue,
-}
-
-/// Kafka: `bytes` (base64). AMQP: the names of its field types.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TypedValue {
-    pub r#type: String,
-    pub value: serde_json::Value,
+    /// A Kafka record without a value. The payload is empty.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tombstone: bool,
 }
 
 impl Origin {
@@ -79,13 +63,9 @@ mod tests {
     fn what_is_absent_takes_no_room_and_the_rest_comes_back() {
         assert_eq!(serde_json::to_string(&Origin::default()).unwrap(), "{}");
         assert_eq!(Origin::default().or_none(), None);
-        let header = TypedHeader {
-            name: "x-death".into(),
-            value: TypedValue { r#type: "array".into(), value: serde_json::json!([1, "a"]) },
-        };
-        let origin = Origin { id: Some("a b".into()), headers: vec![header], ..Origin::default() };
+        let origin = Origin { id: Some("a b".into()), timestamp: Some(7), ..Origin::default() };
         let json = serde_json::to_string(&origin).unwrap();
-        assert_eq!(json, r#"{"id":"a b","headers":[{"name":"x-death","type":"array","value":[1,"a"]}]}"#);
+        assert_eq!(json, r#"{"id":"a b","timestamp":7}"#);
         assert_eq!(serde_json::from_str::<Origin>(&json).unwrap(), origin);
     }
 }

@@ -1,14 +1,12 @@
 //! The format of list elements: the payload alone, or the payload with its metadata.
 
-use std::collections::BTreeMap;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::Delivery;
-use crate::message::Properties;
+use crate::message::{Headers, Properties};
 
 /// The format of list elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -37,12 +35,21 @@ fn envelope(delivery: &Delivery) -> Bytes {
         due: delivery.due.get(),
         key: delivery.metadata.key.as_deref(),
         content_type: delivery.metadata.content_type.as_deref(),
-        headers: &delivery.metadata.headers,
+        headers: Texts(&delivery.metadata.headers),
         properties: delivery.metadata.properties.as_deref(),
         payload: text,
         payload_base64: text.is_none().then(|| STANDARD.encode(&delivery.payload)),
     };
     serde_json::to_vec(&envelope).expect("strings and integers always serialize").into()
+}
+
+/// The headers that every sink sends, as an object.
+struct Texts<'a>(&'a Headers);
+
+impl Serialize for Texts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.texts())
+    }
 }
 
 #[derive(Serialize)]
@@ -57,7 +64,7 @@ struct Envelope<'a> {
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<&'a str>,
-    headers: &'a BTreeMap<String, String>,
+    headers: Texts<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     properties: Option<&'a Properties>,
     #[serde(skip_serializing_if = "Option::is_none")]

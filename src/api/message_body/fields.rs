@@ -1,6 +1,6 @@
 //! The parts of a JSON value. Errors name them by their JSON pointer.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
@@ -85,15 +85,14 @@ pub fn items<'a>(raw: &'a RawValue, pointer: &str) -> Result<Vec<&'a RawValue>, 
     located(serde_json::Deserializer::from_str(raw.get()).deserialize_seq(each), pointer).map(|()| items)
 }
 
-/// Strings by name, without duplicate names.
-pub fn headers(raw: &RawValue, pointer: &str) -> Result<BTreeMap<String, String>, FieldError> {
-    let mut headers = BTreeMap::new();
-    let add = |name: String, value| {
-        let value: String = read(value, pointer).map_err(|error| error.detail)?;
-        headers.insert(name.clone(), value).map_or(Ok(()), |_| Err(format!("duplicate header `{name}`")))
-    };
-    let each = Each { expected: "an object of strings", add };
-    located(serde_json::Deserializer::from_str(raw.get()).deserialize_map(each), pointer).map(|()| headers)
+/// Visits the fields of an object until one is refused.
+pub fn each_field<'a>(
+    raw: &'a RawValue,
+    (pointer, expected): (&str, &'static str),
+    add: impl FnMut(String, &'a RawValue) -> Result<(), String>,
+) -> Result<(), FieldError> {
+    let each = Each { expected, add };
+    located(serde_json::Deserializer::from_str(raw.get()).deserialize_map(each), pointer)
 }
 
 /// The position in an error is within the field, which the pointer names.

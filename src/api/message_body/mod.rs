@@ -8,9 +8,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use self::fields::{Faults, headers, items, object, read};
 pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
+};
+use self::{
+    fields::{Faults, items, object, read},
+    headers::headers,
 };
 use super::problem::{FieldError, Problem};
 use crate::{
@@ -20,6 +23,8 @@ use crate::{
 
 #[macro_use]
 mod fields;
+mod headers;
+mod origin;
 mod selection;
 
 /// Most messages of one request: as many as the store takes in one step.
@@ -84,8 +89,8 @@ pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
 }
 
 raw_object!(
-    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, properties, max_attempts,
-    expires_at, on_conflict
+    Fields: id, delay, deliver_at, payload, payload_base64, content_type, headers, key, key_base64, properties, origin,
+    max_attempts, expires_at, on_conflict
 );
 
 /// Only to be used when there are no faults in the end.
@@ -95,12 +100,23 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
     let due = due(fields.delay, fields.deliver_at, faults).unwrap_or(Due::NOW);
     let (payload, default_type) = payload(&fields, rules.max_payload, faults).unwrap_or_default();
     let content_type = faults.field("content_type", given(fields.content_type), read);
+    let mut origin = faults.field("origin", given(fields.origin), origin::origin).unwrap_or_default();
+    let mut key = faults.field("key", given(fields.key), read);
+    if let Some(given) = faults.field("key_base64", given(fields.key_base64), origin::key) {
+        if key.is_some() {
+            faults.add("", "`key` and `key_base64` exclude each other");
+        }
+        match given {
+            Ok(text) => key = Some(text),
+            Err(bytes) => origin.key_base64 = Some(bytes),
+        }
+    }
     let metadata = Metadata {
         headers: faults.field("headers", given(fields.headers), headers).unwrap_or_default(),
-        key: faults.field("key", given(fields.key), read),
+        key,
         content_type: content_type.or_else(|| default_type.map(str::to_owned)),
         properties: faults.field("properties", given(fields.properties), properties).flatten(),
-        origin: None,
+        origin: origin.or_none(),
         max_attempts: faults.field("max_attempts", given(fields.max_attempts), integer),
         expires_at: faults
             .field("expires_at", given(fields.expires_at), |raw, at| moment(raw, at, parse_instant))

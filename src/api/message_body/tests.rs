@@ -313,3 +313,59 @@ fn a_note_is_text_and_a_call_without_a_body_takes_none() {
     assert!(parse_nothing(b"").is_ok() && parse_nothing(b"{}").is_ok());
     assert!(parse_nothing(b"[]").is_err() && parse_nothing(br#"{"a":1}"#).is_err());
 }
+
+#[test]
+fn headers_of_any_type_are_a_list_in_their_order() {
+    let metadata = |headers: &str| one(&format!(r#"{{"payload":1,"headers":{headers}}}"#)).metadata;
+    let typed = metadata(
+        r#"[{"name":"z","value":"1"},{"name":"a","type":"string","value":"2"},{"name":"z","type":"null"},
+            {"name":"n","type":"table","value":{"x":{"type":"double","value":"0.1"}}}]"#,
+    );
+    let shown = serde_json::to_string(&typed.headers).unwrap();
+    let expected = concat!(
+        r#"[{"name":"z","type":"string","value":"1"},{"name":"a","value":"2"},{"name":"z","type":"null","value":null},"#,
+        r#"{"name":"n","type":"table","value":{"x":{"type":"double","value":"0.1"}}}]"#
+    );
+    assert_eq!(shown, expected);
+    let plain = metadata(r#"[{"name":"a","value":"2"},{"name":"z","value":"1"}]"#);
+    assert_eq!(plain, metadata(r#"{"z":"1","a":"2"}"#), "an object has no order");
+}
+
+#[test]
+fn a_key_of_bytes_is_base64_and_that_of_a_text_is_the_text() {
+    let metadata = |fields: &str| one(&format!(r#"{{"payload":1,{fields}}}"#)).metadata;
+    assert_eq!(metadata(r#""key_base64":"azc=""#), metadata(r#""key":"k7""#));
+    let bytes = metadata(r#""key_base64":"/wA=""#);
+    assert_eq!((bytes.key, bytes.origin.unwrap().key_base64.as_deref()), (None, Some("/wA=")));
+}
+
+#[tokio::test]
+async fn a_wrong_header_key_or_origin_is_named_by_its_pointer() {
+    for (fields, pointer) in [
+        (r#""headers":[{"value":"x"}]"#, "/headers/0"),
+        (r#""headers":[{"name":"a","value":"x"},{"name":"b","type":"int","value":1}]"#, "/headers/1/type"),
+        (r#""headers":[{"name":"a","type":"int8","value":128}]"#, "/headers/0/value"),
+        (r#""headers":[{"name":"a","value":1}]"#, "/headers/0/value"),
+        (r#""headers":[{"name":"a","value":"x","x":1}]"#, "/headers/0"),
+        (r#""headers":[{"name":"a","name":"b","value":"x"}]"#, "/headers/0"),
+        (r#""headers":[{"name":7,"value":"x"}]"#, "/headers/0/name"),
+        (r#""headers":["a"]"#, "/headers/0"),
+        (r#""headers":[{"name":"punctual-id","value":"x"}]"#, "/headers/0/name"),
+        (r#""headers":[{"name":"CC","type":"array","value":[]}]"#, "/headers/0/name"),
+        (
+            r#""headers":[{"name":"a","type":"array","value":[{"type":"bytes","value":"?"}]}]"#,
+            "/headers/0/value/0/value",
+        ),
+        (r#""headers":"x""#, "/headers"),
+        (r#""key":"a","key_base64":"""#, ""),
+        (r#""key_base64":"?""#, "/key_base64"),
+        (r#""origin":{"no":1}"#, "/origin"),
+        (r#""origin":{"timestamp":-1}"#, "/origin/timestamp"),
+        (r#""origin":{"properties":{"priority":256}}"#, "/origin/properties"),
+    ] {
+        assert_eq!(pointers(&format!(r#"{{"payload":1,{fields}}}"#)).await, [pointer], "{fields}");
+    }
+    let long = "x".repeat(256);
+    let pointer = pointers(&format!(r#"{{"payload":1,"origin":{{"cluster_id":"{long}"}}}}"#)).await;
+    assert_eq!(pointer, ["/origin/cluster_id"]);
+}

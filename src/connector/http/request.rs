@@ -132,7 +132,7 @@ impl RequestFactory {
         // What the sink sets itself is no matter of the message.
         let sets_encoding = self.names.contains(CONTENT_ENCODING.as_str());
         let encoding = if sets_encoding { None } else { delivery.metadata.property_encoding()? };
-        for (name, text) in &delivery.metadata.headers {
+        for (name, text) in delivery.metadata.headers.texts() {
             // Repeats the check of the API: on every way into the queue, a message must not change the framing of the
             // request, nor send another value than the one that `allow` was compared with.
             check_header_name(name)?;

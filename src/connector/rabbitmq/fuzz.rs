@@ -107,7 +107,7 @@ fn values(input: &[u8]) -> String {
             let back = from_typed(&read).expect("what was written is a value");
             // Not the values: NaN is unlike itself, and a short string comes back as a long one.
             assert_eq!(to_typed(&back), Ok(typed.clone()));
-            typed.r#type
+            typed.type_name().to_owned()
         }
         Err(error) => error,
     };
@@ -116,7 +116,7 @@ fn values(input: &[u8]) -> String {
             Ok(value) => {
                 let plain = to_typed(&value).expect("not nested deeper than JSON");
                 assert_eq!(from_typed(&plain).and_then(|value| to_typed(&value)), Ok(plain.clone()));
-                plain.r#type
+                plain.type_name().to_owned()
             }
             Err(error) => error,
         };

@@ -123,7 +123,7 @@ async fn a_message_carries_everything_that_was_sent_with_it() {
     let message = punctual::message::codec::decode(&claimed.body).unwrap();
     assert_eq!(message.payload, r#"{"b": 1,  "a":1.50}"#);
     let metadata = message.metadata;
-    assert_eq!(metadata.headers["traceparent"], "00-1");
+    assert_eq!(&metadata.headers["traceparent"], "00-1");
     assert_eq!(metadata.key.as_deref(), Some("k"));
     assert_eq!(metadata.content_type.as_deref(), Some("application/cloudevents+json"));
     assert_eq!((metadata.max_attempts, metadata.expires_at), (Some(3), Some(4_102_444_800_000)));

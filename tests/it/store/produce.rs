@@ -33,7 +33,7 @@ async fn the_script_and_the_api_store_the_same_message_alike() {
         Metadata::default(),
         Metadata { key: Some(text.to_owned()), ..Metadata::default() },
         Metadata {
-            headers,
+            headers: headers.into(),
             key: Some(String::new()),
             content_type: Some("application/json; charset=\"utf-8\"".into()),
             max_attempts: Some(u32::MAX),

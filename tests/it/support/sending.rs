@@ -1,6 +1,6 @@
 //! One batch through one sink, watched.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::{
@@ -20,7 +20,7 @@ pub fn delivery(id: &str, payload: impl Into<Bytes>) -> Delivery {
         attempt: 3,
         due: UnixMillis::new(1_700_000_000_123).expect("below 2^53"),
         metadata: Metadata {
-            headers: BTreeMap::from([("X-Trace".into(), "abc é".into()), ("X-Other".into(), "1".into())]),
+            headers: [("X-Trace".into(), "abc é".into()), ("X-Other".into(), "1".into())].into(),
             key: Some("customer 7".into()),
             content_type: Some("application/x-test".into()),
             ..Metadata::default()

@@ -82,12 +82,12 @@ function Facts({ message }) {
 }
 
 function Details({ message }) {
-  const headers = Object.entries(message.headers ?? {});
+  const headers = headersOf(message.headers ?? {});
   return html`
     <section class="panel" aria-label="Headers and properties"><dl class="facts">
       <${Fact} name="Content type"><${Text}>${message.content_type ?? "none"}</${Text}></${Fact}>
-      <${Fact} name="Key"><${Text}>${message.key ?? "none"}</${Text}></${Fact}>
-      <${Fact} name="Headers">${headers.length ? html`<${Values} values=${message.headers} />` : "none"}</${Fact}>
+      <${Fact} name="Key"><${Text}>${message.key ?? (message.key_base64 === undefined ? "none" : `${message.key_base64} (base64)`)}</${Text}></${Fact}>
+      <${Fact} name="Headers">${headers.length ? html`<${Rows} rows=${headers} />` : "none"}</${Fact}>
       ${message.properties && html`<${Fact} name="Properties"><${Values} values=${message.properties} /></${Fact}>`}
     </dl></section>`;
 }
@@ -97,6 +97,13 @@ const shown = (value) => (typeof value === "object" && value !== null
   ? JSON.stringify(value, (_, inner) => (typeof inner === "bigint" ? String(inner) : inner))
   : String(value));
 
-const Values = ({ values }) => html`
-  <table class="values"><tbody>${Object.entries(values).map(([name, value]) => html`
-    <tr key=${name}><th scope="row"><${Text}>${name}</${Text}></th><td><${Text}>${shown(value)}</${Text}></td></tr>`)}</tbody></table>`;
+/** Name and value of each header in their order; a value that is no text with its type. */
+const headersOf = (headers) => (Array.isArray(headers)
+  ? headers.map(({ name, type = "string", value }) => [name, type === "string" ? value : type === "null" ? "null" : `${shown(value)} (${type})`])
+  : Object.entries(headers));
+
+const Values = ({ values }) => html`<${Rows} rows=${Object.entries(values)} />`;
+
+const Rows = ({ rows }) => html`
+  <table class="values"><tbody>${rows.map(([name, value], n) => html`
+    <tr key=${n}><th scope="row"><${Text}>${name}</${Text}></th><td><${Text}>${shown(value)}</${Text}></td></tr>`)}</tbody></table>`;

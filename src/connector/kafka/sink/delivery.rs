@@ -89,21 +89,25 @@ async fn produce(
     }
 }
 
-/// librdkafka copies key, value and headers. An empty payload is an empty value, not a tombstone.
+/// librdkafka copies key, value and headers. An empty payload is an empty value, unless the message was a tombstone.
 fn record<'a>(
     topic: &'a str,
     delivery: &'a Delivery,
     key: Option<&'a [u8]>,
     opaque: RecordOpaque,
 ) -> BaseRecord<'a, [u8], [u8], Box<RecordOpaque>> {
-    let mut record = BaseRecord::with_opaque_to(topic, Box::new(opaque)).payload(Bytes::as_ref(&delivery.payload));
+    let mut record = BaseRecord::with_opaque_to(topic, Box::new(opaque));
+    let origin = delivery.metadata.origin.as_ref();
+    if !(delivery.payload.is_empty() && origin.is_some_and(|origin| origin.tombstone)) {
+        record = record.payload(Bytes::as_ref(&delivery.payload));
+    }
     if let Some(key) = key {
         record = record.key(key);
     }
     record.headers(record_headers(delivery))
 }
 
-/// The headers of the message, those of its origin, then those of punctual.
+/// The headers of the message in their order, the content type, then the headers of punctual.
 fn record_headers(delivery: &Delivery) -> OwnedHeaders {
     let (attempt, due) = (delivery.attempt.to_string(), delivery.due.get().to_string());
     let ours = [
@@ -113,10 +117,8 @@ fn record_headers(delivery: &Delivery) -> OwnedHeaders {
         (headers::DUE, &due),
     ];
     let content_type = delivery.metadata.content_type.as_deref().map(|text| ("content-type", text));
-    let given = delivery.metadata.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let text = |(key, value)| Header { key, value: Some(value) };
     let all = OwnedHeaders::new_with_capacity(delivery.metadata.headers.len() + ours.len() + 1);
-    let all = given.chain(content_type).map(text).fold(all, OwnedHeaders::insert);
-    let all = restored::headers(&delivery.metadata, all);
-    ours.map(text).into_iter().fold(all, OwnedHeaders::insert)
+    let all = restored::headers(&delivery.metadata.headers, all);
+    let text = |(key, value)| Header { key, value: Some(value) };
+    content_type.into_iter().chain(ours).map(text).fold(all, OwnedHeaders::insert)
 }

@@ -1,48 +1,47 @@
 //! Key and headers of a record as metadata of a message.
 
-use std::collections::BTreeMap;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::Value;
 
 use crate::{
-    message::{Metadata, Origin, TypedHeader, TypedValue, check_header_name, check_text, folded_header},
+    message::{Headers, Metadata, Origin, TypedValue, check_text, folded_header},
     sink::headers,
 };
 
-/// Text becomes key and headers for every sink. Other bytes go to the `Origin`, which only a Kafka sink sends on.
+/// The header that is the content type of a message, if it is there once and is text.
+const CONTENT_TYPE: &str = "content-type";
+
+/// Headers stay in their order. A key that is no text goes to the `Origin`, which only a Kafka sink sends on.
 pub fn metadata(key: Option<&[u8]>, given: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
-    let mut counts = BTreeMap::new();
-    for (name, _) in given {
-        *counts.entry(folded_header(name)).or_insert(0) += 1;
-    }
     let (mut metadata, mut origin) = (Metadata::default(), Origin::default());
     match (key, key.and_then(text)) {
         (_, Some(text)) => metadata.key = Some(text.to_owned()),
         (Some(key), None) => origin.key_base64 = Some(STANDARD.encode(key)),
         (None, None) => {}
     }
-    for (name, value) in given {
-        if dropped.contains(&name.as_str()) || headers::ALL.contains(&name.as_str()) {
-            continue;
-        }
-        let is_unique = counts[&folded_header(name)] == 1;
-        match value.as_deref().and_then(text) {
-            Some(text) if is_unique && name == "content-type" => metadata.content_type = Some(text.to_owned()),
-            Some(text) if is_unique && check_header_name(name).is_ok() => {
-                metadata.headers.insert(name.clone(), text.to_owned());
-            }
-            _ => origin.headers.push(TypedHeader { name: name.clone(), value: typed(value.as_deref()) }),
-        }
+    let mut content_types = given.iter().filter(|(name, _)| folded_header(name) == CONTENT_TYPE);
+    if let (Some((name, Some(value))), None) = (content_types.next(), content_types.next())
+        && name == CONTENT_TYPE
+    {
+        metadata.content_type = text(value).map(str::to_owned);
     }
+    let is_dropped = |name: &str| {
+        dropped.contains(&name)
+            || headers::ALL.contains(&name)
+            || (name == CONTENT_TYPE && metadata.content_type.is_some())
+    };
+    let given = given.iter().map(|(name, value)| (name.clone(), typed(value.as_deref())));
+    metadata.headers = Headers::classify(given.collect(), is_dropped);
     metadata.origin = origin.or_none();
     metadata
 }
 
 fn typed(value: Option<&[u8]>) -> TypedValue {
     match value {
-        Some(value) => TypedValue { r#type: "bytes".into(), value: STANDARD.encode(value).into() },
-        None => TypedValue { r#type: "null".into(), value: Value::Null },
+        None => TypedValue::Null,
+        Some(value) => match str::from_utf8(value) {
+            Ok(text) => TypedValue::String(text.to_owned()),
+            Err(_) => TypedValue::Bytes(value.to_vec()),
+        },
     }
 }
 
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_becomes_headers_and_other_values_go_to_the_origin() {
+    fn text_becomes_headers_of_every_sink_and_other_values_keep_their_place() {
         let headers = [
             ("X-Trace", Some(&b"a"[..])),
             ("content-type", Some(b"text/plain")),
@@ -73,12 +72,12 @@ mod tests {
         ];
         let headers = headers.map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)));
         let metadata = metadata(Some(b"\xff"), &headers, &["punctual-delay"]);
-        assert_eq!(metadata.headers, [("X-Trace".to_owned(), "a".to_owned())].into());
+        assert_eq!(metadata.headers.texts().collect::<Vec<_>>(), [("X-Trace", "a")]);
         assert_eq!(metadata.content_type.as_deref(), Some("text/plain"));
         assert_eq!(metadata.key, None);
         let origin = metadata.origin.as_ref().unwrap();
         assert_eq!(origin.key_base64.as_deref(), Some("/w=="));
-        let names: Vec<&str> = origin.headers.iter().map(|header| header.name.as_str()).collect();
+        let names: Vec<&str> = metadata.headers.typed().map(|(name, _)| name).collect();
         assert_eq!(names, ["twice", "twice", "X-Case", "x-case", "a b", "Host", "bytes", "null"]);
         assert_eq!(metadata.validate(), Ok(()));
     }

@@ -92,8 +92,8 @@ mod tests {
         assert_eq!(metadata.key.as_deref(), Some("customer 7"));
         assert_eq!(metadata.shown_id(&id), "order 42");
         assert_eq!(metadata.selector(TARGET_TOPIC), Some("orders"));
-        let headers: Vec<_> = metadata.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let added = [("scheduler-key", "order 42"), ("scheduler-timestamp", "1700000000"), ("scheduler-topic", "t")];
+        let headers: Vec<_> = metadata.headers.texts().collect();
+        let added = [("scheduler-timestamp", "1700000000"), ("scheduler-key", "order 42"), ("scheduler-topic", "t")];
         assert_eq!(headers, [&[("X-Trace", "a")][..], &added].concat());
     }
 

@@ -7,7 +7,7 @@
 //! | `content_type`, other properties | content type, properties of the message, and those of its origin |
 //! | `timestamp`, `cluster_id` | those of the origin; else not set |
 //! | `delivery_mode` | 2, persistent |
-//! | headers | typed headers of the origin; the message's headers (text); `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
+//! | headers | those of the message with their types; `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
 //!
 //! `punctual-id` is always the id in the queue; `message_id` need not be unique. `user_id` is never set: the broker closes
 //! the channel at the name of another user.
@@ -21,7 +21,7 @@ use lapin::{
 
 use crate::{
     connector::rabbitmq,
-    message::{Origin, Properties},
+    message::{Header, HeaderValue, Origin, Properties},
     sink::{
         Delivery, Domain,
         headers::{ATTEMPT, DUE, ID, ROUTE},
@@ -74,13 +74,15 @@ impl PreparedMessage {
         let attempt = i64::from(delivery.attempt);
         let mut headers = FieldTable::default();
         let origin = delivery.metadata.origin.as_deref();
-        for header in origin.map(|origin| &origin.headers).into_iter().flatten() {
-            let value =
-                rabbitmq::from_typed(&header.value).map_err(|error| format!("header `{}` {error}", header.name))?;
-            headers.insert(short("header name", &header.name)?, value);
-        }
-        for (name, value) in &delivery.metadata.headers {
-            headers.insert(short("header name", name)?, text(value));
+        // AMQP permits each name once in a table: of repeated headers of Kafka the last one counts.
+        for Header { name, value } in delivery.metadata.headers.iter() {
+            let value = match value {
+                HeaderValue::Text(value) => text(value),
+                HeaderValue::Typed(value) => {
+                    rabbitmq::from_typed(value).map_err(|error| format!("header `{}` {error}", name.escape_debug()))?
+                }
+            };
+            headers.insert(short("header name", name)?, value);
         }
         for name in COPIES {
             if !matches!(headers.inner().get(name), None | Some(AMQPValue::FieldArray(_))) {
@@ -185,7 +187,7 @@ fn text(value: &str) -> AMQPValue {
 mod tests {
     use super::*;
     use crate::{
-        message::{MessageId, Metadata, TypedHeader},
+        message::{MessageId, Metadata, TypedValue},
         time::UnixMillis,
     };
 
@@ -218,23 +220,18 @@ mod tests {
 
     #[test]
     fn a_message_from_rabbitmq_gets_the_properties_and_headers_of_its_producer() {
-        let header = |name: &str, value: &AMQPValue| TypedHeader {
-            name: name.into(),
-            value: rabbitmq::to_typed(value).unwrap(),
-        };
         let origin = Origin {
             id: Some("a b".into()),
             message_id: Some("a b".into()),
             cluster_id: Some("c".into()),
             timestamp: Some(7),
-            headers: vec![
-                header("x", &AMQPValue::ShortInt(-1)),
-                // A header of the sink's own name is replaced.
-                header("punctual-attempt", &AMQPValue::LongLongInt(99)),
-            ],
             ..Origin::default()
         };
-        let metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
+        let mut metadata = Metadata { origin: origin.or_none(), ..Metadata::default() };
+        // A header of the sink's own name is replaced.
+        for (name, value) in [("x", TypedValue::Int16(-1)), ("punctual-attempt", TypedValue::Int64(99))] {
+            metadata.headers.push(name.into(), HeaderValue::Typed(value));
+        }
         let one = PreparedMessage::new((0, None), delivery("~1", metadata.clone()), "k", usize::MAX).unwrap();
         let other = PreparedMessage::new((0, None), delivery("~2", metadata), "k", usize::MAX).unwrap();
         assert_ne!(one.tag, other.tag, "two messages may have the same message_id");
@@ -254,9 +251,10 @@ mod tests {
         assert_eq!(error(with("CC")).as_deref(), Some("header `CC` is no list: RabbitMQ closes the channel over it"));
         assert!(error(with("BCC")).is_some());
         assert_eq!(error(with("cc")), None, "RabbitMQ compares names with case");
-        let typed = |value| {
-            let header = TypedHeader { name: "CC".into(), value: rabbitmq::to_typed(&value).unwrap() };
-            Metadata { origin: Origin { headers: vec![header], ..Origin::default() }.or_none(), ..Metadata::default() }
+        let typed = |value: AMQPValue| {
+            let mut metadata = Metadata::default();
+            metadata.headers.push("CC".into(), HeaderValue::Typed(rabbitmq::to_typed(&value).unwrap()));
+            metadata
         };
         assert!(error(typed(AMQPValue::LongInt(1))).is_some());
         assert_eq!(error(typed(AMQPValue::FieldArray(vec![text("q")].into()))), None);

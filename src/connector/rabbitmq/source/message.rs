@@ -4,19 +4,17 @@
 //! |---|---|
 //! | body, routing key, `content_type` | payload, key, content type |
 //! | `content_encoding`, `correlation_id`, `reply_to`, `type`, `priority`, `app_id` | properties |
-//! | text headers | headers |
-//! | other headers, headers and properties that HTTP or punctual does not allow; `message_id`, `timestamp`, `cluster_id` | the origin |
+//! | headers | headers with their types |
+//! | properties with control characters; `message_id`, `timestamp`, `cluster_id` | the origin |
 //! | exchange | the origin |
 //! | `x-delay`, `x-deliver-at`, `x-opt-delivery-delay`, `x-opt-delivery-time` | the due time |
 //! | `user_id`, `expiration`, CC, BCC, counters of the broker, and headers that a sink sets | dropped |
-
-use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use lapin::{
     BasicProperties,
     message::Delivery,
-    types::{AMQPValue, FieldTable, ShortString},
+    types::{FieldTable, ShortString},
 };
 use rand::Rng;
 
@@ -24,8 +22,8 @@ use super::due::{self, DEATHS, DELAYS, ROUND, TIMES};
 use crate::{
     connector::rabbitmq::{self, IdFrom},
     message::{
-        MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedHeader, check_header_name, check_text,
-        digest, folded_header,
+        HeaderValue, Headers, MessageId, Metadata, NewMessage, OnConflict, Origin, Properties, TypedValue, check_text,
+        digest,
     },
     retry::Backoff,
     sink::headers,
@@ -61,26 +59,17 @@ impl MessageReader {
         let (id, mut origin) = self.id(&delivery.properties, headers, rounds, unreadable.as_deref());
         let mut problem = unreadable.or_else(|| due.as_ref().err().cloned());
         let mut metadata = Metadata::default();
-        let mut counts = BTreeMap::new();
-        for name in headers.inner().keys() {
-            *counts.entry(folded_header(name.as_str())).or_insert(0) += 1;
-        }
+        let mut given = Vec::new();
         for (name, value) in headers.inner() {
-            let is_unique = counts[&folded_header(name.as_str())] == 1;
-            match (self.is_dropped(name.as_str()), plain(name, value).filter(|_| is_unique)) {
-                (true, _) => {}
-                (false, Some(text)) => {
-                    metadata.headers.insert(name.to_string(), text.to_owned());
-                }
-                (false, None) => match rabbitmq::to_typed(value) {
-                    Ok(value) => origin.headers.push(TypedHeader { name: name.to_string(), value }),
-                    Err(error) => problem = Some(format!("header `{}` {error}", name.as_str().escape_debug())),
-                },
+            match rabbitmq::to_typed(value) {
+                Ok(value) => given.push((name.to_string(), value)),
+                Err(_) if self.is_dropped(name.as_str()) => {}
+                Err(error) => problem = Some(format!("header `{}` {error}", name.as_str().escape_debug())),
             }
         }
+        metadata.headers = Headers::classify(given, |name| self.is_dropped(name));
         if rounds > 0 {
-            let value = rabbitmq::to_typed(&AMQPValue::LongLongInt(rounds.into())).expect("a number");
-            origin.headers.push(TypedHeader { name: ROUND.into(), value });
+            metadata.headers.push(ROUND.into(), HeaderValue::Typed(TypedValue::Int64(rounds.into())));
         }
         origin.exchange = Some(delivery.exchange.to_string()).filter(|exchange| !exchange.is_empty());
         let key = delivery.routing_key.as_str();
@@ -149,13 +138,6 @@ pub fn return_count(delivery: &Delivery) -> u64 {
     count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
-/// The text of a header that every sink can send; `None` for any other header.
-fn plain<'a>(name: &ShortString, value: &'a AMQPValue) -> Option<&'a str> {
-    let AMQPValue::LongString(text) = value else { return None };
-    let text = str::from_utf8(text.as_bytes()).ok()?;
-    (check_header_name(name.as_str()).is_ok() && check_text(text).is_ok()).then_some(text)
-}
-
 /// The properties that a message may have, and those with control characters.
 fn properties(given: &BasicProperties) -> (Properties, Properties) {
     let (mut allowed, mut others) = (Properties::default(), Properties::default());
@@ -186,6 +168,7 @@ mod tests {
 
     use std::time::Duration;
 
+    use lapin::types::AMQPValue;
     use rand::{SeedableRng, rngs::StdRng};
 
     use super::*;
@@ -231,11 +214,12 @@ mod tests {
         let message = scheduled(read(IdFrom::Ulid, false, "a\u{1}", headers(&all)));
         assert_eq!(message.metadata.validate(), Ok(()));
         assert_eq!(message.due, Due::After(7));
-        assert_eq!(message.metadata.headers, [("X-Plain".to_owned(), "é\tb".to_owned())].into());
+        let headers = &message.metadata.headers;
+        assert_eq!(headers.texts().collect::<Vec<_>>(), [("X-Plain", "é\tb")]);
         let origin = message.metadata.origin.unwrap();
         let mut names: Vec<_> = odd.iter().map(|(name, _)| *name).collect();
         names.sort_unstable();
-        assert_eq!(origin.headers.iter().map(|header| &*header.name).collect::<Vec<_>>(), names);
+        assert_eq!(headers.typed().map(|(name, _)| name).collect::<Vec<_>>(), names);
         assert_eq!((message.metadata.key.as_deref(), origin.odd_key().as_deref()), (None, Some("a\u{1}")));
     }
 
@@ -298,10 +282,9 @@ mod tests {
         for round in 1..=3 {
             let message = read(IdFrom::MessageId, true, "k", headers(&given).with_message_id("m".into()));
             let message = scheduled(message);
-            let headers = &message.metadata.origin.as_ref().unwrap().headers;
-            let rounds: Vec<_> = headers.iter().filter(|header| header.name == ROUND).collect();
-            assert_eq!(rounds.len(), 1, "{headers:?}");
-            assert_eq!(rabbitmq::from_typed(&rounds[0].value), Ok(AMQPValue::LongLongInt(round)));
+            let headers = message.metadata.headers.typed();
+            let rounds: Vec<_> = headers.filter_map(|(name, value)| (name == ROUND).then_some(value)).collect();
+            assert_eq!(rounds, [&TypedValue::Int64(round)]);
             given.truncate(1);
             given.push((ROUND, AMQPValue::LongLongInt(round)));
             waits.push(message.due);
@@ -310,7 +293,7 @@ mod tests {
         assert_eq!(waits, [1000, 2000, 4000].map(Due::After));
         assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
         let message = scheduled(read(IdFrom::Ulid, true, "k", headers(&given[1..])));
-        assert_eq!(message.metadata.origin.map(|origin| origin.headers), Some(vec![]), "published again as a copy");
+        assert!(message.metadata.headers.is_empty(), "published again as a copy");
     }
 
     #[test]
@@ -327,6 +310,6 @@ mod tests {
         let entry = read(IdFrom::Ulid, false, "k", headers(&[("x-delay", string("soon")), ("X", string("v"))]));
         let SourceEntry::Invalid(message, reason) = entry else { panic!("{entry:?}") };
         assert!(reason.starts_with("x-delay: `soon` is neither"), "{reason}");
-        assert_eq!((&*message.payload, message.metadata.headers["X"].as_str()), (&b"body"[..], "v"));
+        assert_eq!((&*message.payload, &message.metadata.headers["X"]), (&b"body"[..], "v"));
     }
 }

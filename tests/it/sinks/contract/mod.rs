@@ -44,14 +44,14 @@ struct Arrived {
 
 impl Arrived {
     fn expected(delivery: &Delivery) -> Self {
-        let headers = delivery.metadata.headers.iter();
+        let headers = delivery.metadata.headers.texts();
         Self {
             id: delivery.id.to_string(),
             route: delivery.route.to_string(),
             attempt: delivery.attempt,
             due: delivery.due.get(),
             content_type: delivery.metadata.content_type.clone(),
-            headers: headers.map(|(name, value)| (name.to_lowercase(), value.clone())).collect(),
+            headers: headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect(),
             payload: delivery.payload.to_vec(),
         }
     }

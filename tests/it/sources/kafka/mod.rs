@@ -1,6 +1,7 @@
 //! The Kafka source on a real broker.
 
 mod beginning;
+mod exported;
 mod faults;
 mod formats;
 mod program;

@@ -1,5 +1,6 @@
 //! From a queue of RabbitMQ, through the whole program, into another.
 
+mod exported;
 mod holding;
 mod outages;
 mod program;

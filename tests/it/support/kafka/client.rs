@@ -36,8 +36,10 @@ pub struct Record {
     pub key: Option<Vec<u8>>,
     /// `None` is a tombstone.
     pub payload: Option<Vec<u8>>,
-    /// In their order.
+    /// In their order; those that are text.
     pub headers: Vec<(String, String)>,
+    /// All of them, in their order.
+    pub any_headers: Vec<(String, Option<Vec<u8>>)>,
     /// Milliseconds since the epoch.
     pub timestamp: i64,
 }
@@ -260,16 +262,16 @@ fn read(consumer: &BaseConsumer, topic: &str) -> Vec<Record> {
 
 fn record(message: &impl Message<Headers = rdkafka::message::BorrowedHeaders>) -> Record {
     let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    let any_headers: Vec<_> = headers.map(|one| (one.key.to_owned(), one.value.map(<[u8]>::to_vec))).collect();
     Record {
         partition: message.partition(),
         key: message.key().map(<[u8]>::to_vec),
         payload: message.payload().map(<[u8]>::to_vec),
-        headers: headers
-            .map(|header| {
-                let value = String::from_utf8(header.value.expect("a value").to_vec()).expect("UTF-8");
-                (header.key.to_owned(), value)
-            })
+        headers: any_headers
+            .iter()
+            .filter_map(|(name, value)| Some((name.clone(), str::from_utf8(value.as_ref()?).ok()?.to_owned())))
             .collect(),
+        any_headers,
         timestamp: message.timestamp().to_millis().expect("a time"),
     }
 }

@@ -1,0 +1,58 @@
+//! Headers: an object of texts, or a list of headers with types.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::{
+    fields::{each_field, items, object, read},
+    given,
+};
+use crate::{
+    api::problem::FieldError,
+    message::{Headers, TypedValue},
+    sink::headers::ALL,
+};
+
+/// Headers with which RabbitMQ copies a message to more queues, past the `allow` of a sink.
+const COPIES: [&str; 2] = ["CC", "BCC"];
+
+pub fn headers(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
+    if raw.get().starts_with('[') { list(raw, pointer) } else { texts(raw, pointer) }
+}
+
+/// Texts by name, without duplicate names.
+fn texts(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
+    // Many programs do not keep the order of an object.
+    let mut texts = BTreeMap::new();
+    let add = |name: String, value| {
+        let value: String = read(value, pointer).map_err(|error| error.detail)?;
+        texts.insert(name.clone(), value).map_or(Ok(()), |_| Err(format!("duplicate header `{name}`")))
+    };
+    each_field(raw, (pointer, "an object of strings"), add).map(|()| texts.into())
+}
+
+raw_object!(Listed: name, r#type, value);
+
+fn list(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
+    let one = |(index, item)| header(item, &format!("{pointer}/{index}"));
+    let given: Vec<_> = items(raw, pointer)?.into_iter().enumerate().map(one).collect::<Result<_, _>>()?;
+    Ok(Headers::classify(given, |_| false))
+}
+
+fn header(raw: &RawValue, pointer: &str) -> Result<(String, TypedValue), FieldError> {
+    let Listed { name, r#type, value } = object(raw, pointer)?;
+    let at = |field: &str| format!("{pointer}{field}");
+    let name: String = read(name.ok_or_else(|| FieldError::new(pointer, "has no `name`"))?, &at("/name"))?;
+    if ALL.contains(&&*name) {
+        return Err(FieldError::new(&at("/name"), format!("`{name}` is set by punctual")));
+    }
+    let r#type: Option<String> = given(r#type).map(|raw| read(raw, &at("/type"))).transpose()?;
+    let value: Option<serde_json::Value> = value.map(|raw| read(raw, &at("/value"))).transpose()?;
+    let typed = TypedValue::parse(r#type.as_deref().unwrap_or("string"), &value.unwrap_or_default());
+    let typed = typed.map_err(|fault| FieldError::new(at(&fault.pointer), fault.text))?;
+    if COPIES.contains(&&*name) && !matches!(typed, TypedValue::String(_)) {
+        return Err(FieldError::new(at("/name"), "RabbitMQ would copy the message to other queues"));
+    }
+    Ok((name, typed))
+}

@@ -1,0 +1,257 @@
+//! The headers of a message, in their order.
+
+use std::{collections::BTreeMap, fmt, ops::Index};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
+    ser::SerializeSeq,
+};
+use serde_json::Value as Json;
+
+use super::{TypedValue, check_header_name, check_text, folded_header};
+
+/// JSON: an object of texts if each header is one that every sink sends, and they are in the order of their names, which
+/// an object does not keep; else an array of `{"name", "type", "value"}`;
+/// without `type` it is such a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(Vec<Header>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub name: String,
+    pub value: HeaderValue,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// Every sink sends it: its name is unique in every spelling, and neither reserved nor impossible in HTTP; the value
+    /// has no control characters.
+    Text(String),
+    /// Any other header. The sinks of brokers send it.
+    Typed(TypedValue),
+}
+
+impl Headers {
+    /// Distinguishes the texts that every sink sends from other headers. Leaves out those whose name `is_dropped`.
+    pub fn classify(given: Vec<(String, TypedValue)>, is_dropped: impl Fn(&str) -> bool) -> Self {
+        let mut counts = BTreeMap::new();
+        for (name, _) in &given {
+            *counts.entry(folded_header(name)).or_insert(0) += 1;
+        }
+        let is_plain = |name: &str, text: &str| {
+            counts[&folded_header(name)] == 1 && check_header_name(name).is_ok() && check_text(text).is_ok()
+        };
+        let header = |(name, value): (String, TypedValue)| {
+            let value = match value {
+                TypedValue::String(text) if is_plain(&name, &text) => HeaderValue::Text(text),
+                other => HeaderValue::Typed(other),
+            };
+            Header { name, value }
+        };
+        Self(given.into_iter().filter(|(name, _)| !is_dropped(name)).map(header).collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Header> {
+        self.0.iter()
+    }
+
+    /// The headers that every sink sends.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().filter_map(|header| match &header.value {
+            HeaderValue::Text(text) => Some((header.name.as_str(), text.as_str())),
+            HeaderValue::Typed(_) => None,
+        })
+    }
+
+    /// The headers that only sinks of brokers send.
+    pub fn typed(&self) -> impl Iterator<Item = (&str, &TypedValue)> {
+        self.0.iter().filter_map(|header| match &header.value {
+            HeaderValue::Text(_) => None,
+            HeaderValue::Typed(value) => Some((header.name.as_str(), value)),
+        })
+    }
+
+    /// The text of that name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.texts().find_map(|(other, text)| (other == name).then_some(text))
+    }
+
+    /// Adds a text that every sink sends.
+    pub fn insert(&mut self, name: String, text: String) {
+        self.push(name, HeaderValue::Text(text));
+    }
+
+    pub fn push(&mut self, name: String, value: HeaderValue) {
+        self.0.push(Header { name, value });
+    }
+
+    /// # Errors
+    /// The text that some sink cannot send.
+    pub fn validate(&self) -> Result<(), String> {
+        let mut names = BTreeMap::new();
+        for (name, value) in self.texts() {
+            check_header_name(name)?;
+            if let Some(other) = names.insert(folded_header(name), name) {
+                return Err(format!("header `{other}` and `{name}` are one header to receivers"));
+            }
+            check_text(value).map_err(|text| format!("header `{name}`: {text}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The text of that name, which must exist.
+impl Index<&str> for Headers {
+    type Output = str;
+
+    fn index(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_else(|| panic!("no header `{name}` in {self:?}"))
+    }
+}
+
+impl FromIterator<(String, String)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(texts: I) -> Self {
+        Self(texts.into_iter().map(|(name, text)| Header { name, value: HeaderValue::Text(text) }).collect())
+    }
+}
+
+impl<const N: usize> From<[(String, String); N]> for Headers {
+    fn from(texts: [(String, String); N]) -> Self {
+        texts.into_iter().collect()
+    }
+}
+
+impl From<BTreeMap<String, String>> for Headers {
+    fn from(texts: BTreeMap<String, String>) -> Self {
+        texts.into_iter().collect()
+    }
+}
+
+impl Serialize for Headers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.typed().next().is_none() && self.0.is_sorted_by(|a, b| a.name < b.name) {
+            return serializer.collect_map(self.texts());
+        }
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for Header { name, value } in &self.0 {
+            list.serialize_element(&match value {
+                HeaderValue::Text(text) => Listed { name, r#type: None, value: text.as_str().into() },
+                HeaderValue::Typed(value) => Listed { name, r#type: Some(value.type_name()), value: value.json() },
+            })?;
+        }
+        list.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    value: Json,
+}
+
+impl<'de> Deserialize<'de> for Headers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(HeadersVisitor)
+    }
+}
+
+struct HeadersVisitor;
+
+impl<'de> Visitor<'de> for HeadersVisitor {
+    type Value = Headers;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of texts, or an array of headers")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
+        let mut texts = BTreeMap::new();
+        while let Some((name, text)) = map.next_entry::<String, String>()? {
+            texts.insert(name, text);
+        }
+        Ok(texts.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Headers, A::Error> {
+        #[derive(Deserialize)]
+        struct Given {
+            name: String,
+            r#type: Option<String>,
+            #[serde(default)]
+            value: Json,
+        }
+        let mut headers = Headers::default();
+        while let Some(Given { name, r#type, value }) = seq.next_element()? {
+            let value = match (r#type, value) {
+                (None, Json::String(text)) => HeaderValue::Text(text),
+                (None, _) => return Err(A::Error::custom("a header without a `type` is a text")),
+                (Some(r#type), value) => HeaderValue::Typed(
+                    TypedValue::parse(&r#type, &value)
+                        .map_err(|fault| A::Error::custom(format!("{}: {}", fault.pointer, fault.text)))?,
+                ),
+            };
+            headers.push(name, value);
+        }
+        Ok(headers)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use proptest::prelude::*;
+
+    use super::{super::typed::tests::any_value, *};
+
+    /// Any headers as a source reads them, in any order.
+    pub fn any_headers() -> impl Strategy<Value = Headers> {
+        let name = prop_oneof!["[a-cA-C]", "[A-Za-z-]{1,12}", any::<String>()];
+        let value = prop_oneof!["[ -~]{0,12}".prop_map(TypedValue::String), any_value()];
+        proptest::collection::vec((name, value), 0..6).prop_map(|given| Headers::classify(given, |_| false))
+    }
+
+    fn string(text: &str) -> TypedValue {
+        TypedValue::String(text.to_owned())
+    }
+
+    proptest! {
+        #[test]
+        fn headers_come_back_from_their_json_in_their_order(headers in any_headers()) {
+            let text = serde_json::to_string(&headers).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Headers>(&text).unwrap(), headers.clone());
+            prop_assert_eq!(headers.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn texts_in_the_order_of_their_names_are_an_object_and_others_make_it_a_list() {
+        let shown = |given: &[(&str, TypedValue)]| {
+            let given = given.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            serde_json::to_string(&Headers::classify(given.collect(), |name| name == "dropped")).unwrap()
+        };
+        assert_eq!(shown(&[]), "{}");
+        assert_eq!(
+            shown(&[("z", string("1")), ("dropped", string("")), ("a", string("2"))]),
+            r#"[{"name":"z","value":"1"},{"name":"a","value":"2"}]"#
+        );
+        assert_eq!(shown(&[("a", string("2")), ("z", string("1"))]), r#"{"a":"2","z":"1"}"#);
+        assert_eq!(
+            shown(&[("z", string("1")), ("a", string("2")), ("z", TypedValue::Null)]),
+            r#"[{"name":"z","type":"string","value":"1"},{"name":"a","value":"2"},{"name":"z","type":"null","value":null}]"#
+        );
+        for (name, value) in [("Host", "v"), ("two words", "v"), ("X", "a\nb")] {
+            assert!(shown(&[(name, string(value))]).contains(r#""type":"string""#), "{name}");
+        }
+        assert!(shown(&[("X-Case", string("1")), ("x_case", string("2"))]).starts_with('['));
+    }
+}
