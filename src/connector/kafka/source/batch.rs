@@ -42,6 +42,11 @@ impl BatchBuffer {
         !self.in_flight.is_empty()
     }
 
+    /// Whether no record is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty() && self.backlog.is_empty()
+    }
+
     /// Whether the batch in flight has a record of such a partition.
     pub fn is_any_in_flight(&self, matches: impl Fn(&TopicPartition) -> bool) -> bool {
         self.in_flight.iter().any(|record| matches(&record.partition))

@@ -18,6 +18,7 @@ use std::{
 };
 
 use rdkafka::{
+    Offset,
     consumer::{CommitMode, Consumer},
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
@@ -306,6 +307,7 @@ impl Poller {
             self.state.assigned = None;
             self.membership.positions().mark_uncommitted();
         }
+        self.step_over_markers();
         if has_elapsed(self.state.committed, COMMIT_INTERVAL) {
             self.state.committed = Some(Instant::now());
             self.commit(CommitMode::Async);
@@ -317,6 +319,22 @@ impl Poller {
             }
         }
         self.state.skipped.log(self.intake.name());
+    }
+
+    /// Moves positions behind what is no record, once Redis has all records that were polled: librdkafka polls the markers
+    /// of transactions and skips aborted records by itself.
+    fn step_over_markers(&self) {
+        if !self.state.buffer.is_empty() {
+            return;
+        }
+        // Without an answer the next tick tries again.
+        let Ok(polled) = self.client.position() else { return };
+        let mut positions = self.membership.positions();
+        for one in polled.elements() {
+            if let Offset::Offset(next) = one.offset() {
+                positions.step_over(&TopicPartition { topic: one.topic().into(), index: one.partition() }, next);
+            }
+        }
     }
 
     fn set_paused(&mut self, paused: bool) {

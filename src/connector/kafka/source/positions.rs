@@ -38,6 +38,14 @@ impl Positions {
         }
     }
 
+    /// Nothing between the last record and `next` is a record: the markers at the end of transactions, and aborted records,
+    /// have offsets too.
+    pub fn step_over(&mut self, partition: &TopicPartition, next: i64) {
+        if self.next(partition).is_some_and(|known| known < next) {
+            self.advance(partition, next - 1);
+        }
+    }
+
     /// Whether the record is older than the group.
     pub fn is_first_read(&self, partition: &TopicPartition, offset: i64) -> bool {
         self.0.get(partition).and_then(|position| position.first_read_ends).is_some_and(|ends| offset < ends)
@@ -98,6 +106,21 @@ mod tests {
         positions.mark_uncommitted();
         positions.remove(|partition| partition.index == 0);
         assert_eq!(offsets(&mut positions), [(1, 8)]);
+    }
+
+    #[test]
+    fn a_position_steps_over_markers_and_never_back() {
+        let partition = TopicPartition { topic: "t".into(), index: 0 };
+        let mut positions = Positions::default();
+        positions.step_over(&partition, 3);
+        assert_eq!(positions.next(&partition), None, "not assigned");
+        positions.insert(StartPosition { partition: partition.clone(), next: 4, first_read_ends: Some(6) });
+        for (to, next) in [(3, 4), (4, 4), (6, 6)] {
+            positions.step_over(&partition, to);
+            assert_eq!(positions.next(&partition), Some(next), "{to}");
+        }
+        let list = positions.take_uncommitted().unwrap().unwrap();
+        assert_eq!(list.elements()[0].metadata(), "", "the first read has ended");
     }
 
     #[test]
