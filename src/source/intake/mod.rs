@@ -209,13 +209,20 @@ impl Intake {
     async fn cancel(&self, mut cancelled: Vec<Cancellation>) -> Result<(), Stopped> {
         let (started, _clear) = (Instant::now(), ClearOnDrop(self, Side::InFlight));
         while !cancelled.is_empty() {
-            let mut in_flight = Vec::new();
+            let (mut in_flight, mut absent) = (Vec::new(), 0_u64);
             for one in cancelled {
                 match self.until_done(|| self.queue.cancel(&self.route, &one)).await? {
                     Cancelled::InFlight => in_flight.push(one),
                     Cancelled::Known => self.metrics.known.increment(1),
+                    // The batch itself had the message that it cancels.
+                    Cancelled::NotFound if !one.unseen => absent += 1,
                     Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound => {}
                 }
+            }
+            if absent > 0 {
+                self.metrics.skipped.increment(absent);
+                let source = &*self.name;
+                tracing::info!(source, records = absent, "skipped cancellations of what does not wait");
             }
             if let Some(one) = in_flight.last() {
                 self.wait_in_flight(&one.id, "its cancellation", started).await?;

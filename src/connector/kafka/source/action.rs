@@ -35,10 +35,14 @@ pub fn action(record: ConsumedRecord, max_overdue: Option<Duration>, now: u64) -
     if record.has_unreadable_header {
         return invalid(record, "the name of a header is not UTF-8".into());
     }
-    if record.value.is_none() {
+    let is_tombstone = record.value.is_none();
+    if is_tombstone
+        && (record.key.as_deref().is_none_or(<[u8]>::is_empty) || !TIMING.iter().any(|name| record.has(name)))
+    {
         return tombstone(record);
     }
-    let is_schedule = schedule::is_schedule(&record);
+    // A tombstone with a timing header is a message like any other.
+    let is_schedule = !is_tombstone && schedule::is_schedule(&record);
     let log_record = is_schedule.then(|| record.to_log_record());
     let parsed = if is_schedule {
         schedule::parse(&record)
@@ -69,11 +73,8 @@ pub fn action(record: ConsumedRecord, max_overdue: Option<Duration>, now: u64) -
     }))
 }
 
-/// Cancels the schedule of its key. With a delay it is invalid: no sink sends a tombstone.
+/// Cancels the schedule of its key.
 fn tombstone(record: ConsumedRecord) -> RecordAction {
-    if let Some(name) = TIMING.iter().find(|name| record.has(name)) {
-        return invalid(record, format!("{name}: a record without a value cannot be delayed"));
-    }
     match record.key.as_deref().filter(|key| !key.is_empty()) {
         Some(key) => {
             let (id, log_record) = (schedule::id(key).0, record.to_log_record());
@@ -93,6 +94,9 @@ fn invalid(record: ConsumedRecord, error: String) -> RecordAction {
 /// The id is `topic:partition:offset`, or the digest of that if it is too long for an id. The origin then has the text.
 fn id_and_metadata(record: &ConsumedRecord, dropped: &[&str]) -> (MessageId, Metadata) {
     let mut metadata = metadata(record.key.as_deref(), &record.headers, dropped);
+    if record.value.is_none() {
+        metadata.origin.get_or_insert_default().tombstone = true;
+    }
     let text = format!("{}:{}:{}", record.partition.topic, record.partition.index, record.offset);
     let id = MessageId::parse_new(&text).unwrap_or_else(|_| {
         let id = digest(&[text.as_bytes()]);
@@ -127,20 +131,26 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_cancels_the_schedule_of_its_key_and_cannot_be_delayed() {
-        let tombstone = |headers| ConsumedRecord { value: None, ..record(headers) };
+    fn a_tombstone_cancels_the_schedule_of_its_key_or_is_a_message_if_it_has_a_due_time() {
+        let tombstone = |headers: &[(&str, &[u8])]| ConsumedRecord { value: None, ..record(headers) };
         let RecordAction::Take(SourceEntry::Cancel(cancelled)) = action(tombstone(&[]), None, NOW) else {
             panic!("no cancellation")
         };
         assert_eq!((cancelled.id.as_str(), &*cancelled.record.unwrap().to_string()), ("key", "7 1700000000000 t:3"));
-        for (record, text) in [
-            (tombstone(&[("punctual-delay", b"1s")]), "punctual-delay: a record without a value cannot be delayed"),
-            (ConsumedRecord { key: None, ..tombstone(&[]) }, "neither a key nor a value"),
-        ] {
-            let RecordAction::Take(SourceEntry::Invalid(_, error)) = action(record, None, NOW) else {
-                panic!("{text}")
+        let RecordAction::Take(SourceEntry::Schedule(message)) =
+            action(tombstone(&[("punctual-delay", b"1s")]), None, NOW)
+        else {
+            panic!("no message")
+        };
+        assert_eq!((message.id.as_str(), message.metadata.key.as_deref()), ("t:3:7", Some("key")));
+        assert!(message.payload.is_empty() && message.metadata.origin.unwrap().tombstone);
+        assert_eq!(message.due, Due::At(crate::time::UnixMillis::new(1_700_000_001_000).unwrap()));
+        for headers in [&[][..], &[("punctual-delay", &b"1s"[..])]] {
+            let without_key = ConsumedRecord { key: None, ..tombstone(headers) };
+            let RecordAction::Take(SourceEntry::Invalid(_, error)) = action(without_key, None, NOW) else {
+                panic!("{headers:?}")
             };
-            assert_eq!(error, text);
+            assert_eq!(error, "neither a key nor a value");
         }
     }
 

@@ -6,6 +6,7 @@ mod faults;
 mod formats;
 mod program;
 mod schedules;
+mod tombstones;
 mod transactions;
 
 use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
