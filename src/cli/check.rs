@@ -67,8 +67,10 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     for (name, answer) in &answers {
         short.insert(name, answer.as_ref().map_or_else(|error| &**error, |_| "ok"));
         advice.extend(answer.iter().flatten().map(|advice| (name, advice)));
-        let more = |advice: &Option<String>| varying(name).or_else(|| advice.clone());
-        let good = |advice| more(advice).map_or_else(|| "ok".to_owned(), |more| format!("ok, {more}"));
+        let good = |advice: &Option<String>| {
+            let parts = [Some("ok".to_owned()), varying(name), advice.clone()];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        };
         rows.push(vec![name.clone(), answer.as_ref().map_or_else(Clone::clone, good)]);
     }
     let json = json!({ "valid": true, "answers": short, "advice": advice, "warnings": warnings });
@@ -108,7 +110,7 @@ async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>)
         // What delivers into the queue's own Redis has nothing else to ask.
         let own = async { within(ask_sink(sink, &*config.sinks[name])).await.map(|()| None) };
         let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
-        (format!("sinks.{name}"), answer.map(|_| None))
+        (format!("sinks.{name}"), answer.map(|_| config.sinks[name].remark()))
     });
     let (namers, redis, sinks, sources) =
         tokio::join!(ask_namers(config), redis.clone(), join_all(sinks), ask_sources(config));

@@ -27,6 +27,11 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
     /// Which setting cannot be used.
     fn open(&self) -> Result<OpenSink, String>;
 
+    /// A fact about its deliveries that an operator should compare with other programs: `check --connect` shows it.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// What is asked once by a person, beside `Sink::check`, because the other side logs its refusal. `limit` bounds it.
     ///
     /// # Errors

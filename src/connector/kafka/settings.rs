@@ -196,6 +196,10 @@ impl SinkSettings for KafkaSinkSettings {
         self.topic.as_constant().is_none().then_some("topic")
     }
 
+    fn remark(&self) -> Option<String> {
+        Some(format!("partitioner {}", KafkaSink::partitioner(self)))
+    }
+
     fn open(&self) -> Result<OpenSink, String> {
         KafkaSink::new(self).map(OpenSink::new)
     }

@@ -86,7 +86,11 @@ async fn sinks_report_missing_topics_and_exchanges_before_any_message() {
     let checked = punctual.command(&["check", "--connect", "-c", "punctual.yaml"]).await;
     assert_eq!(checked.code, Some(0), "{}", checked.out);
     let row = |name: &str| checked.out.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
-    assert!(row("sinks.topics ").ends_with("ok, `topic` depends on the message"), "{}", checked.out);
+    assert!(
+        row("sinks.topics ").ends_with("ok, `topic` depends on the message, partitioner murmur2_random"),
+        "{}",
+        checked.out
+    );
     assert!(row("sinks.exchanges ").ends_with("ok, `exchange` depends on the message"), "{}", checked.out);
     assert!(row("sinks.topic ").ends_with(" ok"), "{}", checked.out);
 

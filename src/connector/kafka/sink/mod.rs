@@ -1,7 +1,7 @@
 //! A Kafka topic: each message is a record, confirmed by all in-sync replicas of its partition.
 //!
 //! `properties` has librdkafka's properties, `producer` the live producer with the thread for its callbacks (`callbacks`).
-//! `delivery` sends records and awaits their results, `restored` decodes binary keys and headers, `errors` classifies
+//! `delivery` sends records and awaits their results, `restored` makes keys and headers, `errors` classifies
 //! error codes.
 //!
 //! librdkafka puts records into batches. A broker accepts or refuses a batch as a whole, because of one record or of the
@@ -68,6 +68,12 @@ impl KafkaSink {
         let is_murmur2 = matches!(settings.get("partitioner"), Some("murmur2" | "murmur2_random"));
         let shared = Producer::new(settings, name(config))?;
         Ok(Self { config: config.clone(), shared, solo: OnceLock::new(), partitions: Arc::default(), is_murmur2 })
+    }
+
+    /// How librdkafka chooses the partition of a key.
+    pub fn partitioner(config: &KafkaSinkSettings) -> String {
+        // The default is among the properties, so there is one.
+        properties::producer(config).get("partitioner").unwrap_or_default().to_owned()
     }
 
     fn solo(&self) -> Result<&Producer, String> {
