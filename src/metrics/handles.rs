@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     message::DeadReason,
-    sink::{CONFIRMED, FAILURE_KINDS},
+    sink::{CONFIRMED, FAILURE_KINDS, UNSENT},
 };
 
 /// The handles that the scheduler touches for each message of a route.
@@ -106,7 +106,7 @@ pub struct SinkMetrics {
     /// 1 while the breaker is closed.
     pub up: metrics::Gauge,
     /// By outcome.
-    attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 1],
+    attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 2],
     sink: String,
     /// By status, at most a thousand. The registry would look up text for each reply.
     responses: Arc<Mutex<Vec<(u16, Counter)>>>,
@@ -116,7 +116,7 @@ impl SinkMetrics {
     /// Up, and every counter at 0.
     pub fn new(sink: &str) -> Self {
         let [failed, throttled, rejected, unavailable] = FAILURE_KINDS;
-        let attempts = [CONFIRMED, failed, throttled, rejected, unavailable].map(|outcome| {
+        let attempts = [CONFIRMED, failed, throttled, rejected, unavailable, UNSENT].map(|outcome| {
             let counter = counter!(SINK_ATTEMPTS, "sink" => sink.to_owned(), "outcome" => outcome);
             counter.increment(0);
             (outcome, counter)

@@ -124,7 +124,7 @@ pub fn describe() {
     describe_gauge!(DEAD_GAUGE, "Dead messages kept");
     describe_gauge!(IN_FLIGHT, "Messages claimed by this instance");
     describe_gauge!(NEXT_DUE, "Due time of the head of the queue, seconds since the epoch");
-    describe_gauge!(OLDEST_OVERDUE, "How long the head of the queue is overdue");
+    describe_gauge!(OLDEST_OVERDUE, "How long the oldest message has been due, a retry since its own time");
     describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");
     describe_gauge!(PAUSED, "1 while the route is paused, else 0");
     describe_gauge!(DUE_WITHIN, "Messages waiting that come due within the horizon, overdue ones included");

@@ -387,7 +387,8 @@ fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> Rout
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
     let next_due = parts.iter().filter_map(|part| part.next_due).min();
     let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
-    let overdue = next_due.map_or(0, |due| now.saturating_sub(due.get()));
+    let oldest = parts.iter().filter_map(|part| part.oldest_due).min();
+    let overdue = oldest.map_or(0, |due| now.saturating_sub(due.get()));
     RouteStats {
         route: route.into(),
         sink,

@@ -82,6 +82,9 @@ impl Attempt {
         if let Some(Reply { status, .. }) = reply {
             batch.route.target.breaker().metrics().http_response(status);
         }
+        if outcome.is_unsent() {
+            return self.unsent(batch, outcome);
+        }
         let share = batch.rng.random();
         let (held, verdict) = self.observe(batch, sent, outcome, domain, share);
         let policy = &batch.route.policy.retry;
@@ -91,6 +94,16 @@ impl Attempt {
         }
         let detail = reply.map(|reply| reply.text).filter(|text| !text.is_empty());
         batch.settler.settle_with(held, end, detail);
+    }
+
+    /// It was no attempt: the message waits as if it had not been claimed, and the route claims less.
+    fn unsent(self, batch: &mut Batch, outcome: &Outcome) {
+        let route = &batch.route;
+        tracing::debug!(route = &*route.name, id = self.held.lease.id.as_str(), error = outcome.error(), "unsent");
+        route.target.breaker().metrics().attempt(outcome.kind());
+        route.budget.concluded(false);
+        let end = self.held.given_back();
+        batch.settler.settle(self.held, end);
     }
 
     /// Reports to the breaker and the metrics. `share` as in `SinkPermit::wait`.
@@ -113,6 +126,7 @@ impl Attempt {
             "attempt"
         );
         route.target.breaker().metrics().attempt(outcome.kind());
+        route.budget.concluded(true);
         if let Some(kind) = outcome.failure_kind() {
             route.metrics.failure(kind);
         } else {

@@ -3,6 +3,9 @@
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
 //! message carries its share of it until its settlement was answered. A claim in the call of a settlement is counted beside what is
 //! settled, so that less than nothing may be free for a moment.
+//!
+//! A route whose sink is so slow that messages are returned unsent claims fewer, so that they are not claimed and returned over
+//! and over: after each round of as many messages as it may have, the limit falls by those that were unsent, or it rises again.
 
 use std::{
     mem,
@@ -17,11 +20,19 @@ use super::lock;
 /// How long a full route gathers what is worth a call: it makes fewer of them then, and nothing is later by it.
 pub const GATHER_WAIT: Duration = Duration::from_millis(1);
 
+/// The limit does not fall below so many messages, or the configured number if that is less.
+const MIN_MESSAGES: i64 = 16;
+
+/// Without unsent messages the limit rises by one part in so many after each round.
+const RISE: i64 = 16;
+
 /// Shared by the partitions of one route.
 #[derive(Debug)]
 pub struct Budget {
     /// Bytes of the largest message, or the whole budget where that is smaller.
     largest: i64,
+    /// The configured number of messages.
+    messages: i64,
     free: Mutex<Free>,
     freed: Notify,
 }
@@ -29,6 +40,11 @@ pub struct Budget {
 #[derive(Debug)]
 struct Free {
     room: Room,
+    /// Messages that may be in flight now, at most the configured number.
+    limit: i64,
+    /// Of this round: messages that were concluded, and those of them that were unsent.
+    concluded: i64,
+    unsent: i64,
     /// Messages in flight.
     claimed: usize,
     /// Claimers that wait.
@@ -66,7 +82,8 @@ impl Budget {
         let room = Room { messages: messages.into(), bytes: signed(bytes) };
         Arc::new(Self {
             largest: signed(largest).min(room.bytes),
-            free: Mutex::new(Free { room, claimed: 0, waiting: 0 }),
+            messages: room.messages,
+            free: Mutex::new(Free { room, limit: room.messages, concluded: 0, unsent: 0, claimed: 0, waiting: 0 }),
             freed: Notify::new(),
         })
     }
@@ -75,11 +92,36 @@ impl Budget {
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
         let mut free = lock(&self.free);
-        let room = free.room;
+        let room = self.room(&free);
         self.take(&mut free, room, messages, bytes)
     }
 
-    /// The same, where what is `settled` becomes free before anything of it is used. `None` while more than one claimer waits: the
+    /// What is free below the limit.
+    fn room(&self, free: &Free) -> Room {
+        Room { messages: free.room.messages - (self.messages - free.limit), ..free.room }
+    }
+
+    /// A message was sent, or was not.
+    pub fn concluded(&self, sent: bool) {
+        let mut free = lock(&self.free);
+        free.concluded += 1;
+        free.unsent += i64::from(!sent);
+        if free.concluded < free.limit {
+            return;
+        }
+        free.limit = match free.unsent {
+            0 => (free.limit + (free.limit / RISE).max(1)).min(self.messages),
+            unsent => (free.limit - unsent).max(MIN_MESSAGES.min(self.messages)),
+        };
+        (free.concluded, free.unsent) = (0, 0);
+    }
+
+    /// Messages that may be in flight now.
+    pub fn limit(&self) -> usize {
+        usize::try_from(lock(&self.free).limit).unwrap_or(0)
+    }
+
+    /// The same as `reserve`, where what is `settled` becomes free before anything of it is used. `None` while more than one claimer waits: the
     /// others have their turn then.
     pub fn reserve_beside<'a>(
         self: &Arc<Self>,
@@ -92,7 +134,7 @@ impl Budget {
             return None;
         }
         // It is below zero where another partition settles and claims.
-        let mut room = Room { messages: free.room.messages.max(0), ..free.room };
+        let mut room = Room { messages: free.room.messages.max(0) - (self.messages - free.limit), ..free.room };
         for one in settled {
             room.messages += i64::from(one.messages);
             room.bytes += one.bytes;
@@ -140,7 +182,7 @@ impl Budget {
 
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
-        usize::try_from(lock(&self.free).room.messages).unwrap_or(0)
+        usize::try_from(self.room(&lock(&self.free)).messages).unwrap_or(0)
     }
 
     /// Whether more than one claimer waits.
@@ -150,7 +192,7 @@ impl Budget {
 
     /// Whether `available` would not wait.
     pub fn is_available(&self) -> bool {
-        self.fits(lock(&self.free).room)
+        self.fits(self.room(&lock(&self.free)))
     }
 
     fn fits(&self, room: Room) -> bool {
@@ -248,6 +290,31 @@ mod tests {
         assert_eq!(budget.in_flight(), 0);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (10, 1000));
+    }
+
+    #[test]
+    fn the_limit_falls_by_what_was_unsent_and_rises_again() {
+        let budget = Budget::new(160, 1000, 1);
+        let round = |unsent: usize| {
+            for n in 0..budget.limit() {
+                budget.concluded(n >= unsent);
+            }
+            (budget.limit(), budget.free())
+        };
+        assert_eq!(round(0), (160, 160));
+        assert_eq!(round(60), (100, 100));
+        let permit = claimed(&budget, 1, 1, 1);
+        assert_eq!(budget.reserve(200, 500).unwrap().messages(), 99);
+        assert_eq!(budget.reserve_beside([&permit], 200, 500).unwrap().messages(), 100);
+        drop(permit);
+        assert_eq!(round(0).0, 106);
+        assert_eq!(round(106).0, 16);
+        assert_eq!(round(16).0, 16, "some are always tried");
+        let rounds = (1..1000).find(|_| round(0).0 == 160);
+        assert!(rounds.is_some_and(|rounds| rounds < 50), "{rounds:?}");
+        let small = Budget::new(2, 1000, 1);
+        (0..20).for_each(|_| small.concluded(false));
+        assert_eq!(small.limit(), 2);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub enum Attribution {
     Waits(Duration),
 }
 
-/// How the claim ends. `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
+/// How the claim of a message that was sent ends, or of one that cannot be sent. `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
 pub fn decide(
     outcome: &Outcome,
     verdict: Attribution,
@@ -33,8 +33,7 @@ pub fn decide(
         (Outcome::Failed { error, retry_after } | Outcome::Throttled { error, retry_after }, _) => {
             (*retry_after, error.clone())
         }
-        (Outcome::Unsent { error }, _) => (None, error.clone()),
-        (Outcome::Unavailable { error } | Outcome::Lost { error }, _) => {
+        (Outcome::Unsent { error } | Outcome::Unavailable { error } | Outcome::Lost { error }, _) => {
             (None, format!("{error}; again and again with this message, while others get through"))
         }
     };
@@ -106,7 +105,6 @@ mod tests {
         let rejected = Outcome::Rejected { error: "x".into() };
         for (outcome, attempt, end) in [
             (failed(None), 3, ClaimEnd::Defer { pause: 2 * SECOND }),
-            (Outcome::Unsent { error: "x".into() }, 3, ClaimEnd::Defer { pause: 2 * SECOND }),
             (Outcome::Confirmed, 3, ClaimEnd::Ack),
             (rejected, 1, bury(DeadReason::Rejected, "x")),
         ] {

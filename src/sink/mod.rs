@@ -10,7 +10,7 @@ mod settings;
 pub mod template;
 
 pub use self::{
-    outcome::{CONFIRMED, FAILURE_KINDS, Outcome},
+    outcome::{CONFIRMED, FAILURE_KINDS, Outcome, UNSENT},
     settings::{Element, OpenSink, Render, SinkSettings},
 };
 

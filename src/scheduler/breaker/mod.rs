@@ -190,8 +190,7 @@ impl Breaker {
                 if grant.probe {
                     inner.machine.probe_unused(grant, now);
                 }
-                let waits = matches!(outcome, Outcome::Unsent { .. });
-                if waits { Attribution::Waits(Duration::ZERO) } else { Attribution::Counts }
+                Attribution::Counts
             }
             _ => {
                 let error = outcome.error().unwrap_or_default();

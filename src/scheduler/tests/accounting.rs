@@ -67,6 +67,31 @@ async fn what_is_released_is_due_when_it_was_due_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_not_sent_is_no_attempt_no_failure_and_due_when_it_was_due() {
+    let recorder = recorder();
+    let _metrics = metrics::set_default_local_recorder(&recorder);
+    let store = TestStore::new(1);
+    let sink = FakeSink::new(&store, |_| Act { delay: SECOND, ..Act::report(unsent()) });
+    let breaker = Breaker::new("s");
+    let policy = Policy { max_in_flight: 40, ..policy() };
+    schedule(&store, numbered(100), Duration::ZERO);
+    let before = store.pending(&partition("r"));
+    let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy)]);
+    sleep(MINUTE).await;
+    instance.stop().await;
+    assert_eq!(store.pending(&partition("r")), before, "in the old order");
+    let seen = sink.seen();
+    assert!(seen.iter().all(|seen| seen.attempt == 1));
+    // At first 40, then 16 a second: the limit falls.
+    assert!((900..1100).contains(&seen.len()), "{} tries", seen.len());
+    assert_eq!(counted(&recorder, "punctual_delivery_failures_total", ""), 0);
+    assert_eq!(counted(&recorder, "punctual_sink_attempts_total", "unsent"), seen.len() as u64);
+    assert_eq!(counted(&recorder, "punctual_sink_attempts_total", ""), seen.len() as u64);
+    let status = breaker.status();
+    assert_eq!((status.last_error, status.last_success_at), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
 async fn lateness_counts_from_the_later_of_due_time_and_acceptance() {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);

@@ -141,6 +141,10 @@ fn failed() -> Outcome {
     Outcome::Failed { error: "HTTP 500".into(), retry_after: None }
 }
 
+fn unsent() -> Outcome {
+    Outcome::Unsent { error: "no connection was free in time".into() }
+}
+
 fn throttled() -> Outcome {
     Outcome::Throttled { error: "HTTP 429".into(), retry_after: None }
 }

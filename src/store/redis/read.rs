@@ -28,6 +28,9 @@ pub struct PartitionStats {
     pub bytes: u64,
     /// In pending and unack, after failed attempts or crashes.
     pub retrying: u64,
+    /// Since when the oldest message in pending is due; a retry, since its own time. Deferred messages behind many others are
+    /// left out.
+    pub oldest_due: Option<UnixMillis>,
     /// Pending messages that come due within each of `HORIZONS`, overdue ones included.
     pub due_within: [u64; HORIZONS.len()],
 }
@@ -143,7 +146,7 @@ impl RedisStore {
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
         let keys = self.any_keys(partition);
         let reply: Vec<Value> = script::STATS
-            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts])
+            .keys(&[&keys.pending, &keys.unack, &keys.dead, &keys.paused, &keys.bytes, &keys.attempts, &keys.messages])
             .arg(&HORIZONS.map(|(_, millis)| millis)[..])
             .run(&self.servers)
             .await?;
@@ -158,6 +161,7 @@ impl RedisStore {
             next_due: reply.optional()?.and_then(UnixMillis::new),
             bytes: reply.integer()?,
             retrying: reply.integer()?,
+            oldest_due: reply.optional()?.and_then(UnixMillis::new),
             due_within: [reply.integer()?, reply.integer()?, reply.integer()?, reply.integer()?],
         })
     }
