@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     batch::Batch,
+    crowd::CrowdShare,
     decide::{Attribution, decide},
     held::Held,
     route::ActiveRoute,
@@ -34,6 +35,8 @@ pub struct Attempt {
     pub max_attempts: Option<u32>,
     /// Microseconds on Redis' clock from which it counts as late: the later of due and acceptance.
     pub from: u64,
+    /// Where messages name their destination.
+    pub _crowd: Option<CrowdShare>,
 }
 
 /// The message that was stored. `clock`: that of the claim.

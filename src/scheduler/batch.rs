@@ -10,6 +10,7 @@ use tokio::{
 
 use super::{
     attempt::{Attempt, read},
+    crowd::CrowdShare,
     held::Held,
     route::{ActiveRoute, Target},
     settler::Settler,
@@ -48,9 +49,9 @@ impl Batch {
         let mut deliveries = Vec::with_capacity(messages.len());
         for (claimed, held) in messages {
             match self.open(claimed, &held, latest_end) {
-                Ok((delivery, from)) => {
+                Ok((delivery, from, crowd)) => {
                     let (number, max_attempts) = (delivery.attempt, delivery.metadata.max_attempts);
-                    attempts.push(Attempt { held, number, max_attempts, from });
+                    attempts.push(Attempt { held, number, max_attempts, from, _crowd: crowd });
                     deliveries.push(delivery);
                 }
                 Err(end) => self.settler.settle(held, end),
@@ -70,9 +71,14 @@ impl Batch {
         }
     }
 
-    /// What is sent, and `Attempt::from`; an error is how the claim ends unsent: dead, given back as its attempt could not
-    /// end within the lease, or put off as its domain is down.
-    fn open(&mut self, claimed: Claimed, held: &Held, latest_end: Instant) -> Result<(Delivery, u64), ClaimEnd> {
+    /// What is sent, `Attempt::from` and its share of the crowd; an error is how the claim ends unsent: dead, given back as its
+    /// attempt could not end within the lease, or deferred as its domain is down or has enough in flight.
+    fn open(
+        &mut self,
+        claimed: Claimed,
+        held: &Held,
+        latest_end: Instant,
+    ) -> Result<(Delivery, u64, Option<CrowdShare>), ClaimEnd> {
         if latest_end > held.lease_ends {
             return Err(held.given_back());
         }
@@ -86,17 +92,23 @@ impl Batch {
             metadata: message.metadata,
             payload: message.payload,
         };
-        match self.wait(held, &delivery) {
-            Some(pause) => Err(ClaimEnd::Defer { pause }),
-            None => Ok((delivery, from)),
+        match self.enter(held, &delivery) {
+            Err(pause) => Err(ClaimEnd::Defer { pause }),
+            Ok(crowd) => Ok((delivery, from, crowd)),
         }
     }
 
-    /// How long the message has to wait, although it was claimed.
-    fn wait(&mut self, held: &Held, delivery: &Delivery) -> Option<Duration> {
-        let Target::Sink { sink, breaker } = &self.route.target else { return None };
-        let domain = if breaker.has_domains_down() { sink.domain(delivery) } else { None };
-        held.sink_permit.wait(domain.as_ref(), self.rng.random())
+    /// An error is how long the message has to wait, although it was claimed.
+    fn enter(&mut self, held: &Held, delivery: &Delivery) -> Result<Option<CrowdShare>, Duration> {
+        let Target::Sink { sink, breaker } = &self.route.target else { return Ok(None) };
+        let (is_down, is_crowd) = (breaker.has_domains_down(), sink.has_destinations());
+        let domain = if is_down || is_crowd { sink.domain(delivery) } else { None };
+        let wait = held.sink_permit.wait(domain.as_ref().filter(|_| is_down), self.rng.random());
+        match (wait, domain.filter(|_| is_crowd)) {
+            (Some(wait), _) => Err(wait),
+            (None, Some(domain)) => self.route.crowds.enter(domain, Instant::now()).map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
     /// The sink runs in a task of its own: its panic or its endless loop is not ours.

@@ -5,7 +5,8 @@
 //! decision (`attempt`) and handed to the partition's `settler`, which settles many in one call.
 //!
 //! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink or the
-//! message's failure domain is down) and the route's `budget` (messages and bytes in flight). `pace` says when to claim
+//! message's failure domain is down) and the route's `budget` (messages and bytes in flight), of which one slow destination
+//! leaves a part to the others (`crowd`). `pace` says when to claim
 //! again. A claimed message holds its share of each (`held`) until its settlement was answered; all of them are given
 //! back on drop, so an aborted task cannot keep any. Several instances share a partition by the delays of `sharing`.
 //!
@@ -16,6 +17,7 @@ mod batch;
 mod breaker;
 mod budget;
 mod claimer;
+mod crowd;
 mod decide;
 mod held;
 mod joint;
@@ -47,7 +49,7 @@ pub use self::{
     breaker::{Breaker, BreakerState, BreakerStatus},
     route::{Policy, RouteSetup, Target},
 };
-use self::{budget::Budget, claimer::Claimer, route::ActiveRoute, settler::Settler};
+use self::{budget::Budget, claimer::Claimer, crowd::Crowds, route::ActiveRoute, settler::Settler};
 use crate::{
     incidents::Incidents,
     metrics::RouteMetrics,
@@ -83,9 +85,11 @@ impl Scheduler {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
+            let budget = Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message);
             let route = Arc::new(ActiveRoute {
                 metrics: RouteMetrics::new(&name, breaker.sink()),
-                budget: Budget::new(messages, policy.max_in_flight_bytes, policy.largest_message),
+                crowds: Crowds::new(&budget),
+                budget,
                 name,
                 policy,
                 target,

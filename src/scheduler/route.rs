@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{breaker::Breaker, budget::Budget};
+use super::{breaker::Breaker, budget::Budget, crowd::Crowds};
 use crate::{
     incidents::{Incidents, Sample},
     message::DeadReason,
@@ -76,6 +76,7 @@ pub struct ActiveRoute {
     pub target: Target,
     pub metrics: RouteMetrics,
     pub budget: Arc<Budget>,
+    pub crowds: Arc<Crowds>,
     pub store: Arc<dyn Store>,
     /// The name of this instance among those that claim.
     pub instance: u64,

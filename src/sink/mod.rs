@@ -8,6 +8,7 @@ pub mod headers;
 mod outcome;
 mod settings;
 pub mod template;
+pub mod turns;
 
 pub use self::{
     outcome::{CONFIRMED, FAILURE_KINDS, Outcome, UNSENT},
@@ -109,8 +110,15 @@ pub trait Sink: Send + Sync + 'static {
     /// reported by then counts as timed out after sending.
     fn timeout(&self) -> Duration;
 
+    /// Whether each message names its destination. One destination that is slow then leaves a part of `max_in_flight` to the
+    /// others.
+    fn has_destinations(&self) -> bool {
+        false
+    }
+
     /// The failure domain of the message, if it is known before sending; `None` where the whole sink is one. The same text
-    /// as in its reports. Called only while a domain of the sink is down.
+    /// as in its reports. Called for each message if messages name their destination, otherwise only while a domain of the
+    /// sink is down.
     fn domain(&self, _delivery: &Delivery) -> Option<Domain> {
         None
     }

@@ -1,6 +1,6 @@
 //! An HTTP endpoint: one POST for each message.
 //!
-//! A bounded number of `workers` take messages from one queue, each over its own HTTP/1 connection or over a shared HTTP/2
+//! A bounded number of `workers` take messages, the routes and paths in turns, each over its own HTTP/1 connection or over a shared HTTP/2
 //! connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome` classifies the result,
 //! `reply` bounds what is read, `wire` notes the status line below the parser,
 //! `reuse` decides whether connections are kept. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
@@ -71,6 +71,10 @@ impl HttpSink {
 impl Sink for HttpSink {
     fn timeout(&self) -> Duration {
         self.sender.timeout
+    }
+
+    fn has_destinations(&self) -> bool {
+        self.sender.requests.has_destinations()
     }
 
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {

@@ -103,6 +103,11 @@ impl RequestFactory {
         self.url.base()
     }
 
+    /// Whether the URL depends on the message.
+    pub fn has_destinations(&self) -> bool {
+        !self.url.is_constant()
+    }
+
     /// The failure domain of a delivery.
     pub fn domain_of(&self, delivery: &Delivery) -> Option<Domain> {
         if self.url.is_constant() {

@@ -1,10 +1,10 @@
-//! The queue of a sink, and the tasks that take messages from it.
+//! The queues of a sink, and the tasks that take messages from them.
 //!
-//! A worker sends one message after another over its connection. So messages of all batches flow without pause, and there
+//! Routes and failure domains take turns, so that a message waits for one reply and not for the backlog of others. A worker
+//! sends one message after another over its connection. So messages of all batches flow without pause, and there
 //! are never more connections than workers. Workers start when messages wait, and end after a while without one.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use super::{
     connection::{self, Connection},
     delivery::Sender,
 };
-use crate::sink::{Delivery, Outcome, Report};
+use crate::sink::{Delivery, Outcome, Report, turns::Turns};
 
 /// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
 /// would be lost.
@@ -60,8 +60,7 @@ pub struct Workers {
 
 #[derive(Default)]
 struct Queue {
-    /// All batches have the same timeout, so the oldest job is also the first to time out.
-    jobs: VecDeque<Job>,
+    jobs: Turns<Job>,
     workers: usize,
     /// Workers that wait for a job.
     idle: usize,
@@ -81,7 +80,11 @@ impl Workers {
             if queue.stopped {
                 return jobs.for_each(Job::unsent);
             }
-            queue.jobs.extend(jobs);
+            for job in jobs {
+                let domain = self.sender.requests.domain_of(&job.delivery);
+                let route = Arc::clone(&job.delivery.route);
+                queue.jobs.push(&route, domain, job);
+            }
             let woken = queue.jobs.len().min(queue.idle);
             let started = (queue.jobs.len() - woken).min(limit.saturating_sub(queue.workers));
             queue.workers += started;
@@ -97,12 +100,12 @@ impl Workers {
 
     /// Reports what waits as unsent. Ends idle workers now, the others after their messages.
     pub fn stop(&self) {
-        let waiting = {
+        let mut waiting = {
             let mut queue = self.lock();
             queue.stopped = true;
             std::mem::take(&mut queue.jobs)
         };
-        waiting.into_iter().for_each(Job::unsent);
+        std::iter::from_fn(|| waiting.pop()).for_each(Job::unsent);
         self.arrived.notify_waiters();
     }
 
@@ -133,7 +136,7 @@ impl Worker {
         loop {
             {
                 let mut queue = self.workers.lock();
-                let job = queue.jobs.pop_front();
+                let job = queue.jobs.pop();
                 if job.is_some() {
                     return job;
                 }

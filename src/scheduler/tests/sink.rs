@@ -175,6 +175,10 @@ impl Sink for FakeSink {
         Self::TIMEOUT
     }
 
+    fn has_destinations(&self) -> bool {
+        true
+    }
+
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         (self.domain)(delivery)
     }

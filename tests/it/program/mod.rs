@@ -21,6 +21,7 @@ mod embedded;
 mod endpoints;
 mod examples;
 mod failover;
+mod fair;
 mod flow;
 mod idle;
 mod lifecycle;

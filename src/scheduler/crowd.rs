@@ -1,0 +1,166 @@
+//! Where messages of a route name their destination: one slow destination leaves a part of the route's budget to the others.
+//!
+//! A claim takes what is due first, so the backlog of one destination would fill the budget, and the others would wait for all of
+//! it. So a destination that is slow has at most seven eighths of the budget. Its further messages are deferred, each to a time
+//! of its own: twice as fast as the destination is, so that it never stands still and most are moved once or twice.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{budget::Budget, lock};
+use crate::sink::Domain;
+
+/// One part in so many of the budget is left to others. It is none for a budget of fewer messages.
+const LEFT_TO_OTHERS: usize = 8;
+/// A destination is slow when it needs longer for what it has in flight. Faster ones free the budget soon enough.
+const SLOW: Duration = Duration::from_millis(250);
+/// Period in which the rate is measured.
+const WINDOW: Duration = SLOW;
+/// Messages a second that come back to a destination which ends fewer.
+const MIN_RATE: f64 = 10.0;
+/// Longest deferral: a destination that becomes fast again has its whole backlog after it.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// The destinations of one route that have messages in flight.
+pub struct Crowds {
+    budget: Arc<Budget>,
+    domains: Mutex<HashMap<Domain, Crowd>>,
+}
+
+struct Crowd {
+    in_flight: usize,
+    /// Begin of the period in which `ended` are counted.
+    window: Instant,
+    ended: u32,
+    /// Messages a second in the period before. `None`: there was none.
+    rate: Option<f64>,
+    /// When the next deferred one is due.
+    next: Instant,
+}
+
+/// One message in flight, until it is dropped.
+pub struct CrowdShare {
+    crowds: Arc<Crowds>,
+    domain: Domain,
+}
+
+impl Crowds {
+    pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), domains: Mutex::default() })
+    }
+
+    /// # Errors
+    /// How long the message waits, as others of its domain take enough of the budget.
+    pub fn enter(self: &Arc<Self>, domain: Domain, now: Instant) -> Result<CrowdShare, Duration> {
+        let budget = self.budget.limit();
+        let most = budget - budget / LEFT_TO_OTHERS;
+        let mut domains = lock(&self.domains);
+        let new = || Crowd { in_flight: 0, window: now, ended: 0, rate: None, next: now };
+        let crowd = domains.entry(Arc::clone(&domain)).or_insert_with(new);
+        crowd.measure(now);
+        if crowd.in_flight >= most && most < budget && crowd.is_slow() {
+            return Err(crowd.defer(now));
+        }
+        crowd.in_flight += 1;
+        Ok(CrowdShare { crowds: Arc::clone(self), domain })
+    }
+}
+
+impl Crowd {
+    fn measure(&mut self, now: Instant) {
+        let passed = now.duration_since(self.window);
+        if passed >= WINDOW {
+            self.rate = Some(f64::from(self.ended) / passed.as_secs_f64());
+            (self.window, self.ended) = (now, 0);
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "a budget is far below 2^52")]
+        let in_flight = self.in_flight as f64;
+        self.rate.is_some_and(|rate| in_flight > rate * SLOW.as_secs_f64())
+    }
+
+    fn defer(&mut self, now: Instant) -> Duration {
+        let rate = (2.0 * self.rate.unwrap_or_default()).max(MIN_RATE);
+        self.next = (self.next.max(now) + Duration::from_secs_f64(1.0 / rate)).min(now + MAX_PAUSE);
+        self.next - now
+    }
+}
+
+impl Drop for CrowdShare {
+    fn drop(&mut self) {
+        let mut domains = lock(&self.crowds.domains);
+        let Some(crowd) = domains.get_mut(&self.domain) else { return };
+        crowd.in_flight -= 1;
+        crowd.ended += 1;
+        if crowd.in_flight == 0 {
+            domains.remove(&self.domain);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crowds(messages: u32) -> Arc<Crowds> {
+        Crowds::new(&Budget::new(messages, 1 << 30, 1))
+    }
+
+    /// Enters until it is refused.
+    fn fill(crowds: &Arc<Crowds>, domain: &str, now: Instant, most: usize) -> Vec<CrowdShare> {
+        (0..most).map_while(|_| crowds.enter(domain.into(), now).ok()).collect()
+    }
+
+    #[test]
+    fn a_slow_destination_leaves_an_eighth_of_the_budget_to_others() {
+        let (crowds, begun) = (crowds(80), Instant::now());
+        let mut shares = fill(&crowds, "slow", begun, 80);
+        assert_eq!(shares.len(), 80, "its rate is not known yet");
+        shares.truncate(75);
+        let now = begun + WINDOW;
+        // Five in a quarter of a second: at 20 a second they come back twice as fast.
+        let waits: Vec<_> =
+            (0..3).map(|_| crowds.enter("slow".into(), now).err().expect("refused").as_millis()).collect();
+        assert_eq!(waits, [25, 50, 75]);
+        assert_eq!(fill(&crowds, "other", now, 80).len(), 80);
+        shares.truncate(69);
+        assert_eq!(fill(&crowds, "slow", now, 80).len(), 1, "seven eighths");
+    }
+
+    #[test]
+    fn a_fast_destination_may_have_the_whole_budget() {
+        let (crowds, begun) = (crowds(80), Instant::now());
+        let shares = fill(&crowds, "fast", begun, 80);
+        for _ in 0..1000 {
+            drop(crowds.enter("fast".into(), begun));
+        }
+        assert!(crowds.enter("fast".into(), begun + WINDOW).is_ok());
+        assert_eq!(shares.len(), 80);
+    }
+
+    #[test]
+    fn the_wait_is_bounded_and_a_destination_without_messages_is_forgotten() {
+        let (crowds, begun) = (crowds(8), Instant::now());
+        let shares = fill(&crowds, "hangs", begun, 8);
+        let now = begun + WINDOW;
+        let waits: Vec<_> = (0..1000).filter_map(|_| crowds.enter("hangs".into(), now).err()).collect();
+        assert_eq!((waits.len(), waits[0], waits[999]), (1000, Duration::from_millis(100), MAX_PAUSE));
+        drop(shares);
+        assert!(lock(&crowds.domains).is_empty());
+        assert_eq!(fill(&crowds, "hangs", now, 8).len(), 8);
+    }
+
+    #[test]
+    fn a_small_budget_has_nothing_to_leave() {
+        let (crowds, begun) = (crowds(7), Instant::now());
+        let _shares = fill(&crowds, "slow", begun, 7);
+        assert!(crowds.enter("slow".into(), begun + 2 * WINDOW).is_ok());
+    }
+}

@@ -1,0 +1,337 @@
+//! Fair turns: a queue for each route and failure domain in front of what a sink has few of, such as connections.
+//!
+//! Routes take turns, and so do the domains within a route. A route with a thousand domains has as many turns as a route with
+//! one. Within a queue the order of arrival holds. An empty queue is removed, so the memory is that of the most items at once.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use super::Domain;
+
+/// Items by route and failure domain. `push` and `pop` take constant time.
+pub struct Turns<T> {
+    routes: Round<Arc<str>, Round<Option<Domain>, VecDeque<T>>>,
+    len: usize,
+}
+
+/// Queues that are not empty, and the order in which they have their turns. Neither the next item of the latest queue nor a
+/// turn needs a lookup.
+struct Round<K, Q> {
+    /// `None`: a free place.
+    places: Vec<Option<(K, Q)>>,
+    free: Vec<usize>,
+    by_key: HashMap<K, usize>,
+    order: VecDeque<usize>,
+    /// The place of the latest queue.
+    latest: usize,
+    /// The latest queue became empty, and has no turn. It is kept until another is the latest.
+    is_latest_empty: bool,
+}
+
+impl<K, Q> Default for Round<K, Q> {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::new(),
+            order: VecDeque::new(),
+            latest: 0,
+            is_latest_empty: false,
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
+    /// The queue of `key`. A new one has its turn behind the others.
+    fn queue(&mut self, key: &K) -> &mut Q {
+        if matches!(self.places.get(self.latest), Some(Some((latest, _))) if latest == key) {
+            if mem::take(&mut self.is_latest_empty) {
+                self.order.push_back(self.latest);
+            }
+        } else {
+            if mem::take(&mut self.is_latest_empty) {
+                self.remove(self.latest);
+            }
+            self.latest = match self.by_key.get(key) {
+                Some(place) => *place,
+                None => self.add(key),
+            };
+        }
+        let place = self.places[self.latest].as_mut();
+        &mut place.expect("the place of a queue").1
+    }
+
+    fn add(&mut self, key: &K) -> usize {
+        let queue = Some((key.clone(), Q::default()));
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.places.push(None);
+                self.places.len() - 1
+            }
+        };
+        self.places[place] = queue;
+        self.by_key.insert(key.clone(), place);
+        self.order.push_back(place);
+        place
+    }
+
+    fn remove(&mut self, place: usize) {
+        if let Some((key, _)) = self.places[place].take() {
+            self.by_key.remove(&key);
+            self.free.push(place);
+        }
+    }
+
+    fn get(&self, key: &K) -> Option<&Q> {
+        self.places[*self.by_key.get(key)?].as_ref().map(|(_, queue)| queue)
+    }
+
+    /// One item of the queue that has its turn. `take` returns it, and whether the queue is empty then.
+    fn next<T>(&mut self, take: impl FnOnce(&mut Q) -> (T, bool)) -> Option<T> {
+        let place = *self.order.front()?;
+        let (_, queue) = self.places[place].as_mut()?;
+        let (item, is_empty) = take(queue);
+        if is_empty {
+            self.order.pop_front();
+            if place == self.latest {
+                self.is_latest_empty = true;
+            } else {
+                self.remove(place);
+            }
+        } else if self.order.len() > 1 {
+            self.order.rotate_left(1);
+        }
+        Some(item)
+    }
+
+    fn has_others(&self, key: &K) -> bool {
+        match self.by_key.get(key) {
+            Some(place) if !self.is_latest_empty || *place != self.latest => self.order.len() > 1,
+            _ => !self.order.is_empty(),
+        }
+    }
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { routes: Round::default(), len: 0 }
+    }
+}
+
+impl<T> Turns<T> {
+    pub fn push(&mut self, route: &Arc<str>, domain: Option<Domain>, item: T) {
+        self.routes.queue(route).queue(&domain).push_back(item);
+        self.len += 1;
+    }
+
+    pub fn pop(&mut self) -> Option<T> {
+        let item = self.routes.next(|domains| {
+            let item = domains.next(|items| (items.pop_front(), items.is_empty())).flatten();
+            (item, domains.order.is_empty())
+        });
+        self.len -= usize::from(item.is_some());
+        item.flatten()
+    }
+
+    /// Whether there are items of another route or domain.
+    pub fn has_others(&self, route: &Arc<str>, domain: Option<&Domain>) -> bool {
+        let domains = self.routes.get(route);
+        self.routes.has_others(route) || domains.is_some_and(|domains| domains.has_others(&domain.cloned()))
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Permits for which routes and failure domains wait in `Turns`.
+pub struct FairPermits(Mutex<Permits>);
+
+struct Permits {
+    free: usize,
+    waiting: Turns<oneshot::Sender<FairPermit>>,
+}
+
+/// Given back on drop. `None`: it was passed on.
+pub struct FairPermit(Option<Arc<FairPermits>>);
+
+impl FairPermits {
+    pub fn new(permits: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Permits { free: permits, waiting: Turns::default() })))
+    }
+
+    /// Waits for its turn. Cancel-safe.
+    pub async fn acquire(self: &Arc<Self>, route: &Arc<str>, domain: Option<Domain>) -> FairPermit {
+        loop {
+            let turn = {
+                let mut permits = self.lock();
+                if permits.free > 0 {
+                    permits.free -= 1;
+                    return FairPermit(Some(Arc::clone(self)));
+                }
+                let (granted, turn) = oneshot::channel();
+                permits.waiting.push(route, domain.clone(), granted);
+                turn
+            };
+            // If it is cancelled with the permit in the channel, that is dropped too.
+            if let Ok(permit) = turn.await {
+                return permit;
+            }
+        }
+    }
+
+    /// Whether others wait, or waited and were cancelled.
+    pub fn others_wait(&self, route: &Arc<str>, domain: Option<&Domain>) -> bool {
+        self.lock().waiting.has_others(route, domain)
+    }
+
+    /// No panic can leave the queue half-changed.
+    fn lock(&self) -> MutexGuard<'_, Permits> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for FairPermit {
+    fn drop(&mut self) {
+        let Some(permits) = self.0.take() else { return };
+        loop {
+            let next = {
+                let mut inner = permits.lock();
+                let next = inner.waiting.pop();
+                inner.free += usize::from(next.is_none());
+                next
+            };
+            let Some(waiting) = next else { return };
+            match waiting.send(Self(Some(Arc::clone(&permits)))) {
+                Ok(()) => return,
+                // It was cancelled: the next one has its turn.
+                Err(mut cancelled) => cancelled.0 = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn route(name: &str) -> Arc<str> {
+        name.into()
+    }
+
+    fn all(turns: &mut Turns<String>) -> String {
+        std::iter::from_fn(|| turns.pop()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Items named ROUTE DOMAIN NUMBER, as `a-0` or `ax0`.
+    fn push(turns: &mut Turns<String>, of: &str, items: usize) {
+        let (name, domain) = of.split_at(1);
+        let key = Some(domain).filter(|domain| *domain != "-").map(Domain::from);
+        for n in 0..items {
+            turns.push(&route(name), key.clone(), format!("{of}{n}"));
+        }
+    }
+
+    #[test]
+    fn routes_take_turns_and_keep_their_own_order() {
+        let mut turns = Turns::default();
+        push(&mut turns, "a-", 4);
+        push(&mut turns, "b-", 2);
+        push(&mut turns, "c-", 1);
+        assert_eq!(turns.len(), 7);
+        assert_eq!(all(&mut turns), "a-0 b-0 c-0 a-1 b-1 a-2 a-3");
+        assert!(turns.is_empty() && turns.pop().is_none());
+    }
+
+    #[test]
+    fn a_route_with_many_domains_has_as_many_turns_as_one_with_one() {
+        let mut turns = Turns::default();
+        for domain in ["x", "y", "z"] {
+            push(&mut turns, &format!("a{domain}"), 2);
+        }
+        push(&mut turns, "b-", 3);
+        assert_eq!(all(&mut turns), "ax0 b-0 ay0 b-1 az0 b-2 ax1 ay1 az1");
+    }
+
+    #[test]
+    fn a_queue_that_is_new_or_was_empty_waits_one_round() {
+        let mut turns = Turns::default();
+        push(&mut turns, "a-", 100);
+        assert_eq!(turns.pop().unwrap(), "a-0");
+        push(&mut turns, "b-", 1);
+        assert_eq!((turns.pop().unwrap(), turns.pop().unwrap()), ("a-1".to_owned(), "b-0".to_owned()));
+        push(&mut turns, "b-", 1);
+        assert_eq!((turns.pop().unwrap(), turns.pop().unwrap()), ("a-2".to_owned(), "b-0".to_owned()));
+    }
+
+    #[test]
+    fn others_are_those_of_another_route_or_domain() {
+        let mut turns = Turns::default();
+        assert!(!turns.has_others(&route("a"), None));
+        push(&mut turns, "a-", 2);
+        assert!(!turns.has_others(&route("a"), None));
+        assert!(turns.has_others(&route("a"), Some(&"x".into())) && turns.has_others(&route("b"), None));
+        push(&mut turns, "ax", 1);
+        assert!(turns.has_others(&route("a"), None) && turns.has_others(&route("a"), Some(&"x".into())));
+    }
+
+    #[test]
+    fn empty_queues_are_removed() {
+        let mut turns = Turns::default();
+        for n in 0..1000 {
+            turns.push(&route("a"), Some(format!("d{n}").into()), n);
+        }
+        assert_eq!(turns.routes.get(&route("a")).expect("a queue").places.len(), 1000);
+        while turns.pop().is_some() {}
+        assert!(turns.routes.order.is_empty());
+        assert_eq!(turns.routes.get(&route("a")).expect("it is kept").by_key.len(), 1, "only the latest is kept");
+        turns.push(&route("b"), None, 0);
+        assert_eq!((turns.pop(), turns.pop(), turns.routes.by_key.len()), (Some(0), None, 1));
+        for n in 0..1000 {
+            turns.push(&route("a"), Some(format!("d{n}").into()), n);
+            turns.push(&route("b"), None, n);
+            assert!(turns.pop().is_some());
+        }
+        assert_eq!(turns.routes.places.len(), 2, "places are used again");
+    }
+
+    #[test]
+    fn permits_go_round_and_those_of_the_cancelled_are_not_lost() {
+        let permits = FairPermits::new(1);
+        let (a, b) = (route("a"), route("b"));
+        let held = permits.acquire(&a, None).now_or_never().expect("it is free");
+        let mut waiting: Vec<_> =
+            [&a, &a, &b].map(|route| Some(Box::pin(permits.acquire(route, None)))).into_iter().collect();
+        let mut got = |n: usize| waiting[n].as_mut().and_then(|one| one.as_mut().now_or_never());
+        assert!((0..3).all(|n| got(n).is_none()));
+        assert!(permits.others_wait(&a, None) && permits.others_wait(&b, None));
+        drop(held);
+        let first = got(0).expect("the first of its route");
+        assert!(got(1).is_none() && got(2).is_none());
+        drop(first);
+        let second = got(2).expect("the turn of the other route");
+        drop(second);
+        // It was granted, and is cancelled before it is taken.
+        waiting[1] = None;
+        let mut last = permits.acquire(&b, None).now_or_never();
+        assert!(last.take().is_some() && !permits.others_wait(&b, None));
+        let held = permits.acquire(&a, None).now_or_never().expect("it is free");
+        let mut cancelled = Box::pin(permits.acquire(&a, None));
+        assert!(cancelled.as_mut().now_or_never().is_none());
+        drop((cancelled, held));
+        assert!(permits.acquire(&b, None).now_or_never().is_some());
+    }
+}
