@@ -42,7 +42,8 @@ struct Free {
     room: Room,
     /// Messages that may be in flight now, at most the configured number.
     limit: i64,
-    /// Of this round: messages that were concluded, and those of them that were unsent.
+    /// Of this round: messages that were concluded, and those of them that were unsent. It begins below zero after a fall: those that
+    /// were in flight then say nothing about the new limit.
     concluded: i64,
     unsent: i64,
     /// Messages in flight.
@@ -105,15 +106,16 @@ impl Budget {
     pub fn concluded(&self, sent: bool) {
         let mut free = lock(&self.free);
         free.concluded += 1;
-        free.unsent += i64::from(!sent);
+        free.unsent += i64::from(!sent && free.concluded > 0);
         if free.concluded < free.limit {
             return;
         }
+        let earlier = if free.unsent == 0 { 0 } else { i64::try_from(free.claimed).unwrap_or(i64::MAX) };
         free.limit = match free.unsent {
             0 => (free.limit + (free.limit / RISE).max(1)).min(self.messages),
             unsent => (free.limit - unsent).max(MIN_MESSAGES.min(self.messages)),
         };
-        (free.concluded, free.unsent) = (0, 0);
+        (free.concluded, free.unsent) = (-earlier, 0);
     }
 
     /// Messages that may be in flight now.
@@ -312,6 +314,12 @@ mod tests {
         assert_eq!(round(16).0, 16, "some are always tried");
         let rounds = (1..1000).find(|_| round(0).0 == 160);
         assert!(rounds.is_some_and(|rounds| rounds < 50), "{rounds:?}");
+        let full = Budget::new(160, 1000, 1);
+        let mut flight = full.reserve(160, 1).unwrap();
+        flight.claimed(160);
+        (0..160).for_each(|n| full.concluded(n >= 60));
+        (0..160).for_each(|_| full.concluded(false));
+        assert_eq!(full.limit(), 100, "those that were in flight say nothing about the new limit");
         let small = Budget::new(2, 1000, 1);
         (0..20).for_each(|_| small.concluded(false));
         assert_eq!(small.limit(), 2);

@@ -49,8 +49,8 @@ impl<K, Q> Default for Round<K, Q> {
 
 impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
     /// The queue of `key`. A new one has its turn behind the others.
-    fn queue(&mut self, key: &K) -> &mut Q {
-        if matches!(self.places.get(self.latest), Some(Some((latest, _))) if latest == key) {
+    fn queue(&mut self, key: K) -> &mut Q {
+        if matches!(self.places.get(self.latest), Some(Some((latest, _))) if *latest == key) {
             if mem::take(&mut self.is_latest_empty) {
                 self.order.push_back(self.latest);
             }
@@ -58,7 +58,7 @@ impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
             if mem::take(&mut self.is_latest_empty) {
                 self.remove(self.latest);
             }
-            self.latest = match self.by_key.get(key) {
+            self.latest = match self.by_key.get(&key) {
                 Some(place) => *place,
                 None => self.add(key),
             };
@@ -67,17 +67,15 @@ impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
         &mut place.expect("the place of a queue").1
     }
 
-    fn add(&mut self, key: &K) -> usize {
+    fn add(&mut self, key: K) -> usize {
         let queue = Some((key.clone(), Q::default()));
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None => {
-                self.places.push(None);
-                self.places.len() - 1
-            }
-        };
-        self.places[place] = queue;
-        self.by_key.insert(key.clone(), place);
+        let place = self.free.pop().unwrap_or(self.places.len());
+        if place == self.places.len() {
+            self.places.push(queue);
+        } else {
+            self.places[place] = queue;
+        }
+        self.by_key.insert(key, place);
         self.order.push_back(place);
         place
     }
@@ -126,8 +124,8 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    pub fn push(&mut self, route: &Arc<str>, domain: Option<Domain>, item: T) {
-        self.routes.queue(route).queue(&domain).push_back(item);
+    pub fn push(&mut self, route: Arc<str>, domain: Option<Domain>, item: T) {
+        self.routes.queue(route).queue(domain).push_back(item);
         self.len += 1;
     }
 
@@ -181,7 +179,7 @@ impl FairPermits {
                     return FairPermit(Some(Arc::clone(self)));
                 }
                 let (granted, turn) = oneshot::channel();
-                permits.waiting.push(route, domain.clone(), granted);
+                permits.waiting.push(Arc::clone(route), domain.clone(), granted);
                 turn
             };
             // If it is cancelled with the permit in the channel, that is dropped too.
@@ -241,7 +239,7 @@ mod tests {
         let (name, domain) = of.split_at(1);
         let key = Some(domain).filter(|domain| *domain != "-").map(Domain::from);
         for n in 0..items {
-            turns.push(&route(name), key.clone(), format!("{of}{n}"));
+            turns.push(route(name), key.clone(), format!("{of}{n}"));
         }
     }
 
@@ -292,17 +290,17 @@ mod tests {
     fn empty_queues_are_removed() {
         let mut turns = Turns::default();
         for n in 0..1000 {
-            turns.push(&route("a"), Some(format!("d{n}").into()), n);
+            turns.push(route("a"), Some(format!("d{n}").into()), n);
         }
         assert_eq!(turns.routes.get(&route("a")).expect("a queue").places.len(), 1000);
         while turns.pop().is_some() {}
         assert!(turns.routes.order.is_empty());
         assert_eq!(turns.routes.get(&route("a")).expect("it is kept").by_key.len(), 1, "only the latest is kept");
-        turns.push(&route("b"), None, 0);
+        turns.push(route("b"), None, 0);
         assert_eq!((turns.pop(), turns.pop(), turns.routes.by_key.len()), (Some(0), None, 1));
         for n in 0..1000 {
-            turns.push(&route("a"), Some(format!("d{n}").into()), n);
-            turns.push(&route("b"), None, n);
+            turns.push(route("a"), Some(format!("d{n}").into()), n);
+            turns.push(route("b"), None, n);
             assert!(turns.pop().is_some());
         }
         assert_eq!(turns.routes.places.len(), 2, "places are used again");

@@ -83,7 +83,7 @@ impl Workers {
             for job in jobs {
                 let domain = self.sender.requests.domain_of(&job.delivery);
                 let route = Arc::clone(&job.delivery.route);
-                queue.jobs.push(&route, domain, job);
+                queue.jobs.push(route, domain, job);
             }
             let woken = queue.jobs.len().min(queue.idle);
             let started = (queue.jobs.len() - woken).min(limit.saturating_sub(queue.workers));
