@@ -7,3 +7,4 @@ mod http;
 mod kafka;
 mod rabbitmq;
 mod redis_list_faults;
+mod turns;

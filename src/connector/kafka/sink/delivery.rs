@@ -1,6 +1,6 @@
 //! Sends messages of a batch through one producer, and awaits their results.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use futures::future::join;
@@ -20,7 +20,7 @@ use super::{
     producer::LiveProducer,
     restored,
 };
-use crate::sink::{Delivery, headers};
+use crate::sink::{Delivery, headers, turns::FairPermits};
 
 /// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
@@ -28,11 +28,14 @@ const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
 /// Results that are taken at once: those of one claim.
 const MAX_TOGETHER: usize = 500;
 
+/// Records that one route or topic adds to a full queue before others have their turn.
+const TURN_RECORDS: usize = 16;
+
 /// Sends the messages of `batch` at `indices`, each to its topic of `topics`. Calls `report_result` for each result that
 /// comes before `deadline`. Returns the indices without a result. Waits while the queue of librdkafka
-/// (`queue.buffering.max.*`) is full.
+/// (`queue.buffering.max.*`) is full: then routes and topics take turns for its `room`.
 pub async fn deliver(
-    live: &LiveProducer,
+    (live, room): (&LiveProducer, &Arc<FairPermits>),
     topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
@@ -44,7 +47,7 @@ pub async fn deliver(
     for index in &indices {
         open[*index] = true;
     }
-    let producing = produce(live, topics, batch, indices, results);
+    let producing = produce((live, room), topics, batch, indices, results);
     let reporting = async {
         // The channel closes when all opaques are dropped.
         let mut together = Vec::new();
@@ -63,12 +66,14 @@ pub async fn deliver(
 }
 
 async fn produce(
-    live: &LiveProducer,
+    (live, room): (&LiveProducer, &Arc<FairPermits>),
     topics: &[Cow<'_, str>],
     batch: &[Delivery],
     indices: Vec<usize>,
     results: UnboundedSender<RecordResult>,
 ) {
+    // While the queue is full, and how many records the turn has left.
+    let mut turn = None;
     for index in indices {
         let key = restored::key(&batch[index].metadata);
         let opaque = RecordOpaque { index, results: results.clone() };
@@ -84,8 +89,14 @@ async fn produce(
                 break;
             }
             record = refused;
-            sleep(QUEUE_FULL_PAUSE).await;
+            if turn.is_none() {
+                let permit = room.acquire(&batch[index].route, Some(topics[index].as_ref().into())).await;
+                turn = Some((permit, TURN_RECORDS));
+            } else {
+                sleep(QUEUE_FULL_PAUSE).await;
+            }
         }
+        turn = turn.filter(|(_, left)| *left > 1).map(|(permit, left)| (permit, left - 1));
     }
 }
 

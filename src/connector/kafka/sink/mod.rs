@@ -117,11 +117,14 @@ impl KafkaSink {
         last: bool,
         (deadline, report): (Instant, &Report),
     ) -> Vec<usize> {
-        let live = producer.and_then(|producer| match self.config.topic.as_constant() {
-            Some(_) => producer.get(),
-            None => producer.get_for(indices.iter().map(|index| &*topics[*index])),
+        let live = producer.and_then(|producer| {
+            let live = match self.config.topic.as_constant() {
+                Some(_) => producer.get(),
+                None => producer.get_for(indices.iter().map(|index| &*topics[*index])),
+            };
+            live.map(|live| (live, &producer.room))
         });
-        let live = match live {
+        let (live, room) = match live {
             Ok(live) => live,
             Err(error) => {
                 for index in indices {
@@ -149,7 +152,7 @@ impl KafkaSink {
                 Some(code) => failed(index, domain, code),
             }
         };
-        for index in delivery::deliver(&live, topics, batch, indices, deadline, report_result).await {
+        for index in delivery::deliver((&live, room), topics, batch, indices, deadline, report_result).await {
             failed(index, self.domain_in(&topics[index], &batch[index]), RDKafkaErrorCode::OperationTimedOut);
         }
         rejected
@@ -174,6 +177,10 @@ impl KafkaSink {
 impl Sink for KafkaSink {
     fn timeout(&self) -> Duration {
         self.config.timeout.0
+    }
+
+    fn has_destinations(&self) -> bool {
+        self.config.topic.as_constant().is_none()
     }
 
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {

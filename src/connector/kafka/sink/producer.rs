@@ -20,7 +20,10 @@ use rdkafka::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::connector::kafka::{Callbacks, made};
+use crate::{
+    connector::kafka::{Callbacks, made},
+    sink::turns::FairPermits,
+};
 
 /// Shortest time between the creation of two producers. A new one may fail at once again.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,6 +45,8 @@ pub struct Producer {
     /// Brokers and topic, for the logs.
     name: String,
     current: Mutex<CurrentProducer>,
+    /// Of those that wait while the queue of librdkafka is full.
+    pub room: Arc<FairPermits>,
 }
 
 struct CurrentProducer {
@@ -59,7 +64,7 @@ impl Producer {
     /// The settings that librdkafka rejects.
     pub fn new(settings: ClientConfig, name: String) -> Result<Self, String> {
         let current = Mutex::new(CurrentProducer::new(&settings, &name)?);
-        Ok(Self { settings, name, current })
+        Ok(Self { settings, name, current, room: FairPermits::new(1) })
     }
 
     /// # Errors

@@ -21,7 +21,13 @@ use tokio::{
 };
 
 use super::channel::ConfirmChannel;
-use crate::connector::rabbitmq::{BrokerConnection, text};
+use crate::{
+    connector::rabbitmq::{BrokerConnection, text},
+    sink::{
+        Domain,
+        turns::{FairPermit, FairPermits},
+    },
+};
 
 /// Most channels with concurrent batches: enough to hide a round trip.
 const MAX_CHANNELS: usize = 4;
@@ -39,7 +45,7 @@ pub struct SinkConnection {
     broker: BrokerConnection,
     /// The latest reason for which the broker blocked the connection (memory or disk alarm). It is sent after a publish.
     blocked_reason: Mutex<String>,
-    permits: Semaphore,
+    permits: Arc<FairPermits>,
     lone_permits: Semaphore,
     idle: Mutex<Vec<Arc<ConfirmChannel>>>,
     /// Exchanges that are known to exist.
@@ -53,7 +59,12 @@ pub struct SinkConnection {
 pub struct ChannelPermit<'a> {
     connection: &'a SinkConnection,
     channel: Arc<ConfirmChannel>,
-    _permit: SemaphorePermit<'a>,
+    _permit: Permit<'a>,
+}
+
+enum Permit<'a> {
+    Fair(#[expect(dead_code, reason = "given back on drop")] FairPermit),
+    Lone(#[expect(dead_code, reason = "given back on drop")] SemaphorePermit<'a>),
 }
 
 impl SinkConnection {
@@ -61,7 +72,7 @@ impl SinkConnection {
         Self {
             broker,
             blocked_reason: Mutex::default(),
-            permits: Semaphore::new(MAX_CHANNELS),
+            permits: FairPermits::new(MAX_CHANNELS),
             lone_permits: Semaphore::new(MAX_LONE_CHANNELS),
             idle: Mutex::default(),
             exchanges: Mutex::default(),
@@ -70,17 +81,22 @@ impl SinkConnection {
         }
     }
 
-    /// Waits while `MAX_CHANNELS` are in use.
+    /// Waits while `MAX_CHANNELS` are in use. Routes take turns, and exchanges where messages name them.
     ///
     /// # Errors
     /// From the broker or the connection.
-    pub async fn channel(&self) -> Result<ChannelPermit<'_>, Error> {
-        let permit = self.permits.acquire().await.expect("never closed");
+    pub async fn channel(&self, route: &Arc<str>, exchange: Option<Domain>) -> Result<ChannelPermit<'_>, Error> {
+        let permit = self.permits.acquire(route, exchange).await;
         let channel = match self.take_idle() {
             Some(channel) => channel,
             None => ConfirmChannel::open(&self.broker).await?,
         };
-        Ok(ChannelPermit { connection: self, channel, _permit: permit })
+        Ok(ChannelPermit { connection: self, channel, _permit: Permit::Fair(permit) })
+    }
+
+    /// Whether messages of other routes or exchanges wait for a channel.
+    pub fn others_wait(&self, route: &Arc<str>, exchange: Option<&Domain>) -> bool {
+        self.permits.others_wait(route, exchange)
     }
 
     /// A new channel for a single message. Waits while `MAX_LONE_CHANNELS` are in use.
@@ -90,7 +106,7 @@ impl SinkConnection {
     pub async fn lone_channel(&self) -> Result<ChannelPermit<'_>, Error> {
         let permit = self.lone_permits.acquire().await.expect("never closed");
         let channel = ConfirmChannel::open(&self.broker).await?;
-        Ok(ChannelPermit { connection: self, channel, _permit: permit })
+        Ok(ChannelPermit { connection: self, channel, _permit: Permit::Lone(permit) })
     }
 
     /// Returns when `exchange` exists, or existed when it was last declared.

@@ -13,6 +13,7 @@ mod supervisor;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -105,6 +106,10 @@ impl Sink for RabbitMqSink {
         self.timeout
     }
 
+    fn has_destinations(&self) -> bool {
+        !self.address.is_constant()
+    }
+
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         let address = self.address.render_allowed(&self.allow, &delivery.route, &delivery.metadata);
         address.ok().and_then(|(exchange, routing_key)| self.domain_of(&exchange, &routing_key))
@@ -119,7 +124,8 @@ impl Sink for RabbitMqSink {
                 return (0..batch.len()).for_each(|index| report.outcome(index, unavailable.clone()));
             }
         };
-        let (connection, report, refusals) = (&connection, &report, &self.refusals);
+        let Some(route) = batch.first().map(|delivery| Arc::clone(&delivery.route)) else { return };
+        let (connection, report, refusals, route) = (&connection, &report, &self.refusals, &route);
         let is_only_exchange = self.address.constant_exchange().is_some();
         let by_exchange = self.prepare(batch, connection.frame_max(), report);
         let parts = by_exchange.into_iter().flat_map(|(exchange, mut messages)| {
@@ -130,7 +136,7 @@ impl Sink for RabbitMqSink {
         });
         join_all(parts.map(|(exchange, messages)| async move {
             let exchange = &*exchange;
-            let batch = PublishBatch { connection, exchange, is_only_exchange, refusals, deadline, report };
+            let batch = PublishBatch { connection, route, exchange, is_only_exchange, refusals, deadline, report };
             batch.publish(messages).await;
         }))
         .await;

@@ -1,4 +1,5 @@
-//! Publishes a batch to one exchange, message by message on one channel, and reports each confirm as it arrives.
+//! Publishes a batch to one exchange, message by message on one channel, and reports each confirm as it arrives. While messages of
+//! other routes or exchanges wait for a channel, a batch gives its channel up after some messages, and waits for its next turn.
 //!
 //! RabbitMQ closes a channel at a message that it refuses: because of a header, or because topic permissions forbid the
 //! routing key. It has then processed the messages before that one, and none after it. It does not say which message it
@@ -18,13 +19,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     channel::{ConfirmVerdict, PendingConfirm},
-    connection::{MAX_LONE_CHANNELS, SinkConnection},
+    connection::{ChannelPermit, MAX_LONE_CHANNELS, SinkConnection},
     message::PreparedMessage,
     refusal::{Refusal, Refusals},
 };
 use crate::{
     connector::rabbitmq::text,
-    sink::{Outcome, Report},
+    sink::{Domain, Outcome, Report},
 };
 
 const NO_CONFIRM: &str = "no confirm from the broker in time";
@@ -32,6 +33,8 @@ const NO_CONFIRM: &str = "no confirm from the broker in time";
 /// Publishes messages to one exchange until a deadline.
 pub struct PublishBatch<'a> {
     pub connection: &'a Arc<SinkConnection>,
+    /// Of all messages.
+    pub route: &'a Arc<str>,
     pub exchange: &'a str,
     /// Whether all messages of the sink go to this exchange. Its errors then concern the whole sink.
     pub is_only_exchange: bool,
@@ -83,9 +86,10 @@ impl PublishBatch<'_> {
             self.report_for_sink(&messages, &self.unavailable(&blocked(&reason)));
             return None;
         }
+        let turn: Option<Domain> = (!self.is_only_exchange).then(|| self.exchange.into());
         let opening = async {
             self.connection.ensure_exchange(self.exchange).await?;
-            self.connection.channel().await
+            self.connection.channel(self.route, turn.clone()).await
         };
         let permit = match timeout_at(self.deadline, opening).await {
             Ok(Ok(permit)) => permit,
@@ -98,13 +102,27 @@ impl PublishBatch<'_> {
                 return None;
             }
         };
-        let channel = Arc::clone(permit.channel());
+        let mut channels = vec![Arc::clone(permit.channel())];
+        let mut permit = Some(permit);
         let mut unreported: Vec<Option<PreparedMessage>> = messages.into_iter().map(Some).collect();
         let confirms = FuturesUnordered::new();
-        let (mut error, mut is_publish_stuck) = (None, false);
+        let (mut error, mut is_publish_stuck, mut is_turn_late) = (None, false, false);
         let mut unpublished = unreported.iter().flatten().peekable();
         while error.is_none() && unpublished.peek().is_some() && self.connection.blocked().is_none() {
-            let publishing = channel.publish_some(self.exchange, &mut unpublished);
+            if !confirms.is_empty() && self.connection.others_wait(self.route, turn.as_ref()) {
+                // They have their turn before the rest of the batch.
+                permit.take().into_iter().for_each(ChannelPermit::release);
+                match timeout_at(self.deadline, self.connection.channel(self.route, turn.clone())).await {
+                    Ok(Ok(next)) => {
+                        channels.push(Arc::clone(next.channel()));
+                        permit = Some(next);
+                    }
+                    Ok(Err(failed)) => error = Some(failed),
+                    Err(_) => is_turn_late = true,
+                }
+            }
+            let Some(current) = &permit else { break };
+            let publishing = current.channel().publish_some(self.exchange, &mut unpublished);
             let Ok((pending, failed)) = timeout_at(self.deadline, publishing).await else {
                 is_publish_stuck = true;
                 break;
@@ -122,16 +140,16 @@ impl PublishBatch<'_> {
                 self.connection.abort();
             }
         } else {
-            permit.release();
+            permit.into_iter().for_each(ChannelPermit::release);
         }
         let all_resolved = self.report_confirms(confirms, &mut unreported, &mut error).await;
         if !all_resolved {
-            channel.retire();
+            channels.iter().for_each(|channel| channel.retire());
         }
         let unsent: Vec<PreparedMessage> = unreported.split_off(published).into_iter().flatten().collect();
         let published: Vec<PreparedMessage> = unreported.into_iter().flatten().collect();
         match &error {
-            _ if !all_resolved || is_publish_stuck => {
+            _ if !all_resolved || is_publish_stuck || is_turn_late => {
                 self.report_all(published.iter().chain(&unsent), &self.timed_out(NO_CONFIRM));
             }
             Some(error) if is_of_channel(error) && self.connection.is_connected() => {
