@@ -15,8 +15,7 @@ pub fn ask(what: &str) -> Result<(), Failure> {
         )));
     }
     let failed = |error: io::Error| Failure::Failed(error.to_string());
-    eprint!("{what}? [y/N] ");
-    io::stderr().flush().map_err(failed)?;
+    write!(io::stderr(), "{what}? [y/N] ").map_err(failed)?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(failed)?;
     if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {

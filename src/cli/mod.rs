@@ -155,8 +155,20 @@ impl<A: Args> Operator<A> {
 }
 
 /// Runs the command line of this process. Not async: all of it is compiled once, with the library.
+pub fn run() -> ExitCode {
+    /// After the runtime has ended, and after a panic too.
+    struct LastLines;
+    impl Drop for LastLines {
+        fn drop(&mut self) {
+            app::logging::finish();
+        }
+    }
+    let _last_lines = LastLines;
+    run_command()
+}
+
 #[tokio::main]
-pub async fn run() -> ExitCode {
+async fn run_command() -> ExitCode {
     // Usage errors exit with 2 here.
     let cli = Cli::parse();
     match dispatch(cli).await {

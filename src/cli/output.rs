@@ -8,6 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{Global, failure::Failure};
+use crate::app::logging;
 
 /// Writes the result of a command: `json` with `--json`, else `text`.
 ///
@@ -49,9 +50,12 @@ pub fn window() -> Option<(usize, usize)> {
     (size.ws_row > 0 && size.ws_col > 0).then(|| (size.ws_row.into(), size.ws_col.into()))
 }
 
-/// Writes a line to standard error, unless it is closed.
+/// Writes a line to standard error, unless it is closed. Behind the lines of the log, where there is one: it never blocks then.
 pub fn note(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let text = text.to_string();
+    if !logging::write_line(&text) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
 }
 
 /// The reply about a scheduled or moved message.

@@ -52,6 +52,7 @@ const REDIS_MAX_MEMORY: &str = "punctual_redis_max_memory_bytes";
 const READY: &str = "punctual_ready";
 const API_REQUESTS: &str = "punctual_api_requests_total";
 const AUTH_FAILURES: &str = "punctual_auth_failures_total";
+const LOG_LINES_DROPPED: &str = "punctual_log_lines_dropped_total";
 const BREAKER: &str = "punctual_sink_breaker_state";
 const DOMAINS_DOWN: &str = "punctual_sink_domains_down";
 const BUILD_INFO: &str = "punctual_build_info";
@@ -144,6 +145,11 @@ pub fn describe() {
     describe_histogram!(API_SECONDS, "Time of a call of the API, until the head of the reply");
     describe_counter!(AUTH_FAILURES, "Calls of the API without a known token");
     metrics::counter!(AUTH_FAILURES).increment(0);
+    describe_counter!(
+        LOG_LINES_DROPPED,
+        "Lines of the log that were not written: no reader, a slow one, or a full disk"
+    );
+    counter!(LOG_LINES_DROPPED).increment(0);
     metrics_process::Collector::default().describe();
     describe_gauge!(BREAKER, "0 closed, 1 half-open, 2 open");
     describe_gauge!(DOMAINS_DOWN, "Failure domains that are down while the sink is up");
@@ -277,6 +283,10 @@ pub fn health(redis: bool, ready: bool) {
 pub fn api_request(call: &Arc<str>, status: u16, took: Duration) {
     counter!(API_REQUESTS, "call" => call.clone(), "status" => status.to_string()).increment(1);
     histogram!(API_SECONDS, "call" => call.clone()).record(took.as_secs_f64());
+}
+
+pub fn log_lines_dropped(count: u64) {
+    counter!(LOG_LINES_DROPPED).increment(count);
 }
 
 pub fn auth_failure() {

@@ -27,6 +27,7 @@ mod idle;
 mod lifecycle;
 mod limits;
 mod listening;
+mod log;
 mod night;
 mod outage;
 mod own_sink;

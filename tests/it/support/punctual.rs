@@ -69,9 +69,41 @@ impl Punctual {
 
     /// Started, but perhaps not ready yet, or never.
     pub fn spawn(configuration: &str, environment: &[(&str, &str)]) -> Self {
-        let mut punctual = Self::new(vec!["serve", "-c", "punctual.yaml"], environment);
-        fs::write(punctual.path("punctual.yaml"), configuration).expect("the configuration is written");
+        let mut punctual = Self::prepared(configuration, environment);
         punctual.run();
+        punctual
+    }
+
+    /// Started with another standard error than `punctual.log`; `None`: closed.
+    pub fn spawn_with_error(configuration: &str, environment: &[(&str, &str)], error: Option<Stdio>) -> Self {
+        let mut punctual = Self::prepared(configuration, environment);
+        let mut command = if error.is_some() {
+            Command::new(env!("CARGO_BIN_EXE_punctual"))
+        } else {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec \"$0\" \"$@\" 2>&-", env!("CARGO_BIN_EXE_punctual")]);
+            shell
+        };
+        command.stdout(Stdio::null()).stderr(error.unwrap_or_else(Stdio::null));
+        punctual.run_as(command);
+        punctual
+    }
+
+    /// Started with this hard limit of open files.
+    pub fn spawn_with_files(configuration: &str, files: usize) -> Self {
+        let mut punctual = Self::prepared(configuration, &[]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n \"$1\"; shift; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_punctual")]);
+        shell.arg(files.to_string());
+        let log = File::create(punctual.path("punctual.log")).expect("a log file");
+        shell.stdout(Stdio::null()).stderr(log);
+        punctual.run_as(shell);
+        punctual
+    }
+
+    fn prepared(configuration: &str, environment: &[(&str, &str)]) -> Self {
+        let punctual = Self::new(vec!["serve", "-c", "punctual.yaml"], environment);
+        fs::write(punctual.path("punctual.yaml"), configuration).expect("the configuration is written");
         punctual
     }
 
@@ -184,17 +216,19 @@ impl Punctual {
 
     fn run(&mut self) {
         let log = File::options().create(true).append(true).open(self.path("punctual.log")).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        command.stdout(log.try_clone().expect("a second handle")).stderr(log);
+        self.run_as(command);
+    }
+
+    fn run_as(&mut self, mut command: Command) {
+        command
             .args(&self.arguments)
             .current_dir(self.directory.path())
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the program was built");
-        self.child = Some(child);
+            .kill_on_drop(true);
+        self.child = Some(command.spawn().expect("the program was built"));
     }
 }
 

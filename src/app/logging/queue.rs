@@ -1,0 +1,264 @@
+//! The queue of log lines and the thread that writes them.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    io::{self, Write},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::{output::Output, repeats::Repeats};
+use crate::metrics;
+
+/// Most lines in the queue, and most bytes of them: a minute of a busy log, or the start at level `debug`.
+const MAX_LINES: usize = 8192;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
+/// Parts of the program that bound their lines themselves: an outage that comes again, or data that is lost again, is no
+/// repetition.
+const BOUNDED: [&str; 2] = ["punctual::incidents", "punctual::queue::registry"];
+
+thread_local! {
+    /// The line that the thread of the log formats itself.
+    static OWN: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Lines that wait to be written. When it is full, lines are dropped until half of it is written: they are counted
+/// (`punctual_log_lines_dropped_total`), and a line in their place has their number.
+#[derive(Default)]
+pub struct LogQueue {
+    state: Mutex<State>,
+    /// For the thread.
+    changed: Condvar,
+    /// For `finish`: nothing is left.
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    entries: VecDeque<Entry>,
+    lines: usize,
+    bytes: usize,
+    full: bool,
+    /// The thread writes a line.
+    writing: bool,
+    /// The process ends.
+    ending: bool,
+    repeats: Repeats,
+}
+
+enum Entry {
+    Line(Vec<u8>),
+    /// So many lines were dropped here.
+    Dropped(u64),
+}
+
+impl LogQueue {
+    /// `repeatable`: the line is counted, not written, when it repeats one of the last minute. Never blocks for longer than
+    /// another caller needs.
+    pub fn push(&self, line: Vec<u8>, repeatable: bool) {
+        let mut state = self.lock();
+        if repeatable && state.repeats.is_repeat(&line, Instant::now()) {
+            return;
+        }
+        let kept = state.push(line);
+        drop(state);
+        self.changed.notify_one();
+        if !kept {
+            metrics::log_lines_dropped(1);
+        }
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system has no room for it.
+    pub fn start(self: &Arc<Self>, output: Output) -> io::Result<()> {
+        let queue = self.clone();
+        thread::Builder::new().name("log".into()).spawn(move || queue.write_to(output)).map(drop)
+    }
+
+    /// Waits until all lines are written, the counts of repetitions included.
+    pub fn finish(&self, within: Duration) {
+        let mut state = self.lock();
+        state.ending = true;
+        self.changed.notify_one();
+        let left = |state: &mut State| state.writing || !state.entries.is_empty() || state.repeats.any();
+        drop(self.written.wait_timeout_while(state, within, left));
+    }
+
+    fn write_to(&self, mut output: Output) {
+        // Lines before the next one that were not written.
+        let mut missing = 0;
+        loop {
+            let entry = self.next();
+            if let Entry::Dropped(count) = &entry {
+                missing += count;
+            }
+            if missing > 0 && output.write(&note(missing)) {
+                missing = 0;
+            }
+            if let Entry::Line(line) = entry
+                && (missing > 0 || !output.write(&line))
+            {
+                missing += 1;
+                metrics::log_lines_dropped(1);
+            }
+        }
+    }
+
+    /// The next entry, as soon as there is one.
+    fn next(&self) -> Entry {
+        let mut state = self.lock();
+        state.writing = false;
+        loop {
+            let (now, ending) = (Instant::now(), state.ending);
+            for line in state.repeats.due(now, ending) {
+                if !state.push(line) {
+                    metrics::log_lines_dropped(1);
+                }
+            }
+            if let Some(entry) = state.pop() {
+                state.writing = true;
+                return entry;
+            }
+            self.written.notify_all();
+            state = match state.repeats.next_due() {
+                Some(due) => self.changed.wait_timeout(state, due - now).map_or_else(|e| e.into_inner().0, |(s, _)| s),
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns whether there was room.
+    fn push(&mut self, line: Vec<u8>) -> bool {
+        self.full &= self.lines > MAX_LINES / 2 || self.bytes > MAX_BYTES / 2;
+        self.full |= self.lines == MAX_LINES || self.bytes + line.len() > MAX_BYTES;
+        if self.full {
+            match self.entries.back_mut() {
+                Some(Entry::Dropped(count)) => *count += 1,
+                _ => self.entries.push_back(Entry::Dropped(1)),
+            }
+            return false;
+        }
+        self.lines += 1;
+        self.bytes += line.len();
+        self.entries.push_back(Entry::Line(line));
+        true
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        if let Entry::Line(line) = &entry {
+            self.lines -= 1;
+            self.bytes -= line.len();
+        }
+        Some(entry)
+    }
+}
+
+/// The line about lines that were not written, in the format of the log; empty where warnings are not logged.
+fn note(lines: u64) -> Vec<u8> {
+    OWN.set(Some(Vec::new()));
+    tracing::warn!(lines, "lines of the log were dropped here: they could not be written in time");
+    OWN.take().unwrap_or_default()
+}
+
+/// Gives the subscriber a writer for each line.
+#[derive(Clone)]
+pub struct LogWriter(Arc<LogQueue>);
+
+impl LogWriter {
+    pub fn new(queue: &Arc<LogQueue>) -> Self {
+        Self(queue.clone())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LineWriter<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        LineWriter { queue: &self.0, repeatable: false }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
+        let bounded = BOUNDED.iter().any(|target| meta.target().starts_with(target));
+        LineWriter { queue: &self.0, repeatable: *meta.level() <= Level::WARN && !bounded }
+    }
+}
+
+/// Takes one line in one call.
+pub struct LineWriter<'a> {
+    queue: &'a LogQueue,
+    repeatable: bool,
+}
+
+impl Write for LineWriter<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let is_own = OWN.with_borrow_mut(|own| own.as_mut().map(|own| own.extend_from_slice(line))).is_some();
+        if !is_own {
+            self.queue.push(line.to_vec(), self.repeatable);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(state: &mut State) -> Vec<String> {
+        let entries = std::iter::from_fn(|| state.pop());
+        let shown = entries.map(|entry| match entry {
+            Entry::Line(line) => String::from_utf8(line).unwrap(),
+            Entry::Dropped(count) => format!("dropped {count}"),
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn a_full_queue_drops_until_half_of_it_is_written_and_counts_in_place() {
+        let mut state = State::default();
+        for n in 0..MAX_LINES + 10 {
+            assert_eq!(state.push(n.to_string().into_bytes()), n < MAX_LINES);
+        }
+        while state.lines > MAX_LINES / 2 {
+            assert!(!state.push(b"more".to_vec()), "still full");
+            state.pop();
+        }
+        assert!(state.push(b"after".to_vec()));
+        let shown = shown(&mut state);
+        let dropped = 10 + MAX_LINES - MAX_LINES / 2;
+        assert_eq!(
+            shown[shown.len() - 3..],
+            [(MAX_LINES - 1).to_string(), format!("dropped {dropped}"), "after".into()]
+        );
+        assert_eq!((state.lines, state.bytes), (0, 0));
+    }
+
+    #[test]
+    fn its_bytes_are_bounded_too() {
+        let mut state = State::default();
+        assert!(!state.push(vec![b'x'; MAX_BYTES + 1]));
+        for n in 0..10 {
+            assert_eq!(state.push(vec![b'x'; MAX_BYTES / 4]), n == 0 || (1..4).contains(&n), "{n}");
+        }
+        assert_eq!(state.bytes, MAX_BYTES);
+    }
+}
