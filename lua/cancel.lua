@@ -4,8 +4,8 @@
 -- KEYS   pending unack messages attempts errors dead remembered records bytes route
 -- ARGV   what `route` must begin with, id, how long to remember it (ms; a purged one only with a record), how many at most, its record ("" is none;
 --        see records.lua), 1 when the source read the cancelled message too and did not schedule it, else 0: with a
---        record such an id is remembered too
--- reply  cancelled | purged | in_flight | not_found | known (the record was applied before: nothing changed); error
+--        record such an id is remembered too, 1 when a dead one stays, else 0
+-- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing changed); error
 --        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
 local id, keep, max = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -25,6 +25,7 @@ local score = redis.call('ZSCORE', pending, id)
 if not score then
   set, status = dead, 'purged'
   score = redis.call('ZSCORE', dead, id)
+  if score and ARGV[7] == '1' then return 'dead' end
 end
 local steps = {}
 if score then

@@ -1,10 +1,104 @@
 //! The log of what operators change: one line for each call.
 
-use super::auth::Grant;
+use std::{convert::Infallible, fmt::Write, net::IpAddr, sync::Arc};
 
-/// Logs a call that changed `count` messages, or a route.
-pub fn record(grant: &Grant, call: &'static str, route: &str, count: u64) {
-    if count > 0 {
-        tracing::info!(token = grant.name(), call, route, count, "audit");
+use axum::{extract::FromRequestParts, http::request::Parts};
+
+use super::{auth::Grant, server::Peer};
+use crate::{
+    message::MessageId,
+    store::{Filter, ScheduleStatus, Scheduled, Selection},
+};
+
+/// Ids that a line names; it counts the others.
+const NAMED_IDS: usize = 10;
+
+/// Who calls: the token, and the address unless the connection is one of a Unix socket.
+pub struct Caller {
+    pub grant: Arc<Grant>,
+    peer: Option<IpAddr>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let grant = parts.extensions.get::<Arc<Grant>>().expect("every call is authenticated").clone();
+        Ok(Self { grant, peer: parts.extensions.get::<Peer>().map(|peer| peer.0) })
     }
+}
+
+/// The messages, or the reason, of a call.
+pub enum Of<'a> {
+    Id(&'a MessageId),
+    Selection(String),
+    /// What an operator wrote about a change of a route.
+    Note(&'a str),
+    Route,
+}
+
+impl Caller {
+    /// Logs a call that changed `count` messages, or a route.
+    pub fn record(&self, call: &'static str, route: &str, of: &Of<'_>, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let (token, peer) = (self.grant.name(), self.peer.map(tracing::field::display));
+        let (mut id, mut selection, mut note) = (None, None, None);
+        match of {
+            Of::Id(one) => id = Some(one.as_str()),
+            Of::Selection(text) => selection = Some(&**text),
+            Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
+            Of::Route => {}
+        }
+        tracing::info!(token, peer, call, route, id, selection, note, count, "audit");
+    }
+
+    /// Logs the messages that were replaced; those that were new are no change of others.
+    pub fn record_replaced(&self, route: &str, scheduled: &[Scheduled]) {
+        let is_replaced = |one: &&Scheduled| matches!(one.status, ScheduleStatus::Replaced | ScheduleStatus::Revived);
+        let replaced: Vec<&MessageId> = scheduled.iter().filter(is_replaced).map(|one| &one.id).collect();
+        match replaced[..] {
+            [] => {}
+            [one] => self.record("replace", route, &Of::Id(one), 1),
+            _ => self.record("replace", route, &Of::Selection(named(&replaced)), replaced.len() as u64),
+        }
+    }
+}
+
+/// As a line shows it.
+pub fn shown(selection: &Selection) -> Of<'static> {
+    Of::Selection(match selection {
+        Selection::Ids(ids) => named(&ids.iter().collect::<Vec<_>>()),
+        Selection::Where(filter) => filtered(filter),
+    })
+}
+
+/// Pending messages by their ids, or all.
+pub fn pending(ids: Option<&[MessageId]>) -> Of<'static> {
+    Of::Selection(ids.map_or_else(|| "all".to_owned(), |ids| named(&ids.iter().collect::<Vec<_>>())))
+}
+
+fn named(ids: &[&MessageId]) -> String {
+    let first: Vec<_> = ids.iter().take(NAMED_IDS).map(|id| id.as_str()).collect();
+    match ids.len() - first.len() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+fn filtered(filter: &Filter) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let space = if text.is_empty() { "" } else { " " };
+            // A string takes everything.
+            let _ = write!(text, "{space}{name}={value}");
+        }
+    };
+    add("reason", filter.reason.map(|reason| reason.as_str().to_owned()));
+    add("contains", filter.contains.as_ref().map(|part| format!("{part:?}")));
+    add("since", filter.since.map(|time| time.to_rfc3339()));
+    add("until", filter.until.map(|time| time.to_rfc3339()));
+    if text.is_empty() { "all".to_owned() } else { text }
 }

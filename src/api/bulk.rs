@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Api, audit,
+    Api,
+    audit::{self, Caller, Of},
     auth::Grant,
     body,
     deadline::Deadline,
@@ -23,7 +24,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    message::State as Of,
+    message::State as MessageState,
     queue::{Bulk, QueueError},
     store::{DeadAction, DeadGroup, DeadWork},
 };
@@ -39,7 +40,7 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
     };
     post(
         async move |State(api): State<Arc<Api>>,
-                    Extension(grant): Extension<Arc<Grant>>,
+                    caller: Caller,
                     Extension(deadline): Extension<Deadline>,
                     Path(route): Path<String>,
                     request: Request| {
@@ -49,22 +50,23 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
             let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
             let mut bulk = Bulk::default();
             let result = api.queue.act_on_dead(&route, &work, cursor.as_deref(), &mut bulk).await;
-            ended(&grant, call, &route, dry_run, bulk, result)
+            ended(&caller, call, &route, &audit::shown(&selection), dry_run, bulk, result)
         },
     )
 }
 
 /// Also a call that failed has changed something.
 fn ended(
-    grant: &Grant,
+    caller: &Caller,
     call: &'static str,
     route: &str,
+    of: &Of<'_>,
     dry_run: bool,
     bulk: Bulk,
     result: Result<(), QueueError>,
 ) -> Result<Json<Bulk>, Problem> {
     let changed = if dry_run { 0 } else { bulk.count };
-    audit::record(grant, call, route, changed);
+    caller.record(call, route, of, changed);
     result.map(|()| Json(bulk)).map_err(|error| Problem::from(error).after(changed))
 }
 
@@ -75,7 +77,7 @@ pub async fn summary(
     Path(route): Path<String>,
     Query(query): Query<FilterQuery>,
 ) -> Result<Json<Value>, Problem> {
-    let filter = query.filter(Of::Dead)?;
+    let filter = query.filter(MessageState::Dead)?;
     let end = api.end_of_work(deadline);
     let summary = api.readers.fetch(&grant.share, api.queue.summary(&route, &filter, end)).await?;
     let shown = |DeadGroup { reason, count, oldest, newest, sample: (id, error) }: &DeadGroup| {
@@ -96,7 +98,7 @@ pub async fn removed() -> impl IntoResponse {
 
 pub async fn purge_pending(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Extension(deadline): Extension<Deadline>,
     Path(route): Path<String>,
     request: Request,
@@ -105,7 +107,7 @@ pub async fn purge_pending(
     let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
     let (end, mut bulk) = (api.end_of_work(deadline), Bulk::default());
     let result = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run, end, &mut bulk).await;
-    ended(&grant, "purge_pending", &route, dry_run, bulk, result)
+    ended(&caller, "purge_pending", &route, &audit::pending(ids.as_deref()), dry_run, bulk, result)
 }
 
 impl Api {

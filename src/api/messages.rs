@@ -13,7 +13,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    Api, Failing, audit,
+    Api, Failing,
+    audit::{Caller, Of},
     auth::Grant,
     body,
     deadline::Deadline,
@@ -25,8 +26,8 @@ use super::{
 };
 use crate::{
     config::Right,
-    message::{DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State},
-    queue::{Bulk, Page},
+    message::{Cancellation, DeadReason, Ended, MAX_METADATA_BYTES, MessageId, State},
+    queue::Page,
     store::{Cancelled, Filter, Found, Rescheduled, Snapshot},
     time::{Due, UnixMillis, parse_instant},
 };
@@ -75,30 +76,30 @@ fn one(route: String, snapshot: Snapshot, waits_for: Option<&'static str>, permi
 
 pub async fn reschedule(
     Shared(api): Shared<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     let due = message_body::parse_due(&body.bytes)?;
-    move_to(&api, &grant, "move", &route, &id, due).await
+    move_to(&api, &caller, "move", &route, &id, due).await
 }
 
 /// Makes it due now, whatever its time.
 pub async fn deliver(
     Shared(api): Shared<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    move_to(&api, &grant, "deliver", &route, &id, Due::NOW).await
+    move_to(&api, &caller, "deliver", &route, &id, Due::NOW).await
 }
 
 async fn move_to(
     api: &Api,
-    grant: &Grant,
+    caller: &Caller,
     call: &'static str,
     route: &str,
     id: &str,
@@ -107,7 +108,7 @@ async fn move_to(
     let id = parse_id(id)?;
     match api.queue.reschedule(route, &id, due).await? {
         Rescheduled::Done(due) => {
-            audit::record(grant, call, route, 1);
+            caller.record(call, route, &Of::Id(&id), 1);
             Ok(Json(ScheduledReply::rescheduled(route, &id, due)).into_response())
         }
         Rescheduled::InFlight => Err(Problem::in_flight(id.as_str())),
@@ -123,58 +124,34 @@ async fn move_to(
     }
 }
 
+/// A dead letter is purged only for the right `admin`.
 pub async fn cancel(
     Shared(api): Shared<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
-    Extension(deadline): Extension<Deadline>,
+    caller: Caller,
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
     let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
-    if !grant.has(Right::Admin) {
-        return cancel_pending(&api, &grant, deadline, &route, id).await;
-    }
-    match api.queue.cancel(&route, &id.clone().into()).await? {
-        Cancelled::Cancelled => Ok(cancelled(&grant, &route)),
+    let keep_dead = !caller.grant.has(Right::Admin);
+    let cancellation = Cancellation { keep_dead, ..Cancellation::from(id.clone()) };
+    match api.queue.cancel(&route, &cancellation).await? {
+        Cancelled::Cancelled => {
+            caller.record("cancel", &route, &Of::Id(&id), 1);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
         Cancelled::Purged => {
-            audit::record(&grant, "purge_dead", &route, 1);
+            caller.record("purge_dead", &route, &Of::Id(&id), 1);
             Ok(Json(json!({ "id": id.as_str(), "route": route, "status": "purged" })).into_response())
+        }
+        Cancelled::Dead => {
+            let text = format!("`{id}` is a dead letter: to purge it needs the right `admin`");
+            Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", text))
         }
         Cancelled::InFlight => Err(Problem::in_flight(id.as_str())),
         Cancelled::NotFound | Cancelled::Known => Err(Problem::unknown_message(id.as_str())),
     }
-}
-
-/// What a token without the right `admin` may do: dead letters stay.
-async fn cancel_pending(
-    api: &Api,
-    grant: &Grant,
-    deadline: Deadline,
-    route: &str,
-    id: MessageId,
-) -> Result<Response, Problem> {
-    let (ids, mut bulk) = ([id], Bulk::default());
-    api.queue.purge_pending(route, Some(&ids), 1, false, api.end_of_work(deadline), &mut bulk).await?;
-    let [id] = ids;
-    if bulk.count > 0 {
-        return Ok(cancelled(grant, route));
-    }
-    Err(match api.queue.get(route, &id).await? {
-        Some(Found::Live { snapshot, .. }) if snapshot.state == State::Dead => {
-            let text = format!("`{id}` is a dead letter: to purge it needs the right `admin`");
-            Problem::new(StatusCode::FORBIDDEN, "forbidden", text)
-        }
-        // Also one that came back from its delivery just now: the caller repeats the call.
-        Some(Found::Live { .. }) => Problem::in_flight(id.as_str()),
-        Some(Found::Ended(_)) | None => Problem::unknown_message(id.as_str()),
-    })
-}
-
-fn cancelled(grant: &Grant, route: &str) -> Response {
-    audit::record(grant, "cancel", route, 1);
-    StatusCode::NO_CONTENT.into_response()
 }
 
 /// The query parameters of a filter, and of a listing.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension,
     extract::{Path, Request, State},
     http::HeaderMap,
     response::Response,
@@ -11,7 +10,7 @@ use axum::{
 
 use super::{
     Api,
-    auth::Grant,
+    audit::Caller,
     body,
     message_body::{self, Batch, Rules},
     problem::{FieldError, Problem},
@@ -27,7 +26,7 @@ pub const VIA: &str = "api";
 
 pub async fn messages(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -40,8 +39,9 @@ pub async fn messages(
     };
     let place = |index: usize| if is_one { "/expires_at".to_owned() } else { format!("/{index}/expires_at") };
     check_expiry(&api, &route, &messages, place).await?;
-    grant.admit(messages.len())?;
+    caller.grant.admit(messages.len())?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
+    caller.record_replaced(&route, &scheduled);
     // One answer per message.
     Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
 }

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
-    Extension,
     extract::{Path, Query, Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::Response,
@@ -12,7 +11,7 @@ use serde::Deserialize;
 
 use super::{
     Api,
-    auth::Grant,
+    audit::Caller,
     body,
     post::{VIA, check_expiry, idempotency_key},
     problem::Problem,
@@ -45,7 +44,7 @@ pub struct RawQuery {
 
 pub async fn raw(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path(route): Path<String>,
     Query(query): Query<RawQuery>,
     request: Request,
@@ -67,8 +66,9 @@ pub async fn raw(
     };
     let messages = vec![message];
     check_expiry(&api, &route, &messages, |_| "expires_at".to_owned()).await?;
-    grant.admit(1)?;
+    caller.grant.admit(1)?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
+    caller.record_replaced(&route, &scheduled);
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
 }
 

@@ -12,7 +12,13 @@ use futures::future::join_all;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Api, audit, auth::Grant, body, message_body, problem::Problem};
+use super::{
+    Api,
+    audit::{Caller, Of},
+    auth::Grant,
+    body, message_body,
+    problem::Problem,
+};
 use crate::{
     queue::{QueueError, RouteStats},
     store::StoreError,
@@ -67,27 +73,27 @@ pub async fn stats(State(api): State<Arc<Api>>, Path(route): Path<String>) -> Re
 
 pub async fn pause(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
     let note = message_body::parse_note(&body.bytes)?;
-    api.queue.pause(&route, grant.name(), &note).await?;
-    audit::record(&grant, "pause", &route, 1);
+    api.queue.pause(&route, caller.grant.name(), &note).await?;
+    caller.record("pause", &route, &Of::Note(&note), 1);
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub async fn resume(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     api.queue.resume(&route).await?;
-    audit::record(&grant, "resume", &route, 1);
+    caller.record("resume", &route, &Of::Route, 1);
     Ok(StatusCode::NO_CONTENT)
 }
 

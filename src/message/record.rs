@@ -41,10 +41,12 @@ pub struct Cancellation {
     pub record: Option<LogRecord>,
     /// The id was never scheduled. It is remembered all the same, so that a second read does not schedule it.
     pub unseen: bool,
+    /// A dead letter stays.
+    pub keep_dead: bool,
 }
 
 impl From<MessageId> for Cancellation {
     fn from(id: MessageId) -> Self {
-        Self { id, record: None, unseen: false }
+        Self { id, record: None, unseen: false, keep_dead: false }
     }
 }

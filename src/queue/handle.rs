@@ -129,7 +129,7 @@ impl Queue {
         match cancelled {
             Cancelled::Cancelled => metrics::cancelled(route, 1),
             Cancelled::Purged => metrics::purged(route, 1),
-            Cancelled::InFlight | Cancelled::NotFound | Cancelled::Known => {}
+            Cancelled::Dead | Cancelled::InFlight | Cancelled::NotFound | Cancelled::Known => {}
         }
         Ok(cancelled)
     }

@@ -84,7 +84,7 @@ mod tests {
         match entry {
             SourceEntry::Schedule(message) => ("schedule", message.id.to_string(), text(message.record)),
             SourceEntry::Invalid(message, _) => ("invalid", message.id.to_string(), text(message.record)),
-            SourceEntry::Cancel(Cancellation { id, record, unseen }) => {
+            SourceEntry::Cancel(Cancellation { id, record, unseen, .. }) => {
                 (if unseen { "cancel unseen" } else { "cancel" }, id.to_string(), text(record))
             }
         }

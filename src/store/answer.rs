@@ -105,6 +105,8 @@ pub enum Cancelled {
     Cancelled,
     /// It was dead, and is deleted now.
     Purged,
+    /// It is dead, and stays.
+    Dead,
     InFlight,
     NotFound,
     /// The record that asks for it, or a later one, was applied before: nothing changed.

@@ -216,7 +216,7 @@ impl Intake {
                     Cancelled::Known => self.metrics.known.increment(1),
                     // The batch itself had the message that it cancels.
                     Cancelled::NotFound if !one.unseen => absent += 1,
-                    Cancelled::Cancelled | Cancelled::Purged | Cancelled::NotFound => {}
+                    Cancelled::Cancelled | Cancelled::Purged | Cancelled::Dead | Cancelled::NotFound => {}
                 }
             }
             if absent > 0 {

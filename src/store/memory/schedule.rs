@@ -116,7 +116,7 @@ impl MemoryPartition {
     }
 
     pub fn cancel(&mut self, cancellation: &Cancellation, now: u64, settings: PartitionSettings) -> Cancelled {
-        let Cancellation { id, record, unseen } = cancellation;
+        let Cancellation { id, record, unseen, keep_dead } = cancellation;
         let id = id.as_str();
         let record = record.as_ref().map(|record| self.newer(id, record));
         if record == Some(None) {
@@ -127,6 +127,7 @@ impl MemoryPartition {
             None => return Cancelled::NotFound,
             Some(State::Unack) => return Cancelled::InFlight,
             Some(State::Pending) => Cancelled::Cancelled,
+            Some(State::Dead) if *keep_dead => return Cancelled::Dead,
             Some(State::Dead) => Cancelled::Purged,
         };
         self.delete(id);

@@ -145,7 +145,7 @@ impl RedisStore {
     }
 
     pub async fn cancel(&self, partition: &Partition, cancellation: &Cancellation) -> Result<Cancelled, StoreError> {
-        let Cancellation { id, record, unseen } = cancellation;
+        let Cancellation { id, record, unseen, keep_dead } = cancellation;
         if !self.pull(partition, iter::once(id)).await?.is_empty() {
             return Ok(Cancelled::InFlight);
         }
@@ -158,12 +158,14 @@ impl RedisStore {
             .arg(settings.keep_millis())
             .arg(settings.kept_by_partition())
             .arg(record_argument(record.as_ref()))
-            .arg(u8::from(*unseen));
+            .arg(u8::from(*unseen))
+            .arg(u8::from(*keep_dead));
         let (reply, link): (String, _) = self.writes.run(call).await.map_err(unless_closed)?;
         self.confirm(partition, link, matches!(reply.as_str(), "cancelled" | "purged")).await?;
         Ok(match reply.as_str() {
             "cancelled" => Cancelled::Cancelled,
             "purged" => Cancelled::Purged,
+            "dead" => Cancelled::Dead,
             "in_flight" => Cancelled::InFlight,
             "known" => Cancelled::Known,
             _ => Cancelled::NotFound,

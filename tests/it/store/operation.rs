@@ -164,8 +164,9 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         4 => (vec((pick(), ending()), 1..6), claim(), number())
             .prop_map(|(endings, request, number)| Operation::SettleAndClaim(endings, request, number)),
         3 => vec(pick(), 1..6).prop_map(Operation::Transfer),
-        2 => (id(), log_record(), any::<bool>())
-            .prop_map(|(id, record, unseen)| Operation::Cancel(Cancellation { id, record, unseen })),
+        2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
+            Operation::Cancel(Cancellation { id, record, unseen, keep_dead })
+        }),
         2 => (id(), due()).prop_map(|(id, due)| Operation::Reschedule(id, due)),
         3 => (action(), selection(ids.to_vec()), 1..5_u64, any::<bool>())
             .prop_map(|(action, selection, limit, dry)| Operation::Dead(action, selection, limit, dry)),

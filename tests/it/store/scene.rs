@@ -330,7 +330,7 @@ pub fn record(offset: u64) -> LogRecord {
 }
 
 fn cancelled(text: &str) -> Cancellation {
-    Cancellation { id: id(text), record: Some(record(8)), unseen: true }
+    Cancellation { id: id(text), record: Some(record(8)), unseen: true, keep_dead: false }
 }
 
 fn read_from(offset: u64, message: NewMessage) -> NewMessage {
