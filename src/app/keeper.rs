@@ -34,6 +34,7 @@ pub async fn keep(
     incidents: Incidents,
 ) -> StartError {
     let (began, mut prepared) = (Instant::now(), Some(prepared));
+    let mut failures = Failures { incidents: incidents.clone(), loading: None };
     loop {
         match queue.prepare().await {
             Ok(()) => break,
@@ -44,7 +45,7 @@ pub async fn keep(
                 continue;
             }
             Err(error) => {
-                incidents.failed(&Subject::Redis, &error.to_string());
+                failures.report(&error);
                 if prepared.is_some() && queue.may_serve_a_part().await {
                     tracing::warn!("what other primaries of the redis cluster have is delivered meanwhile");
                     notify(&mut prepared);
@@ -53,7 +54,7 @@ pub async fn keep(
         }
         sleep(RETRY_INTERVAL).await;
     }
-    incidents.ended(&Subject::Redis);
+    failures.end();
     tracing::info!(routes = queue.routes().len(), "redis is ready");
     warn_of_unconfigured(&queue).await;
     notify(&mut prepared);
@@ -61,10 +62,10 @@ pub async fn keep(
         generations.mark_unchanged();
         subscriptions.mark_unchanged();
         while let Err(error) = queue.prepare().await {
-            incidents.failed(&Subject::Redis, &error.to_string());
+            failures.report(&error);
             sleep(RETRY_INTERVAL).await;
         }
-        incidents.ended(&Subject::Redis);
+        failures.end();
         // A dropped sender means that the process stops; the check changes nothing.
         tokio::select! {
             Ok(()) = generations.changed() => {}
@@ -72,6 +73,32 @@ pub async fn keep(
             () = incidents.redis_suspected() => {}
             () = sleep(CHECK_INTERVAL) => {}
         }
+    }
+}
+
+/// Reports what Redis answers. That it loads its data is no outage, and does not make one a new one.
+struct Failures {
+    incidents: Incidents,
+    /// Since when.
+    loading: Option<Instant>,
+}
+
+impl Failures {
+    fn report(&mut self, error: &StartError) {
+        if !error.is_loading() {
+            self.loading = None;
+            return self.incidents.failed(&Subject::Redis, &error.to_string());
+        }
+        self.incidents.recovers(&Subject::Redis, &error.to_string());
+        if self.loading.is_none() {
+            self.loading = Some(Instant::now());
+            tracing::info!("redis is loading its data: waiting for it");
+        }
+    }
+
+    fn end(&mut self) {
+        self.loading = None;
+        self.incidents.ended(&Subject::Redis);
     }
 }
 

@@ -1,9 +1,10 @@
 //! The log lines about what is wrong: of each outage one at once, one a minute while it lasts, and one when it ends, with
-//! its duration and the number of messages that wait; of deaths and evictions one for each route and reason at once, then
-//! counts.
+//! its duration and the number of messages that wait; of deaths one for each route, reason and kind of error at once, then
+//! counts; of evictions one for each route and reason.
 //!
 //! Whatever finds a failure reports it here, as often as it likes. One instance has one `Incidents`; its clones share it.
 
+mod kind;
 mod outage;
 mod tally;
 
@@ -21,13 +22,19 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::{outage::Outage, tally::Tally};
+use self::{
+    outage::Outage,
+    tally::{Counted, Tally},
+};
 use crate::message::DeadReason;
 
 pub use self::tally::Sample;
 
 /// Interval of log lines about what lasts.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Kinds of errors of the deaths of a route for one reason that are logged apart. The others share one line a minute.
+const MAX_KINDS: usize = 10;
 
 /// Domains of a sink whose state is logged: where more are down, the sink or its network is.
 const MAX_DOMAINS: usize = 10;
@@ -62,8 +69,8 @@ struct State {
     outages: BTreeMap<Subject, Outage>,
     /// Not logged yet; empty unless `reported`.
     ended: Vec<(Subject, Duration)>,
-    /// By route and reason.
-    deaths: BTreeMap<(Arc<str>, DeadReason), Tally>,
+    /// By route, reason and kind of error; up to `MAX_KINDS` of them, and an empty one for the others.
+    deaths: BTreeMap<(Arc<str>, DeadReason, String), Tally>,
     /// Of dead letters, by route and reason.
     evictions: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Whether `report` runs.
@@ -105,6 +112,13 @@ impl Incidents {
         self.lock().outages.contains_key(subject)
     }
 
+    /// The subject, if it is down, is on its way back and cannot be used yet: another error, without a line of its own.
+    pub fn recovers(&self, subject: &Subject, error: &str) {
+        if let Some(outage) = self.lock().outages.get_mut(subject) {
+            outage.failed_quietly(Instant::now(), error);
+        }
+    }
+
     /// The subject is up. Returns whether it was down.
     pub fn ended(&self, subject: &Subject) -> bool {
         let mut state = self.lock();
@@ -134,9 +148,10 @@ impl Incidents {
         if count == 0 {
             return;
         }
-        let mut state = self.lock();
-        let tally = state.deaths.entry((route.clone(), reason)).or_default();
-        tally.add(count, sample);
+        let (mut state, now) = (self.lock(), Instant::now());
+        let kind = sample.as_ref().map(|sample| kind::of(&sample.error)).unwrap_or_default();
+        let tally = state.deaths_of(route, reason, kind, now);
+        tally.add(now, count, sample);
         log_deaths(route, reason, tally);
         drop(state);
         self.0.changed.notify_one();
@@ -149,7 +164,7 @@ impl Incidents {
         }
         let mut state = self.lock();
         let tally = state.evictions.entry((route.clone(), reason)).or_default();
-        tally.add(count, None);
+        tally.add(Instant::now(), count, None);
         log_evictions(route, reason, tally);
         drop(state);
         self.0.changed.notify_one();
@@ -193,6 +208,21 @@ impl Incidents {
 }
 
 impl State {
+    /// Beyond `MAX_KINDS` kinds, those without a death in the last minute make room.
+    fn deaths_of(&mut self, route: &Arc<str>, reason: DeadReason, kind: String, now: Instant) -> &mut Tally {
+        let mut key = (route.clone(), reason, kind);
+        if !self.deaths.contains_key(&key) {
+            let is_beside = |other: &(Arc<str>, DeadReason, String)| other.0 == key.0 && other.1 == key.1;
+            if self.deaths.keys().filter(|other| is_beside(other)).count() >= MAX_KINDS {
+                self.deaths.retain(|other, tally| !is_beside(other) || !tally.is_over(now));
+            }
+            if self.deaths.keys().filter(|other| is_beside(other)).count() >= MAX_KINDS {
+                key.2.clear();
+            }
+        }
+        self.deaths.entry(key).or_default()
+    }
+
     fn domains(&self, of: &str) -> impl Iterator<Item = &Subject> {
         self.outages.keys().filter(move |subject| matches!(subject, Subject::Domain { sink, .. } if **sink == *of))
     }
@@ -209,7 +239,7 @@ impl State {
                 lines.push(Line { subject: subject.clone(), lasted: outage.lasted(now), error });
             }
         }
-        for ((route, reason), tally) in &mut self.deaths {
+        for ((route, reason, _), tally) in &mut self.deaths {
             log_deaths(route, *reason, tally);
         }
         for ((route, reason), tally) in &mut self.evictions {
@@ -279,15 +309,25 @@ impl Line {
 
 /// Unless the latest line was within the interval.
 fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally) {
-    if let Some((count, sample)) = tally.take(Instant::now()) {
+    let now = Instant::now();
+    if let Some(Counted { count, times, sample }) = tally.take(now) {
         let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
-        tracing::warn!(route, reason = reason.as_str(), count, id, error, "messages are dead letters now");
+        let (first, last) = times.map(|(first, last)| (shown(now - first), shown(now - last))).unzip();
+        tracing::warn!(route, reason = reason.as_str(), count, first, last, id, error, "messages are dead letters now");
     }
 }
 
 /// The same.
 fn log_evictions(route: &str, reason: &str, tally: &mut Tally) {
-    if let Some((count, _)) = tally.take(Instant::now()) {
+    if let Some(Counted { count, .. }) = tally.take(Instant::now()) {
         tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
     }
+}
+
+/// A time in the past as the log shows it, on the clock of its lines.
+#[expect(clippy::disallowed_methods, reason = "the log has the time of this machine")]
+fn shown(ago: Duration) -> String {
+    let now = std::time::SystemTime::now();
+    let at = now.checked_sub(ago).and_then(|at| jiff::Timestamp::try_from(at).ok());
+    at.map(|at| format!("{at:.3}")).unwrap_or_default()
 }

@@ -53,6 +53,12 @@ impl Outage {
         is_news
     }
 
+    /// It failed again, with an error that is shown by the next line.
+    pub fn failed_quietly(&mut self, now: Instant, error: &str) {
+        self.failed = now;
+        error.clone_into(&mut self.error);
+    }
+
     /// When the next line about it is due.
     pub fn due(&self) -> Instant {
         self.logged + LOG_INTERVAL

@@ -151,9 +151,64 @@ async fn deaths_are_a_line_with_a_sample_at_once_then_counts_by_the_minute() {
     };
     assert_eq!(fixture.lines().await, [line("rejected", 1, "m0"), line("expired", 1, "late")]);
     advance(LOG_INTERVAL).await;
-    assert_eq!(fixture.lines().await, [line("rejected", 99, "m99")]);
+    let lines = fixture.lines().await;
+    let timed = |line: &str| line.contains(" first=\"") && line.contains(" last=\"");
+    assert!(lines.len() == 1 && timed(&lines[0]), "{lines:?}");
+    let times = lines[0].find(" first=").unwrap()..lines[0].find(" id=").unwrap();
+    assert_eq!([lines[0][..times.start].to_owned() + &lines[0][times.end..]], [line("rejected", 99, "m99")]);
     advance(LOG_INTERVAL).await;
     assert_eq!(fixture.lines().await, [""; 0]);
     die(DeadReason::Rejected, "later");
     assert_eq!(fixture.lines().await, [line("rejected", 1, "later")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_error_is_a_line_at_once_and_their_number_is_bounded() {
+    let fixture = Fixture::new();
+    let route: Arc<str> = "web".into();
+    let die = |error: &str| {
+        let sample = Sample { id: "m".to_owned(), error: error.to_owned() };
+        fixture.incidents.died(&route, DeadReason::Attempts, 1, Some(sample));
+    };
+    for n in 1000..1100 {
+        die("HTTP 500");
+        die(&format!("order {n} is unknown"));
+    }
+    let lines = fixture.lines().await;
+    assert!(lines.len() == 2 && lines[1].ends_with("count=1 id=\"m\" error=\"order 1000 is unknown\""), "{lines:?}");
+    advance(LOG_INTERVAL).await;
+    let lines = fixture.lines().await;
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("count=99 ")), "{lines:?}");
+    for n in 0..26 * 26 {
+        let name = |n: u32| char::from_u32(u32::from(b'a') + n).unwrap();
+        die(&format!("error {}{}", name(n / 26), name(n % 26)));
+    }
+    let lines = fixture.lines().await;
+    assert_eq!(
+        lines.len(),
+        MAX_KINDS - 2 + 1,
+        "two kinds of the last minute, and one line for those beyond the bound: {lines:?}"
+    );
+    assert_eq!(fixture.incidents.lock().deaths.len(), MAX_KINDS + 1);
+    advance(2 * LOG_INTERVAL).await;
+    fixture.lines().await;
+    advance(2 * LOG_INTERVAL).await;
+    die("another one");
+    assert_eq!(fixture.lines().await.len(), 1, "it has the place of one that is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redis_that_loads_its_data_is_no_new_outage_and_ends_none() {
+    let fixture = Fixture::new();
+    fixture.incidents.recovers(&Subject::Redis, "redis loading");
+    assert!(!fixture.incidents.is_down(&Subject::Redis));
+    fixture.incidents.failed(&Subject::Redis, "connection refused");
+    assert_eq!(fixture.lines().await.len(), 1);
+    fixture.incidents.recovers(&Subject::Redis, "redis loading");
+    assert_eq!(fixture.lines().await, [""; 0]);
+    advance(LOG_INTERVAL).await;
+    assert_eq!(
+        fixture.lines().await,
+        ["ERROR redis still cannot be used error=\"redis loading\" seconds=60 waiting=7"]
+    );
 }

@@ -12,7 +12,10 @@ use crate::{
     metrics,
     store::{
         StoreError,
-        redis::{RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED},
+        redis::{
+            RedisStore, Registration, RegistrationError, Registrations, Safety, SafetyError, UNREGISTERED,
+            connection::is_loading,
+        },
     },
 };
 
@@ -56,6 +59,15 @@ impl StartError {
         match self {
             StartError::Safety(error) => error.is_definite(),
             StartError::Registration(error) => error.is_definite(),
+        }
+    }
+
+    /// Whether Redis reads its data, and is usable once it has them.
+    pub fn is_loading(&self) -> bool {
+        match self {
+            StartError::Safety(SafetyError::Store(error))
+            | StartError::Registration(RegistrationError::Store(error)) => is_loading(error),
+            _ => false,
         }
     }
 }

@@ -56,6 +56,11 @@ pub fn is_no_master(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind, .. } if NO_MASTER.contains(kind))
 }
 
+/// Whether the server reads its data, and answers once it has them.
+pub fn is_loading(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { kind: "loading", .. })
+}
+
 /// Whether only a server in cluster mode answers so.
 pub fn is_of_cluster(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: CLUSTER_DOWN | TRY_AGAIN | CROSS_SLOT | MOVED | ASK, .. })

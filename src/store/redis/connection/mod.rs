@@ -13,7 +13,7 @@ mod servers;
 mod slots;
 mod upstream;
 
-pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_of_cluster};
+pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_loading, is_of_cluster};
 pub use cluster::Cluster;
 pub use endpoint::{RedisEndpoint, ServerAddress, client};
 pub use sentinel::Sentinels;
