@@ -18,6 +18,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const RESERVED: usize = 64;
 /// Most connections of a listener for probes.
 const MAX_PROBES: usize = 128;
+/// Reserved connections are one of so many that the process may open, and so are those of a listener for probes.
+const RESERVED_SHARE: usize = 16;
 /// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
 /// each new connection would cost too much.
 const COMPARED: usize = 64;
@@ -35,18 +37,30 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Half of the files that this process may open: the other half is for Redis and the sinks. Without `per_address`, one
-    /// address has half of the connections.
+    /// With reserved and closing connections, half of the files that this process may open: the other half is for Redis and
+    /// the sinks. Without `per_address`, one address has half of the connections.
     pub fn of_process(per_address: Option<usize>) -> Self {
-        let open_files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
-        let connections = (open_files.unwrap_or(USUAL_OPEN_FILES) / 2).clamp(1, MAX_CONNECTIONS);
-        Self { connections, per_address: per_address.unwrap_or(connections.div_ceil(2)), reserved: RESERVED }
+        Self::of(open_files(), per_address)
+    }
+
+    fn of(open_files: usize, per_address: Option<usize>) -> Self {
+        let half = open_files / 2;
+        let reserved = (half / RESERVED_SHARE).clamp(1, RESERVED);
+        let connections = half.saturating_sub(2 * reserved).clamp(1, MAX_CONNECTIONS);
+        Self { connections, per_address: per_address.unwrap_or(connections.div_ceil(2)), reserved }
     }
 
     /// The bounds of a listener for probes alone.
     pub fn of_probes() -> Self {
-        Self { connections: MAX_PROBES, per_address: MAX_PROBES / 2, reserved: 0 }
+        let connections = (open_files() / RESERVED_SHARE).clamp(2, MAX_PROBES);
+        Self { connections, per_address: connections / 2, reserved: 0 }
     }
+}
+
+/// That this process may open.
+fn open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+    limit.unwrap_or(USUAL_OPEN_FILES)
 }
 
 /// The connection slots of one listener.
@@ -153,25 +167,33 @@ impl Slots {
         } else {
             taken.usual < self.limits.connections || taken.evict_of_largest_crowd()
         };
-        if !has_place {
-            if self.limits.reserved == 0 {
-                return None;
-            }
-            if taken.reserved >= self.limits.reserved {
-                let oldest = taken.holders.iter().find(|(_, holder)| holder.reserved).map(|(number, _)| *number);
-                taken.evict(oldest);
-            }
+        if !has_place && self.limits.reserved == 0 {
+            return None;
         }
+        Some(self.occupy(taken, address, !has_place))
+    }
+
+    /// A reserved slot.
+    pub fn enter_reserved(self: &Arc<Self>, peer: Option<IpAddr>) -> Slot {
+        self.occupy(self.taken(), peer, true)
+    }
+
+    fn occupy(self: &Arc<Self>, mut taken: MutexGuard<'_, UsedSlots>, address: Option<IpAddr>, reserved: bool) -> Slot {
+        if reserved && taken.reserved >= self.limits.reserved.max(1) {
+            let oldest = taken.holders.iter().find(|(_, holder)| holder.reserved).map(|(number, _)| *number);
+            taken.evict(oldest);
+        }
+        let peer = address.map(network);
         let (activity, evicted) =
             (Activity { uses: self.uses.clone(), ..Activity::default() }, CancellationToken::new());
         activity.touch();
         let activity = Arc::new(activity);
         let number = taken.next;
         taken.next += 1;
-        let holder = Holder { peer, reserved: !has_place, activity: activity.clone(), evicted: evicted.clone() };
+        let holder = Holder { peer, reserved, activity: activity.clone(), evicted: evicted.clone() };
         taken.count(&holder, 1);
         taken.holders.insert(number, holder);
-        Some(Slot { slots: self.clone(), number, peer: address, reserved: !has_place, activity, evicted })
+        Slot { slots: self.clone(), number, peer: address, reserved, activity, evicted }
     }
 
     fn taken(&self) -> MutexGuard<'_, UsedSlots> {
@@ -303,6 +325,16 @@ mod tests {
         let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         let soft: usize = line.split_whitespace().next().unwrap().parse().unwrap();
-        assert_eq!(ConnectionLimits::of_process(None).connections, (soft / 2).min(MAX_CONNECTIONS));
+        let expected = soft / 2 - 2 * (soft / 2 / RESERVED_SHARE).min(RESERVED);
+        assert_eq!(ConnectionLimits::of_process(None).connections, expected.min(MAX_CONNECTIONS));
+    }
+
+    #[test]
+    fn connections_have_half_of_the_files_at_most_reserved_and_closing_ones_included() {
+        for files in [70, 256, 1024, 4096, 65_536, 1_048_576] {
+            let limits = ConnectionLimits::of(files, None);
+            assert!(Slots::new(limits).most() <= files / 2, "{files}: {limits:?}");
+            assert!(limits.reserved >= 2 && limits.connections >= files.min(8192) / 4, "{files}: {limits:?}");
+        }
     }
 }

@@ -37,6 +37,7 @@ mod server;
 mod shown;
 mod sinks;
 mod sources;
+mod spare;
 mod strict;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};

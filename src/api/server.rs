@@ -30,6 +30,7 @@ use super::{
     connections::{ConnectionLimits, Slot, Slots},
     listener::{Accepted, Listener},
     problem::Problem,
+    spare::SpareFiles,
 };
 
 /// Time for the head of a request, including the idle time before it: longer than half a scrape interval, short enough
@@ -48,6 +49,9 @@ const MAX_HEAD_BYTES: usize = 96 * 1024;
 /// Pause after a failed accept, usually for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Files that each listener keeps open for nothing else than to accept a probe when the process may open no more.
+const SPARE_FILES: usize = 2;
+
 /// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and completes the requests in
 /// progress. The caller bounds that time by dropping the future: connections end with it.
 pub async fn serve(
@@ -62,12 +66,13 @@ pub async fn serve(
     let open = Arc::new(Semaphore::new(slots.most()));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
+    let mut spare = SpareFiles::new(SPARE_FILES);
     let service = TowerToHyperService::new(router);
     tokio::pin!(shutdown);
     loop {
         let accepted = async {
             let permit = Arc::clone(&open).acquire_owned().await.expect("the semaphore is never closed");
-            (accept(&listener, &slots).await, permit)
+            (accept(&listener, &slots, &mut spare).await, permit)
         };
         let ((stream, place), permit) = tokio::select! {
             () = &mut shutdown => break,
@@ -87,18 +92,23 @@ pub async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Cancel-safe. A connection without a slot is closed.
-async fn accept(listener: &Listener, slots: &Arc<Slots>) -> (Accepted, Slot) {
+/// Cancel-safe. A connection without a slot is closed. One that needed a spare file is for a probe.
+async fn accept(listener: &Listener, slots: &Arc<Slots>, spare: &mut SpareFiles) -> (Accepted, Slot) {
     loop {
         match listener.accept().await {
             Ok((accepted, peer)) => {
+                if !spare.fill() {
+                    return (accepted, slots.enter_reserved(peer));
+                }
                 if let Some(place) = slots.enter(peer) {
                     return (accepted, place);
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
+                if !spare.release() {
+                    sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{alone, client::Client};
-use crate::support::{RedisServer, http, port::Port, punctual::Punctual, scale::rounds};
+use crate::support::{RedisServer, http, port::Port, punctual::Punctual, receiver::Receiver, scale::rounds};
 
 /// More than an instance has places.
 const CROWD: usize = 4400;
@@ -85,6 +85,56 @@ async fn a_crowd_of_connections_from_one_address_keeps_no_probe_out() {
     pressing.abort();
     let other = http::client().get(format!("http://{listen}/v1/routes")).send().await.expect("an answer");
     assert_eq!(other.status(), 404, "there is nothing but probes");
+}
+
+/// Of a process with few files: more than half are the connections of idle clients.
+const FEW_FILES: usize = 70;
+const IDLE: usize = 60;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_clients_leave_files_for_probes_and_deliveries() {
+    let (redis, receiver) = (RedisServer::start().await, Receiver::start());
+    let configuration = format!(
+        "redis: {{ url: '{}' }}\nsinks: {{ hook: {{ type: http, url: '{}', max_connections: 4 }} }}\nroutes: {{ web: {{ sink: hook }} }}",
+        redis.url(),
+        receiver.url()
+    );
+    let mut punctual = Punctual::spawn_with_files(&configuration, FEW_FILES);
+    punctual.ready().await;
+    let (address, client) = (punctual.address(), Client::of(&punctual));
+    let mut idle = Vec::new();
+    for _ in 0..IDLE {
+        idle.push(TcpStream::connect(address).await.expect("the kernel accepts it"));
+    }
+    let crowd = async {
+        loop {
+            // Whoever was closed comes again.
+            for stream in &mut idle {
+                if matches!(stream.try_read(&mut [0; 16]), Ok(0))
+                    && let Ok(Ok(new)) = timeout(PROBE, TcpStream::connect(address)).await
+                {
+                    *stream = new;
+                }
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let work = async {
+        for n in 0..40 {
+            probe(address, PROBE).await.unwrap_or_else(|error| panic!("probe {n}: {error}\n{}", punctual.log()));
+            client.schedule("web", r#"[{"payload":1},{"payload":2},{"payload":3},{"payload":4}]"#).await;
+        }
+        receiver.wait_for(160, ACCEPTED).await;
+    };
+    tokio::select! {
+        () = crowd => unreachable!("it has no end"),
+        () = work => {}
+    }
+    let requests = receiver.requests();
+    assert!(requests.iter().all(|request| request.attempt() == 1), "none failed for lack of a file");
+    assert_eq!(punctual.terminate().await.code, Some(0));
+    let loud = punctual.log().matches(" WARN ").count();
+    assert!(loud <= 3, "{}", punctual.log());
 }
 
 #[tokio::test]
