@@ -152,8 +152,8 @@ async fn deaths_are_a_line_with_a_sample_at_once_then_counts_by_the_minute() {
     assert_eq!(fixture.lines().await, [line("rejected", 1, "m0"), line("expired", 1, "late")]);
     advance(LOG_INTERVAL).await;
     let lines = fixture.lines().await;
-    let timed = |line: &str| line.contains(" first=\"") && line.contains(" last=\"");
-    assert!(lines.len() == 1 && timed(&lines[0]), "{lines:?}");
+    let has_times = |line: &str| line.contains(" first=\"") && line.contains(" last=\"");
+    assert!(lines.len() == 1 && has_times(&lines[0]), "{lines:?}");
     let times = lines[0].find(" first=").unwrap()..lines[0].find(" id=").unwrap();
     assert_eq!([lines[0][..times.start].to_owned() + &lines[0][times.end..]], [line("rejected", 99, "m99")]);
     advance(LOG_INTERVAL).await;
