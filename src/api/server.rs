@@ -1,6 +1,6 @@
 //! Connections: their timeouts and their end. `connections` bounds their number.
 
-use std::{net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -21,7 +21,7 @@ use hyper_util::{
 use tokio::{
     sync::Semaphore,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +39,10 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The same on a reserved slot, and while less than a quarter of the slots is free: idle connections then close quickly.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Age of a connection before it closes for another one: its first request is then read, or on its way. With every place and
+/// closing connection that young, the next connection waits in the queue of the kernel.
+const FIRST_REQUEST: Duration = Duration::from_millis(100);
 
 /// Time for a closing connection to take the rest of a reply.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -126,9 +130,14 @@ async fn talk(
     head_timeout: Duration,
     stop: &CancellationToken,
 ) {
+    let since = Instant::now();
+    let mut evicted = pin!(async {
+        place.evicted.cancelled().await;
+        sleep_until(since + FIRST_REQUEST).await;
+    });
     let opened = tokio::select! {
         opened = timeout(head_timeout, accepted.open()) => opened,
-        () = place.evicted.cancelled() => return,
+        () = evicted.as_mut() => return,
         () = stop.cancelled() => return,
     };
     let stream = match opened {
@@ -145,8 +154,14 @@ async fn talk(
         }
         let service = service.clone();
         async move {
-            let response =
-                if place.reserved { on_reserved_place(&service, request).await } else { service.call(request).await };
+            let mut response = if place.reserved {
+                on_reserved_place(&service, request).await?
+            } else {
+                service.call(request).await?
+            };
+            if place.reserved || place.evicted.is_cancelled() {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             // The body owns `busy`: the connection is busy until the last piece was handed over.
             let end_with = |body: Body| {
                 body.map_err(move |error| {
@@ -154,7 +169,7 @@ async fn talk(
                     error
                 })
             };
-            response.map(|response| response.map(end_with))
+            Ok::<_, Infallible>(response.map(end_with))
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), answer));
@@ -164,7 +179,7 @@ async fn talk(
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        () = place.evicted.cancelled() => {
+        () = evicted => {
             connection.as_mut().graceful_shutdown();
             match timeout(LEAVE_TIMEOUT, connection.as_mut()).await {
                 Ok(ended) => ended,
@@ -184,14 +199,12 @@ async fn talk(
 async fn on_reserved_place(
     service: &TowerToHyperService<Router>,
     request: hyper::Request<Incoming>,
-) -> Result<Response, std::convert::Infallible> {
-    let mut response = if is_probe(request.uri().path()) {
-        service.call(request).await?
-    } else {
-        Problem::unavailable("too many connections, in all or from this address; nothing was changed").into_response()
-    };
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    Ok(response)
+) -> Result<Response, Infallible> {
+    if is_probe(request.uri().path()) {
+        return service.call(request).await;
+    }
+    let refused = Problem::unavailable("too many connections, in all or from this address; nothing was changed");
+    Ok(refused.into_response())
 }
 
 #[cfg(test)]
@@ -207,9 +220,12 @@ mod tests {
 
     use super::*;
 
-    /// Serves `/` at once, `/slow` when it is notified, and probes.
     async fn start(limits: ConnectionLimits) -> (SocketAddr, Arc<Notify>) {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        start_on(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), limits)
+    }
+
+    /// Serves `/` at once, `/slow` when it is notified, and probes.
+    fn start_on(listener: TcpListener, limits: ConnectionLimits) -> (SocketAddr, Arc<Notify>) {
         let address = listener.local_addr().unwrap();
         let notified = Arc::new(Notify::new());
         let slow = notified.clone();
@@ -243,6 +259,21 @@ mod tests {
         }
         let reply = reply(&mut ask(address, "/").await).await;
         assert!(reply.ends_with("hello"), "{reply}");
+    }
+
+    #[tokio::test]
+    async fn more_requests_than_places_that_arrive_at_once_are_answered() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut arrived = Vec::new();
+        for _ in 0..16 {
+            arrived.push(ask(address, "/").await);
+        }
+        let _serving = start_on(listener, ConnectionLimits { connections: 2, per_address: 2, reserved: 1 });
+        for stream in &mut arrived {
+            let reply = reply(stream).await;
+            assert!(reply.ends_with("hello"), "{reply}");
+        }
     }
 
     #[tokio::test]
