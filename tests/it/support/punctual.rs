@@ -25,6 +25,8 @@ use super::{
 const START: Duration = Duration::from_secs(20);
 /// Longest stop: the default `shutdown_timeout`, 10 s, and some more.
 const STOP: Duration = Duration::from_secs(20);
+/// Longest wait for lines of the log that the program has not written yet.
+const LOGGED: Duration = Duration::from_secs(5);
 /// Pause between two polls of /readyz.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -145,9 +147,23 @@ impl Punctual {
         Pid::from_raw(id.try_into().expect("a process id")).expect("not zero")
     }
 
-    /// All that it logged, over restarts.
+    /// All that it logged up to now, over restarts.
     pub fn log(&self) -> String {
+        let deadline = Instant::now() + LOGGED;
+        while self.is_logging() && Instant::now() < deadline {
+            std::thread::sleep(POLL / 10);
+        }
         fs::read_to_string(self.path("punctual.log")).unwrap_or_default()
+    }
+
+    /// Whether lines wait: the thread that writes them runs, or waits for the disk.
+    fn is_logging(&self) -> bool {
+        let Some(id) = self.child.as_ref().and_then(Child::id) else { return false };
+        // Threads end at any time, and it may be no more than a moment old.
+        let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        let mut states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+        let state = states.find_map(|state| state.split_once(" (log) ").map(|(_, state)| state.chars().next()));
+        matches!(state, Some(Some('R' | 'D')))
     }
 
     /// A file in its directory, which is its working directory; `redis.data_dir` is `data` in there.
