@@ -7,16 +7,17 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 use super::{auth::Grant, server::Peer};
 use crate::{
     message::MessageId,
-    store::{Filter, ScheduleStatus, Scheduled, Selection},
+    store::{Filter, Selection},
+    time::UnixMillis,
 };
 
 /// Ids that a line names; it counts the others.
-const NAMED_IDS: usize = 10;
+pub const NAMED_IDS: usize = 10;
 
 /// Who calls: the token, and the address unless the connection is one of a Unix socket.
 pub struct Caller {
     pub grant: Arc<Grant>,
-    peer: Option<IpAddr>,
+    pub peer: Option<IpAddr>,
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {
@@ -40,30 +41,23 @@ pub enum Of<'a> {
 impl Caller {
     /// Logs a call that changed `count` messages, or a route.
     pub fn record(&self, call: &'static str, route: &str, of: &Of<'_>, count: u64) {
-        if count == 0 {
-            return;
+        if count > 0 {
+            let peer = self.peer.map(|peer| peer.to_string());
+            log(self.grant.name(), peer.as_deref(), call, route, of, count);
         }
-        let (token, peer) = (self.grant.name(), self.peer.map(tracing::field::display));
-        let (mut id, mut selection, mut note) = (None, None, None);
-        match of {
-            Of::Id(one) => id = Some(one.as_str()),
-            Of::Selection(text) => selection = Some(&**text),
-            Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
-            Of::Route => {}
-        }
-        tracing::info!(token, peer, call, route, id, selection, note, count, "audit");
     }
+}
 
-    /// Logs the messages that were replaced; those that were new are no change of others.
-    pub fn record_replaced(&self, route: &str, scheduled: &[Scheduled]) {
-        let is_replaced = |one: &&Scheduled| matches!(one.status, ScheduleStatus::Replaced | ScheduleStatus::Revived);
-        let replaced: Vec<&MessageId> = scheduled.iter().filter(is_replaced).map(|one| &one.id).collect();
-        match replaced[..] {
-            [] => {}
-            [one] => self.record("replace", route, &Of::Id(one), 1),
-            _ => self.record("replace", route, &Of::Selection(named(&replaced)), replaced.len() as u64),
-        }
+/// One line.
+pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64) {
+    let (mut id, mut selection, mut note) = (None, None, None);
+    match of {
+        Of::Id(one) => id = Some(one.as_str()),
+        Of::Selection(text) => selection = Some(&**text),
+        Of::Note(text) => note = Some(*text).filter(|note| !note.is_empty()),
+        Of::Route => {}
     }
+    tracing::info!(token, peer, call, route, id, selection, note, count, "audit");
 }
 
 /// As a line shows it.
@@ -98,7 +92,7 @@ fn filtered(filter: &Filter) -> String {
     };
     add("reason", filter.reason.map(|reason| reason.as_str().to_owned()));
     add("contains", filter.contains.as_ref().map(|part| format!("{part:?}")));
-    add("since", filter.since.map(|time| time.to_rfc3339()));
-    add("until", filter.until.map(|time| time.to_rfc3339()));
+    add("since", filter.since.map(UnixMillis::to_rfc3339));
+    add("until", filter.until.map(UnixMillis::to_rfc3339));
     if text.is_empty() { "all".to_owned() } else { text }
 }

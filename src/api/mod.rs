@@ -31,6 +31,7 @@ mod problem;
 mod rate;
 mod raw;
 mod readers;
+mod replaced;
 mod routes;
 mod scheduled;
 mod server;
@@ -56,6 +57,7 @@ use self::{
     deadline::Calls,
     health::ReadinessCache,
     readers::Readers,
+    replaced::Replacements,
 };
 pub use self::{
     connections::ConnectionLimits,
@@ -92,6 +94,7 @@ pub struct Api {
     failing: FailingSinks,
     sources: SourceStatuses,
     metrics: MetricsPage,
+    replacements: Replacements,
     new_id: NewId,
     started: Instant,
 }
@@ -127,6 +130,7 @@ impl Api {
             failing: statuses.failing,
             sources: statuses.sources,
             metrics,
+            replacements: Replacements::default(),
             new_id,
             started: Instant::now(),
         }

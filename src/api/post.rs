@@ -41,7 +41,7 @@ pub async fn messages(
     check_expiry(&api, &route, &messages, place).await?;
     caller.grant.admit(messages.len())?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
-    caller.record_replaced(&route, &scheduled);
+    api.replacements.record(&caller, &route, &scheduled);
     // One answer per message.
     Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
 }

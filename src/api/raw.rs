@@ -68,7 +68,7 @@ pub async fn raw(
     check_expiry(&api, &route, &messages, |_| "expires_at".to_owned()).await?;
     caller.grant.admit(1)?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
-    caller.record_replaced(&route, &scheduled);
+    api.replacements.record(&caller, &route, &scheduled);
     Ok(scheduled::one(&route, scheduled.first().expect("one answer per message")))
 }
 

@@ -75,6 +75,22 @@ async fn each_change_of_an_operator_is_one_line_with_the_name_of_the_token() {
 }
 
 #[tokio::test]
+async fn a_producer_that_always_replaces_has_a_line_at_once_and_then_a_number() {
+    let redis = RedisServer::start().await;
+    let mut punctual = Punctual::start_with(&configuration(&redis), &[]).await;
+    for n in 0..30 {
+        let body = format!(r#"[{{"id":"a","payload":{n},"delay":"1h","on_conflict":"replace"}}]"#);
+        let request = http::client().post(punctual.url("/v1/routes/later/messages")).bearer_auth("night-shift-secret");
+        assert!(request.body(body).send().await.expect("an answer").status().is_success());
+    }
+    assert_eq!(punctual.terminate().await.code, Some(0));
+    let log = punctual.log();
+    let fields: Vec<_> = log.lines().filter_map(|line| line.split_once(" audit ")).map(|(_, fields)| fields).collect();
+    let line = r#"token="night-shift" peer="127.0.0.1" call="replace" route="later" id="a" count="#;
+    assert_eq!(fields, [format!("{line}1"), format!("{line}28")], "the first message was new");
+}
+
+#[tokio::test]
 async fn calls_without_a_known_token_are_counted_and_logged_once_a_second() {
     let redis = RedisServer::start().await;
     let punctual = Punctual::start_with(&configuration(&redis), &[]).await;

@@ -1,0 +1,167 @@
+//! Audit lines of replaced messages. The first replacement of a token in a route is a line at once; further ones share a line a
+//! minute. A producer that always replaces would fill the log otherwise.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use super::audit::{Caller, NAMED_IDS, Of, log};
+use crate::{
+    message::MessageId,
+    store::{ScheduleStatus, Scheduled},
+};
+
+/// Between two lines of one token and route.
+const INTERVAL: Duration = Duration::from_mins(1);
+
+/// Addresses that a line names.
+const NAMED_PEERS: usize = 10;
+
+/// Those that were not logged yet, by token and route: the configuration bounds their number.
+#[derive(Default)]
+pub struct Replacements(Arc<Recent>);
+
+#[derive(Default)]
+struct Recent(Mutex<BTreeMap<Key, Replaced>>);
+
+/// Name of a token, and a route.
+type Key = (String, String);
+
+#[derive(Default)]
+struct Replaced {
+    count: u64,
+    /// The first few.
+    ids: Vec<MessageId>,
+    has_more_ids: bool,
+    /// The first few.
+    peers: Vec<IpAddr>,
+    has_more_peers: bool,
+}
+
+impl Replacements {
+    /// New messages, duplicates and stale ones are no change of others.
+    pub fn record(&self, caller: &Caller, route: &str, scheduled: &[Scheduled]) {
+        let is_replaced = |one: &&Scheduled| matches!(one.status, ScheduleStatus::Replaced | ScheduleStatus::Revived);
+        let mut replaced = scheduled.iter().filter(is_replaced).peekable();
+        if replaced.peek().is_none() {
+            return;
+        }
+        let key = (caller.grant.name().to_owned(), route.to_owned());
+        let mut recent = self.0.lock();
+        let is_first = !recent.contains_key(&key);
+        let waiting = recent.entry(key.clone()).or_default();
+        for one in replaced {
+            waiting.add(&one.id, caller.peer);
+        }
+        if !is_first {
+            return;
+        }
+        let first = std::mem::take(waiting);
+        drop(recent);
+        first.log(&key);
+        let recent = Arc::downgrade(&self.0);
+        // It ends a minute after the last replacement, or with the process.
+        tokio::spawn(async move {
+            loop {
+                sleep(INTERVAL).await;
+                let Some(replaced) = recent.upgrade().and_then(|recent| recent.take(&key)) else { return };
+                replaced.log(&key);
+            }
+        });
+    }
+}
+
+impl Recent {
+    /// What came since the latest line. `None`: nothing, and the next replacement is logged at once.
+    fn take(&self, key: &Key) -> Option<Replaced> {
+        let mut recent = self.lock();
+        let replaced = std::mem::take(recent.get_mut(key)?);
+        if replaced.count == 0 {
+            recent.remove(key);
+            return None;
+        }
+        Some(replaced)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Replaced>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The API has ended, and logs what waits.
+impl Drop for Recent {
+    fn drop(&mut self) {
+        for (key, replaced) in self.lock().iter().filter(|(_, replaced)| replaced.count > 0) {
+            replaced.log(key);
+        }
+    }
+}
+
+impl Replaced {
+    fn add(&mut self, id: &MessageId, peer: Option<IpAddr>) {
+        self.count += 1;
+        self.has_more_ids |= !keep(&mut self.ids, id, NAMED_IDS);
+        if let Some(peer) = peer {
+            self.has_more_peers |= !keep(&mut self.peers, &peer, NAMED_PEERS);
+        }
+    }
+
+    fn log(&self, (token, route): &Key) {
+        let peers = (!self.peers.is_empty()).then(|| listed(&self.peers, self.has_more_peers));
+        let selection;
+        let of = match &self.ids[..] {
+            [id] => Of::Id(id),
+            ids => {
+                selection = listed(ids, self.has_more_ids);
+                Of::Selection(selection)
+            }
+        };
+        log(token, peers.as_deref(), "replace", route, &of, self.count);
+    }
+}
+
+/// Returns whether it is in the list.
+fn keep<T: Clone + PartialEq>(list: &mut Vec<T>, one: &T, most: usize) -> bool {
+    if list.contains(one) {
+        return true;
+    }
+    let has_room = list.len() < most;
+    if has_room {
+        list.push(one.clone());
+    }
+    has_room
+}
+
+fn listed<T: ToString>(list: &[T], has_more: bool) -> String {
+    let named = list.iter().map(T::to_string).collect::<Vec<_>>().join(", ");
+    if has_more { format!("{named} and others") } else { named }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> MessageId {
+        MessageId::parse(&format!("m{n}")).unwrap()
+    }
+
+    #[test]
+    fn a_line_names_the_first_ids_and_addresses_each_once() {
+        let (mut all, peer) = (Replaced::default(), |n: u8| IpAddr::from([10, 0, 0, n]));
+        for n in 0..5 {
+            all.add(&id(n % 2), Some(peer(1)));
+        }
+        assert_eq!((all.count, listed(&all.ids, all.has_more_ids)), (5, "m0, m1".into()));
+        assert_eq!(listed(&all.peers, all.has_more_peers), "10.0.0.1");
+        for n in 0..100 {
+            all.add(&id(n), Some(peer(n.try_into().unwrap())));
+        }
+        assert_eq!((all.count, all.ids.len(), all.peers.len()), (105, NAMED_IDS, NAMED_PEERS));
+        assert!(all.has_more_ids && listed(&all.peers, all.has_more_peers).ends_with(" and others"));
+    }
+}
