@@ -100,13 +100,13 @@ pub async fn resume(
 /// Makes a number of partitions the newest one of the route: an instance that is configured with it moves the messages.
 pub async fn repartition(
     State(api): State<Arc<Api>>,
-    Extension(grant): Extension<Arc<Grant>>,
+    caller: Caller,
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
     let partitions = message_body::parse_partitions(&body.bytes)?;
     api.queue.choose_partitions(&route, partitions).await?;
-    audit::record(&grant, "repartition", &route, 1);
+    caller.record("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), 1);
     Ok(StatusCode::NO_CONTENT)
 }
