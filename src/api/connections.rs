@@ -7,9 +7,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use rustix::process::{Resource, getrlimit};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Most connections of the main listener, if the process may open enough files: some 16 KiB each while idle.
@@ -23,6 +25,9 @@ const RESERVED_SHARE: usize = 16;
 /// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
 /// each new connection would cost too much.
 const COMPARED: usize = 64;
+/// Time after a connection was closed for another one in which replies end their connections: longer than a client that was
+/// closed needs to come again.
+const SCARCE: Duration = Duration::from_secs(1);
 /// The limit of open files if there is none: the usual default.
 const USUAL_OPEN_FILES: usize = 1024;
 
@@ -80,6 +85,8 @@ struct UsedSlots {
     by_peer: HashMap<IpAddr, usize>,
     /// Reserved slots that are not closing.
     reserved: usize,
+    /// When an idle connection was closed for another one.
+    latest_eviction: Option<Instant>,
 }
 
 struct Holder {
@@ -231,7 +238,11 @@ impl UsedSlots {
             self.holders.iter().filter(|(_, holder)| !holder.reserved && !holder.activity.is_busy() && among(holder));
         let first = idle.take(COMPARED).min_by_key(|(_, holder)| holder.activity.last_use.load(Ordering::Relaxed));
         let number = first.map(|(number, _)| *number);
-        self.evict(number)
+        let is_found = self.evict(number);
+        if is_found {
+            self.latest_eviction = Some(Instant::now());
+        }
+        is_found
     }
 
     fn evict(&mut self, number: Option<u64>) -> bool {
@@ -244,6 +255,15 @@ impl UsedSlots {
         let holder = self.holders.remove(&number)?;
         self.count(&holder, -1);
         Some(holder)
+    }
+}
+
+impl Slot {
+    /// Whether the connection closes after a reply, which says so. While idle connections close for others, an idle one could
+    /// close when its next request is on its way, and the client would not know whether that was handled.
+    pub fn ends_with_reply(&self) -> bool {
+        let is_scarce = || self.slots.taken().latest_eviction.is_some_and(|at| at.elapsed() < SCARCE);
+        self.reserved || self.evicted.is_cancelled() || is_scarce()
     }
 }
 

@@ -159,7 +159,7 @@ async fn talk(
             } else {
                 service.call(request).await?
             };
-            if place.reserved || place.evicted.is_cancelled() {
+            if place.ends_with_reply() {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             // The body owns `busy`: the connection is busy until the last piece was handed over.

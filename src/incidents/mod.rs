@@ -152,7 +152,7 @@ impl Incidents {
         let kind = sample.as_ref().map(|sample| kind::of(&sample.error)).unwrap_or_default();
         let tally = state.deaths_of(route, reason, kind, now);
         tally.add(now, count, sample);
-        log_deaths(route, reason, tally);
+        log_deaths(route, reason, tally, now);
         drop(state);
         self.0.changed.notify_one();
     }
@@ -240,7 +240,7 @@ impl State {
             }
         }
         for ((route, reason, _), tally) in &mut self.deaths {
-            log_deaths(route, *reason, tally);
+            log_deaths(route, *reason, tally, now);
         }
         for ((route, reason), tally) in &mut self.evictions {
             log_evictions(route, reason, tally);
@@ -308,8 +308,7 @@ impl Line {
 }
 
 /// Unless the latest line was within the interval.
-fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally) {
-    let now = Instant::now();
+fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally, now: Instant) {
     if let Some(Counted { count, times, sample }) = tally.take(now) {
         let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
         let (first, last) = times.map(|(first, last)| (shown(now - first), shown(now - last))).unzip();

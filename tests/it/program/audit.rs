@@ -94,8 +94,9 @@ async fn a_producer_that_always_replaces_has_a_line_at_once_and_then_a_number() 
 async fn calls_without_a_known_token_are_counted_and_logged_once_a_second() {
     let redis = RedisServer::start().await;
     let punctual = Punctual::start_with(&configuration(&redis), &[]).await;
+    let client = http::client();
     for _ in 0..20 {
-        let refused = http::client().get(punctual.url("/v1/routes")).bearer_auth("guessed").send().await;
+        let refused = client.get(punctual.url("/v1/routes")).bearer_auth("guessed").send().await;
         assert_eq!(refused.expect("an answer").status().as_u16(), 401);
     }
     let refused = || {
