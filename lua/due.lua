@@ -1,4 +1,4 @@
--- include clock external
+-- include clock external seconds
 -- Due members in keys of other programs, and the next due time there.
 --
 -- KEYS   source...

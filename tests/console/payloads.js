@@ -29,7 +29,7 @@ run(async () => {
   await held("mega-bytes", { payload_base64: Buffer.alloc(MEGABYTE, 0xff).toString("base64") });
   await held("empty", { payload: "" });
   // After the year 9999, which RFC 3339 cannot say.
-  await held("far", { payload: "x", properties: { correlation_id: RTL, priority: 5 }, delay: 2 ** 52 });
+  await held("far", { payload: "x", properties: { correlation_id: RTL, priority: 5 }, delay: 3e14 });
 
   const page = await opened("ops", { acceptDownloads: true });
   const ended = await tasks(page);

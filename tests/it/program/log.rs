@@ -56,8 +56,10 @@ fn terminal() -> (File, Stdio) {
     (master.into(), side.into())
 }
 
-/// A standard error, and what keeps its other end.
-fn outputs() -> Vec<(&'static str, Option<Stdio>, Option<Box<dyn AsFd>>)> {
+/// A name, a standard error, and what keeps its other end.
+type Error = (&'static str, Option<Stdio>, Option<Box<dyn AsFd>>);
+
+fn outputs() -> Vec<Error> {
     let (reader, unread) = full_pipe();
     let (ended, without_reader) = io::pipe().expect("a pipe");
     drop(ended);

@@ -35,6 +35,8 @@ pub fn limits(route: &str) -> RouteLimits {
 const IDS_PER_PARTITION: usize = 6;
 /// Far enough that nothing of it comes due while a test runs.
 pub const FAR: u64 = 3_600_000;
+/// A time of expiry, in ms, behind the due times of most messages.
+const SOME_EXPIRY: u64 = 4_000_000_000_000;
 const SHORT_LEASE: Duration = Duration::from_millis(1);
 const LONG_LEASE: Duration = Duration::from_hours(1);
 
@@ -221,15 +223,14 @@ fn ending() -> impl Strategy<Value = Ending> {
 fn message(ids: Vec<MessageId>) -> impl Strategy<Value = NewMessage> {
     let conflict = select(vec![OnConflict::Keep, OnConflict::Replace]);
     let key = option::of("[a-zé\"\\\\\t]{0,5}");
-    let expires_at = option::weighted(0.3, select(vec![LAST_MILLIS, 4_000_000_000_000]));
+    let expires_at = option::weighted(0.3, select(vec![LAST_MILLIS, SOME_EXPIRY]));
     (select(ids), due(), vec(any::<u8>(), 0..40), key, expires_at, conflict, log_record()).prop_map(
-        |(id, due, payload, key, expires_at, on_conflict, record)| NewMessage {
-            id,
-            due,
-            payload: payload.into(),
-            metadata: Metadata { key, expires_at, ..Metadata::default() },
-            on_conflict,
-            record,
+        |(id, due, payload, key, expires_at, on_conflict, record)| {
+            // Producers are refused a message that expires before it is due.
+            let is_far = matches!(due, Due::At(at) if at.get() > SOME_EXPIRY);
+            let expires_at = expires_at.filter(|at| !is_far || *at == LAST_MILLIS);
+            let metadata = Metadata { key, expires_at, ..Metadata::default() };
+            NewMessage { id, due, payload: payload.into(), metadata, on_conflict, record }
         },
     )
 }

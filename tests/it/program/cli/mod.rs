@@ -81,7 +81,7 @@ impl Scene {
         const PAUSE: Duration = Duration::from_secs(1);
         self.done(&["pause", route, "--yes"]).await;
         let end = wall_clock() + u64::try_from(PAUSE.as_millis()).expect("short");
-        let line = |id: &str| format!("{{\"id\":\"{id}\",\"payload\":1,\"expires_at\":{end}}}\n");
+        let line = |id: &str| format!("{{\"id\":\"{id}\",\"payload\":\"{id}\",\"expires_at\":{end}}}\n");
         let input: String = ids.iter().map(|id| line(id.as_ref())).collect();
         let ended = self.run_with_input(&["import", route], input.as_bytes()).await;
         assert_eq!(ended.out, format!("{} scheduled\n", ids.len()), "{ended:?}");
