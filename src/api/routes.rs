@@ -31,14 +31,14 @@ const MAX_NOTE_BODY_BYTES: usize = 4096;
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum RouteEntry {
-    Stats(RouteStats),
+    Stats(Box<RouteStats>),
     Broken { route: Arc<str>, error: String },
 }
 
 impl RouteEntry {
     fn new(route: &Arc<str>, answer: Result<RouteStats, QueueError>) -> Result<Self, Problem> {
         match answer {
-            Ok(stats) => Ok(RouteEntry::Stats(stats)),
+            Ok(stats) => Ok(RouteEntry::Stats(Box::new(stats))),
             Err(QueueError::Store(error @ StoreError::WrongType { .. })) => {
                 Ok(RouteEntry::Broken { route: route.clone(), error: error.to_string() })
             }

@@ -45,7 +45,7 @@ fn header(raw: &RawValue, pointer: &str) -> Result<(String, TypedValue), FieldEr
     let at = |field: &str| format!("{pointer}{field}");
     let name: String = read(name.ok_or_else(|| FieldError::new(pointer, "has no `name`"))?, &at("/name"))?;
     if ALL.contains(&&*name) {
-        return Err(FieldError::new(&at("/name"), format!("`{name}` is set by punctual")));
+        return Err(FieldError::new(at("/name"), format!("`{name}` is set by punctual")));
     }
     let r#type: Option<String> = given(r#type).map(|raw| read(raw, &at("/type"))).transpose()?;
     let value: Option<serde_json::Value> = value.map(|raw| read(raw, &at("/value"))).transpose()?;

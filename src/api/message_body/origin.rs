@@ -66,7 +66,7 @@ fn short(raw: Option<&RawValue>, pointer: &str, name: &str) -> Result<Option<Str
     match text {
         Some(text) if text.len() > MAX_PROPERTY_BYTES => {
             let problem = format!("has {} bytes, at most {MAX_PROPERTY_BYTES}", text.len());
-            Err(FieldError::new(&format!("{pointer}/{name}"), problem))
+            Err(FieldError::new(format!("{pointer}/{name}"), problem))
         }
         text => Ok(text),
     }

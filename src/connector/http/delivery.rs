@@ -118,7 +118,7 @@ impl Sender {
                 }
                 Ok(Err(SendError::Unreadable(status))) => {
                     *connection = None;
-                    let outcome = self.outcome_of(status, None);
+                    let outcome = outcome_of(status, None);
                     return Err(Failure { domain, outcome, status: Some(status) });
                 }
                 Ok(Err(SendError::Lost(error))) if was_answering && connection::is_of_connection(&error) => {
@@ -192,10 +192,10 @@ impl Sender {
         if status.is_success() {
             return Outcome::Confirmed;
         }
-        self.outcome_of(status, reply::retry_after(response.headers(), (self.clock)()))
+        outcome_of(status, reply::retry_after(response.headers(), (self.clock)()))
     }
+}
 
-    fn outcome_of(&self, status: StatusCode, retry_after: Option<Duration>) -> Outcome {
-        outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
-    }
+fn outcome_of(status: StatusCode, retry_after: Option<Duration>) -> Outcome {
+    outcome::of_status(status, format!("HTTP {}", status.as_u16()), retry_after)
 }

@@ -134,6 +134,7 @@ async fn a_redrive_drops_keeps_or_replaces_times_of_expiry() {
 
 #[tokio::test]
 async fn a_message_that_would_expire_before_it_is_delivered_is_refused() {
+    const MESSAGES: &str = "/v1/routes/a/messages";
     let server = ApiServer::start().await;
     let (past, soon, far) = (1_600_000_000_000_u64, 4_102_444_800_000_u64, 4_102_448_400_000_u64);
     let refused = async |path: &str, body: Value, pointer: &str| {
@@ -142,7 +143,6 @@ async fn a_message_that_would_expire_before_it_is_delivered_is_refused() {
         assert_eq!(answer.json["errors"][0]["pointer"], pointer, "{}", answer.text);
         assert!(answer.text.contains("before it would be delivered"), "{}", answer.text);
     };
-    const MESSAGES: &str = "/v1/routes/a/messages";
     refused(MESSAGES, json!({"payload": 1, "expires_at": past}), "/expires_at").await;
     refused(MESSAGES, json!({"payload": 1, "expires_at": past, "deliver_at": past - 1}), "/expires_at").await;
     refused(MESSAGES, json!({"payload": 1, "expires_at": soon, "deliver_at": far}), "/expires_at").await;

@@ -118,7 +118,9 @@ async fn bytes_are_those_of_what_waits_and_what_shrinks_always_passes() {
 async fn a_longer_delay_is_refused_when_scheduled_and_when_moved() {
     let server = limited(RouteLimits { delay: Some(Duration::from_hours(1)), ..RouteLimits::default() }).await;
     server.schedule("a", r#"{"id":"1","payload":"x","delay":"1h"}"#).await;
-    for late in [json!({"id":"2","payload":"x","delay":3_600_001}), json!({"payload":"x","deliver_at":"9999-12-31T23:59:59Z"})] {
+    for late in
+        [json!({"id":"2","payload":"x","delay":3_600_001}), json!({"payload":"x","deliver_at":"9999-12-31T23:59:59Z"})]
+    {
         let refused = server.call("POST", PATH, &late.to_string()).await;
         assert_eq!(refused.problem(429), "limit-delay");
         assert!(!refused.headers.contains_key("retry-after"), "waiting does not help");

@@ -110,7 +110,7 @@ async fn the_backlog_of_a_route_delays_another_by_one_reply() {
     for kind in ["failed", "throttled", "unavailable"] {
         let failures =
             value(&format!("punctual_delivery_failures_total{{route=\"backlog\",sink=\"hook\",kind=\"{kind}\"}}"));
-        assert_eq!(failures, 0.0, "{kind}: {page}");
+        assert!(failures == 0.0, "{kind}: {page}");
     }
     let unsent = value("punctual_sink_attempts_total{sink=\"hook\",outcome=\"unsent\"}");
     let released = value("punctual_messages_released_total{route=\"backlog\"}");

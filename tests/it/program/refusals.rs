@@ -238,9 +238,14 @@ async fn a_third_number_of_partitions_is_refused_while_messages_are_moved() {
     let mut punctual = Punctual::start(&configuration(&redis, 2)).await;
     assert_eq!(punctual.terminate().await.code, Some(0));
     let before = content(&redis).await;
-    for partitions in [1, 3] {
+    let former = [
+        "route `list` has 2 partitions, which replaced the 1",
+        "routes.list.partitions",
+        "punctual repartition list 1",
+    ];
+    let third = ["route `list` is stored as", "routes.list.partitions", "until it is done"];
+    for (partitions, texts) in [(1, former), (3, third)] {
         let refused = Workplace::with(&configuration(&redis, partitions)).run(&["serve"]).await;
-        let texts = ["route `list` is stored as", "routes.list.partitions", "until it is done"];
         assert_refused(&refused, 1, &texts);
     }
     assert_eq!(content(&redis).await, before);

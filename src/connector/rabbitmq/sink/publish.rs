@@ -144,7 +144,9 @@ impl PublishBatch<'_> {
         }
         let all_resolved = self.report_confirms(confirms, &mut unreported, &mut error).await;
         if !all_resolved {
-            channels.iter().for_each(|channel| channel.retire());
+            for channel in &channels {
+                channel.retire();
+            }
         }
         let unsent: Vec<PreparedMessage> = unreported.split_off(published).into_iter().flatten().collect();
         let published: Vec<PreparedMessage> = unreported.into_iter().flatten().collect();

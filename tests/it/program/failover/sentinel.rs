@@ -61,7 +61,7 @@ async fn a_sentinel_that_is_gone_or_names_a_replica_is_passed_over() {
     client.schedule("web", r#"{"id":"m","payload":""}"#).await;
     receiver.wait_for(1, PATIENCE).await;
     let log = punctual.log();
-    let master = format!("master=127.0.0.1:{}", redis.servers[0].port());
+    let master = format!("master=\"127.0.0.1:{}\"", redis.servers[0].port());
     assert!(
         log.lines().any(|line| line.contains("the sentinels name the redis master") && line.contains(&master)),
         "{log}"
