@@ -70,7 +70,7 @@ pub async fn keep(
         tokio::select! {
             Ok(()) = generations.changed() => {}
             Ok(()) = subscriptions.changed() => {}
-            () = incidents.redis_suspected() => {}
+            () = incidents.redis_suspected() => queue.distrust().await,
             () = sleep(CHECK_INTERVAL) => {}
         }
     }

@@ -297,6 +297,11 @@ impl Queue {
         self.registry.prepare().await
     }
 
+    /// See `RouteRegistry::distrust`.
+    pub async fn distrust(&self) {
+        self.registry.distrust().await;
+    }
+
     /// Whether some of it can be served although `prepare` fails, as a primary of a cluster does not answer.
     pub async fn may_serve_a_part(&self) -> bool {
         self.registry.may_serve_a_part().await

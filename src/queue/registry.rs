@@ -22,8 +22,9 @@ use crate::{
 /// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
 const EMPTIED: &str = "emptied";
 
-/// The rights of the user are tried once in this time at most, however often readiness is asked for.
-const RIGHTS_INTERVAL: Duration = Duration::from_secs(1);
+/// While the rights of the user suffice, they are tried once in this time at most, however often readiness is asked for: it
+/// takes 25 commands. After a refusal they are tried each time.
+const RIGHTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Registers scripts and routes in Redis, again when it lost them.
 pub struct RouteRegistry {
@@ -158,6 +159,11 @@ impl RouteRegistry {
         self.check_safety().await?;
         // It writes, too.
         self.prepare().await
+    }
+
+    /// A script was refused, or had no answer: the rights of the user are tried again by the next `prepare`.
+    pub async fn distrust(&self) {
+        self.known.lock().await.permitted = None;
     }
 
     async fn check_safety(&self) -> Result<Safety, SafetyError> {

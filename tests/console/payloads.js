@@ -82,7 +82,7 @@ run(async () => {
   assert.ok(cpu <= STALL, `${cpu} ms`);
   await openMessage(page, "far");
   await shows(page, "correlation_id");
-  await shows(page, "in 52,");
+  await shows(page, "in 3,472,");
   await view(page, `#/messages/${ROUTE}/empty`);
   await shows(page, "It is empty.");
 

@@ -101,9 +101,7 @@ impl Claimer {
             company: (self.route.policy.max_in_flight / 4).clamp(1, MAX_COMPANY),
             limit,
             max_bytes,
-            // A lease begins before its claim is answered. Where answers are slow, it would not do for an attempt,
-            // and what was claimed would be released and claimed again for ever.
-            lease: self.route.policy.lease + self.took,
+            lease: self.lease(),
         }
     }
 

@@ -269,11 +269,12 @@ impl Claimer {
 
     async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, right: Option<OwnedSemaphorePermit>) {
         self.store_answered();
+        let lease = self.lease();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
         // A repeated claim may have begun its lease long ago.
         let left = Duration::from_micros(claim.token.0.saturating_sub(claim.clock.micros));
         // The clock may have stepped back since.
-        let lease_ends = claim.clock.taken + left.min(self.route.policy.lease);
+        let lease_ends = claim.clock.taken + left.min(lease);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
         self.pace.claimed(claim_yield(&claim));
@@ -381,6 +382,12 @@ impl Claimer {
             Some(_) => self.overlong.look_at.max(self.recover_from),
             None => self.overlong.look_at + NO_LEASE,
         }
+    }
+
+    /// A lease begins before its claim is answered. Where answers are slow, the lease of the route would not do for an attempt, and
+    /// what was claimed would be released and claimed again for ever.
+    fn lease(&self) -> Duration {
+        self.route.policy.lease + self.took
     }
 
     async fn look_at_leases(&mut self) {

@@ -29,7 +29,7 @@ async fn a_record_has_key_value_and_headers_and_nothing_else() {
             ("punctual-due", "1700000000123"),
         ]
     };
-    let users = [("X-Other", "1"), ("X-Trace", "abc é"), ("content-type", "application/x-test")];
+    let users = [("X-Trace", "abc é"), ("X-Other", "1"), ("content-type", "application/x-test")];
     assert_eq!(whole.headers, text(&[&users[..], &ours("whole")].concat()));
     assert_eq!(bare.key, None);
     assert_eq!(bare.payload.as_deref(), Some(b"".as_slice()), "an empty value, not a tombstone");
