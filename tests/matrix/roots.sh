@@ -11,8 +11,10 @@ matrix=target/matrix
 mkdir -p "$matrix"
 
 # The mirror and the keys that the system itself trusts.
-mirror=$(apt-get indextargets --format '$(SITE)' 'Identifier: Packages' | grep -m 1 '/debian/*$' || true)
-: "${mirror:=http://deb.debian.org/debian}"
+mirror=$(apt-get indextargets --format '$(SITE)' 'Identifier: Packages' | grep -m 1 '/debian/*$') || {
+    echo "roots.sh: the system's apt sources name no mirror of Debian" >&2
+    exit 1
+}
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 debian() { # SUITE
