@@ -1,0 +1,25 @@
+# The usual commands: `just NAME`. CONTRIBUTING.md explains them. `just` is a package of Debian 13 and of crates.io.
+
+build:
+    cargo build --locked
+
+# All checks of CI
+test *ARGUMENTS:
+    tests/run.sh {{ARGUMENTS}}
+
+# Tests with NAME in their path
+one NAME:
+    cargo test --locked {{NAME}}
+
+lint:
+    cargo fmt --all --check && cargo clippy --locked --all-targets -- -D warnings
+
+# Pages, their commands and the tables of settings
+pages:
+    cargo test --locked --test it documents::
+
+bench *ROWS:
+    benches/run.sh --quick {{ROWS}}
+
+release:
+    cargo build --locked --profile dist
