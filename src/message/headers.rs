@@ -85,9 +85,13 @@ impl Headers {
         self.texts().find_map(|(other, text)| (other == name).then_some(text))
     }
 
-    /// Adds a text that every sink sends.
+    /// Adds a text that every sink sends, or replaces the header of that name.
     pub fn insert(&mut self, name: String, text: String) {
-        self.push(name, HeaderValue::Text(text));
+        let value = HeaderValue::Text(text);
+        match self.0.iter_mut().find(|header| header.name == name) {
+            Some(header) => header.value = value,
+            None => self.push(name, value),
+        }
     }
 
     pub fn push(&mut self, name: String, value: HeaderValue) {

@@ -98,10 +98,10 @@ async fn a_rejected_message_is_dead_with_the_reason_and_can_be_redriven() {
     assert_eq!((redriven.status, &redriven.json["count"]), (200, &1.into()), "{}", redriven.text);
     let request = world.receiver.wait_for(3, SOON).await.remove(2);
     assert_eq!((request.id(), request.attempt(), &request.body[..]), ("bad-400", 1, &b"p"[..]));
-    let revived = r#"{"id":"bad-302","payload":"new","on_conflict":"replace"}"#;
+    let revived = r#"{"id":"bad-300","payload":"new","on_conflict":"replace"}"#;
     assert_eq!(world.client.schedule("web", revived).await["status"], "replaced");
     let request = world.receiver.wait_for(4, SOON).await.remove(3);
-    assert_eq!((request.id(), request.attempt(), &request.body[..]), ("bad-302", 1, &b"new"[..]));
+    assert_eq!((request.id(), request.attempt(), &request.body[..]), ("bad-300", 1, &b"new"[..]));
     assert_eq!(world.client.drained("web", SOON).await["dead"], 0);
 }
 

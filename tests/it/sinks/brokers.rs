@@ -92,7 +92,7 @@ async fn sinks_report_missing_topics_and_exchanges_before_any_message() {
         checked.out
     );
     assert!(row("sinks.exchanges ").ends_with("ok, `exchange` depends on the message"), "{}", checked.out);
-    assert!(row("sinks.topic ").ends_with(" ok"), "{}", checked.out);
+    assert!(row("sinks.topic ").ends_with(" ok, partitioner murmur2_random"), "{}", checked.out);
 
     kafka::delete_topic(&broker, &name).await;
     rabbitmq.channel().await.exchange_delete((&*name).into(), ExchangeDeleteOptions::default()).await.unwrap();

@@ -50,7 +50,7 @@ async fn a_record_is_exported_and_imported_with_its_key_and_its_headers_in_their
         "routes": { "r": { "sink": "out", "retry": { "max_attempts": 1 } } },
         "sources": { "in": source(&broker, &topic, "r") },
     });
-    let punctual = Punctual::start(&configuration.to_string()).await;
+    let mut punctual = Punctual::start(&configuration.to_string()).await;
     produce(&broker, &topic).await;
     until("it is dead, as there is no topic", async || stats(&punctual, "r").await["dead"] == 1).await;
     let exported = punctual.command(&["dead", "export", "r"]).await;
@@ -63,7 +63,10 @@ async fn a_record_is_exported_and_imported_with_its_key_and_its_headers_in_their
 
     let purged = punctual.command(&["dead", "purge", "r", "--all", "--yes"]).await;
     assert_eq!(purged.code, Some(0), "{purged:?}");
+    // A producer that found no topic asks for it again only after a while.
+    assert_eq!(punctual.terminate().await.code, Some(0));
     kafka::create_topic(&broker, &target, 1, &[]).await;
+    let punctual = Punctual::start(&configuration.to_string()).await;
     let imported = punctual.command_with_input(&["import", "r"], exported.out.as_bytes()).await;
     assert_eq!(imported.out, "1 scheduled\n", "{imported:?}");
     until("it is delivered", async || !kafka::consume(&broker, &target).await.is_empty()).await;

@@ -19,7 +19,7 @@ fn all_types() -> Vec<(&'static str, AMQPValue)> {
         ("bytes", AMQPValue::ByteArray(vec![0, 255].into())),
         ("decimal", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 314 })),
         ("double", AMQPValue::Double(0.1 + 0.2)),
-        ("float", AMQPValue::Float(f32::NEG_INFINITY)),
+        ("float", AMQPValue::Float(f32::MIN_POSITIVE)),
         ("int16", AMQPValue::ShortInt(-3)),
         ("int64", AMQPValue::LongLongInt(i64::MIN)),
         ("int8", AMQPValue::ShortShortInt(-128)),

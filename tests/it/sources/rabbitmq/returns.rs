@@ -137,7 +137,8 @@ async fn ends_with_messages_held(name: &str, how: How, (ends, limit): (usize, Ve
     let url = redis.url().replace("//", "//p:any@");
     let mut punctual = Punctual::start(&held_configuration(server, name, &url)).await;
     let mut keys = vec!["resetkeys".to_owned(), "~punctual:*".to_owned()];
-    for key in ["pending", "unack", "attempts", "errors", "dead", "remembered", "records", "paused", "route"] {
+    for key in ["pending", "unack", "attempts", "errors", "dead", "remembered", "records", "paused", "route", "rights"]
+    {
         keys.push(format!("~{{punctual:r:0}}:{key}"));
     }
     acl(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
