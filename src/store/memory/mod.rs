@@ -9,7 +9,10 @@ mod sorted_set;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,8 @@ const EPOCH: u64 = 1_700_000_000_000_000;
 #[derive(Debug)]
 pub struct MemoryStore {
     started: Instant,
+    /// By how many microseconds its clock stepped back.
+    behind: AtomicU64,
     settings: PartitionSettings,
     content: Mutex<Content>,
 }
@@ -49,12 +54,18 @@ struct Content {
 impl MemoryStore {
     /// An empty store; `settings` are those of every partition.
     pub fn new(settings: PartitionSettings) -> Self {
-        Self { started: Instant::now(), settings, content: Mutex::default() }
+        Self { started: Instant::now(), behind: AtomicU64::new(0), settings, content: Mutex::default() }
     }
 
     /// Microseconds since the epoch on its clock.
     pub fn now(&self) -> u64 {
-        EPOCH + u64::try_from(self.started.elapsed().as_micros()).expect("less than 500,000 years")
+        let elapsed = u64::try_from(self.started.elapsed().as_micros()).expect("less than 500,000 years");
+        EPOCH + elapsed - self.behind.load(Ordering::Relaxed)
+    }
+
+    /// Its clock steps back; at most to 1970.
+    pub fn step_back(&self, by: Duration) {
+        self.behind.fetch_add(u64::try_from(by.as_micros()).expect("less than 500,000 years"), Ordering::Relaxed);
     }
 
     /// The signal of a scheduler that listens to `partition`.
