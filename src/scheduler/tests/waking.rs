@@ -201,7 +201,7 @@ async fn leases_from_before_the_clock_stepped_back_return_after_two_leases() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_is_alive_settles_although_the_clock_stepped_back() {
     let store = TestStore::new(1);
-    let sink = FakeSink::new(&store, |_| Act::confirm(FakeSink::TIMEOUT - SECOND / 2));
+    let sink = FakeSink::new(&store, |_| Act::confirm(3 * SECOND / 2));
     let _instance = Instance::of_one(&store, &sink);
     schedule(&store, numbered(20), Duration::ZERO);
     sleep(SECOND).await;
