@@ -33,7 +33,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 pub enum Of<'a> {
     Id(&'a MessageId),
     Selection(String),
-    /// What an operator wrote about a change of a route.
+    /// The note of an operator about a change of a route.
     Note(&'a str),
     Route,
 }

@@ -20,7 +20,7 @@ const MAX_CONNECTIONS: usize = 4096;
 const RESERVED: usize = 64;
 /// Most connections of a listener for probes.
 const MAX_PROBES: usize = 128;
-/// Reserved connections are one of so many that the process may open, and so are those of a listener for probes.
+/// Reserved connections are a fixed part of those that the process may open, and so are those of a listener for probes.
 const RESERVED_SHARE: usize = 16;
 /// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
 /// each new connection would cost too much.
@@ -260,7 +260,7 @@ impl UsedSlots {
 
 impl Slot {
     /// Whether the connection closes after a reply, which says so. While idle connections close for others, an idle one could
-    /// close when its next request is on its way, and the client would not know whether that was handled.
+    /// close when its next request has been sent, and the client would not know whether that was handled.
     pub fn ends_with_reply(&self) -> bool {
         let is_scarce = || self.slots.taken().latest_eviction.is_some_and(|at| at.elapsed() < SCARCE);
         self.reserved || self.evicted.is_cancelled() || is_scarce()

@@ -77,7 +77,7 @@ impl Replacements {
 }
 
 impl Recent {
-    /// What came since the latest line. `None`: nothing, and the next replacement is logged at once.
+    /// Replacements since the latest line. `None`: nothing, and the next replacement is logged at once.
     fn take(&self, key: &Key) -> Option<Replaced> {
         let mut recent = self.lock();
         let replaced = std::mem::take(recent.get_mut(key)?);

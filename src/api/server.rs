@@ -40,7 +40,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The same on a reserved slot, and while less than a quarter of the slots is free: idle connections then close quickly.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Age of a connection before it closes for another one: its first request is then read, or on its way. With every place and
+/// Age of a connection before it closes for another one: its first request is then read, or has been sent. With every place and
 /// closing connection that young, the next connection waits in the queue of the kernel.
 const FIRST_REQUEST: Duration = Duration::from_millis(100);
 

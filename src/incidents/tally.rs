@@ -8,7 +8,7 @@ use super::LOG_INTERVAL;
 #[derive(Debug, Default)]
 pub struct Tally {
     count: u64,
-    /// Of those that are counted: when the first and the last happened.
+    /// The times of the first and the last counted one.
     times: Option<(Instant, Instant)>,
     sample: Option<Sample>,
     logged: Option<Instant>,

@@ -266,7 +266,7 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     }
 }
 
-/// Of the fullest server, in bytes. `max`: `None` when it has no maxmemory.
+/// The memory of the fullest server, in bytes. `max`: `None` when it has no maxmemory.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub fn redis_memory(used: u64, max: Option<u64>) {
     gauge!(REDIS_MEMORY).set(used as f64);

@@ -20,10 +20,10 @@ use super::lock;
 /// How long a full route gathers what is worth a call: it makes fewer of them then, and nothing is later by it.
 pub const GATHER_WAIT: Duration = Duration::from_millis(1);
 
-/// The limit does not fall below so many messages, or the configured number if that is less.
+/// The limit does not fall below this number of messages, or the configured number if that is less.
 const MIN_MESSAGES: i64 = 16;
 
-/// Without unsent messages the limit rises by one part in so many after each round.
+/// Without unsent messages the limit rises by this part of itself (1/RISE) after each round.
 const RISE: i64 = 16;
 
 /// Shared by the partitions of one route.
@@ -97,7 +97,7 @@ impl Budget {
         self.take(&mut free, room, messages, bytes)
     }
 
-    /// What is free below the limit.
+    /// The free permits below the limit.
     fn room(&self, free: &Free) -> Room {
         Room { messages: free.room.messages - (self.messages - free.limit), ..free.room }
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::{budget::Budget, lock};
 use crate::sink::Domain;
 
-/// One part in so many of the budget is left to others. It is none for a budget of fewer messages.
+/// This part of the budget (1/N) is left to others. It is none for a budget of fewer messages.
 const LEFT_TO_OTHERS: usize = 8;
 /// A destination is slow when it needs longer for what it has in flight. Faster ones free the budget soon enough.
 const SLOW: Duration = Duration::from_millis(250);

@@ -39,7 +39,7 @@ pub enum DeadAction {
     Purge,
 }
 
-/// What becomes of the time of expiry of redriven messages.
+/// How a redrive changes the time of expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
     /// They never expire.

@@ -1,4 +1,4 @@
-//! What a source noted about a message, as an export shows it.
+//! The notes of a source about a message, as an export shows them.
 
 use std::collections::BTreeMap;
 

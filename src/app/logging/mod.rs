@@ -32,7 +32,7 @@ use crate::config::{LogConfig, LogFormat};
 /// Time to write out what is queued when the process ends: a reader that works needs milliseconds.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Of this process, after `init`.
+/// The log of this process, after `init`.
 static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
 /// Installs the subscriber and the panic hook for the process; a second call changes nothing.
@@ -81,7 +81,7 @@ pub fn finish() {
     }
 }
 
-/// Of `RUST_LOG`, and why that cannot be used.
+/// The value of `RUST_LOG`, and why it cannot be used.
 fn filter(level: LevelFilter) -> (EnvFilter, Option<String>) {
     let builder = EnvFilter::builder().with_default_directive(level.into());
     let given = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();

@@ -36,7 +36,7 @@ pub struct Sender {
 /// Longest time of the connect that shows whether a lost connection is evidence against the endpoint.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// What became of a request without a reply that can be read.
+/// The end of a request without a readable reply.
 struct Failure {
     domain: Option<Domain>,
     outcome: Outcome,

@@ -28,7 +28,7 @@ struct Pause {
     length: Duration,
 }
 
-/// What a connection that was used before may be used for.
+/// How a kept connection can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     Granted,

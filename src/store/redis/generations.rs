@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 pub struct Generations(BTreeMap<u16, u64>);
 
 impl Generations {
-    /// Of a route that has had one number only.
+    /// The generations of a route that has had one number only.
     pub fn first(number: u16) -> Self {
         Self(BTreeMap::from([(number, 1)]))
     }
 
-    /// Of a number; 0 if it was never chosen.
+    /// The generation of a number; 0 if it was never chosen.
     pub fn of(&self, number: u16) -> u64 {
         self.0.get(&number).copied().unwrap_or(0)
     }

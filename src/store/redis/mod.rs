@@ -109,7 +109,7 @@ struct StoreRoute {
     keys: Vec<PartitionKeys>,
     /// The number of partitions from which its messages are moved, or 0.
     former: AtomicU16,
-    /// Of its numbers of partitions, as far as this instance knows.
+    /// The generations of its numbers of partitions that this instance knows.
     generations: Mutex<Generations>,
 }
 
@@ -201,7 +201,7 @@ impl RedisStore {
         }
     }
 
-    /// What a partition of a route holds at most: messages, and bytes of bodies. `None`: no limit.
+    /// The limits of a partition of a route: messages, and bytes of bodies. `None`: no limit.
     pub fn limits_of_partition(&self, route: &str) -> [Option<u64>; 2] {
         let [messages, bytes, _] = self.routes.get(route).map_or([0; 3], |route| route.settings.shares());
         [messages, bytes].map(|share| (share > 0).then_some(share))

@@ -62,14 +62,14 @@ pub struct Safety {
     pub evicting: Option<String>,
     /// What this user may not ask for.
     pub unchecked: Vec<&'static str>,
-    /// Of the fullest server; `None`: this user may not ask for it.
+    /// The memory of the fullest server; `None`: this user has no right to read it.
     pub memory: Option<Memory>,
 }
 
 /// The memory of a server, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What counts for `max`: not the buffers of replicas and of the append-only file.
+    /// Bytes that count for `max`: not the buffers of replicas and of the append-only file.
     pub used: u64,
     /// `maxmemory`; `None`: there is none.
     pub max: Option<u64>,

@@ -42,7 +42,7 @@ impl BatchBuffer {
         !self.in_flight.is_empty()
     }
 
-    /// Whether no record is on its way.
+    /// Whether no record is in flight to Redis.
     pub fn is_empty(&self) -> bool {
         self.in_flight.is_empty() && self.backlog.is_empty()
     }

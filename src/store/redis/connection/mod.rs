@@ -196,7 +196,7 @@ impl Connection {
                 used = Some((generation, Instant::now()));
                 let mut is_queued = false;
                 let answer = tokio::select! {
-                    // What a deposed master answers is worth nothing.
+                    // The answer of a deposed master is worthless.
                     biased;
                     () = self.upstream.deposed(made) => return Err(CommandFailure::of_deposed()),
                     answer = noting(&mut is_queued, query(&mut connection, command, how)) => answer,
