@@ -13,7 +13,7 @@ use rdkafka::{
 
 pub use self::{
     callbacks::Callbacks,
-    settings::{Cluster, KafkaSinkSettings, KafkaSourceSettings, Mechanism, Sasl, Start},
+    settings::{Cluster, KafkaSinkSettings, KafkaSourceSettings, Mechanism, Sasl, Start, Tombstones},
 };
 use crate::secret::Secret;
 

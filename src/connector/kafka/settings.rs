@@ -100,6 +100,9 @@ pub struct KafkaSourceSettings {
     /// What such a first start finds that is overdue by more is skipped and counted: 1s to 10000 days. Without it nothing
     /// is.
     pub max_overdue: Option<Period<1_000, LONGEST_OVERDUE>>,
+    /// Records without a value and without a timing header: `cancel` cancels the schedule of their key, `forward` passes
+    /// them on as due now.
+    pub tombstones: Tombstones,
     pub sasl: Sasl,
     /// Any of them means TLS.
     pub tls: TlsFiles,
@@ -113,6 +116,17 @@ pub struct KafkaSourceSettings {
 pub enum Start {
     Earliest,
     Latest,
+}
+
+/// What a record without a value and without a timing header means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Tombstones {
+    /// Cancels the schedule of its key; skipped if none waits.
+    #[default]
+    Cancel,
+    /// A message like any other.
+    Forward,
 }
 
 /// Who this is. Without TLS only with `security.protocol: sasl_plaintext` in `options`.

@@ -9,6 +9,7 @@ use super::{
     timing::{self, TIMING},
 };
 use crate::{
+    connector::kafka::Tombstones,
     message::{Cancellation, MessageId, Metadata, NewMessage, OnConflict, digest},
     source::SourceEntry,
     time::Due,
@@ -27,7 +28,7 @@ pub enum RecordAction {
 }
 
 /// `now`: milliseconds since the epoch.
-pub fn action(record: ConsumedRecord, max_overdue: Option<Duration>, now: u64) -> RecordAction {
+pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Option<Duration>, now: u64) -> RecordAction {
     let size = record.size();
     if size > MAX_STORED_BYTES {
         return RecordAction::TooLarge(size);
@@ -37,11 +38,12 @@ pub fn action(record: ConsumedRecord, max_overdue: Option<Duration>, now: u64) -
     }
     let is_tombstone = record.value.is_none();
     if is_tombstone
+        && tombstones == Tombstones::Cancel
         && (record.key.as_deref().is_none_or(<[u8]>::is_empty) || !TIMING.iter().any(|name| record.has(name)))
     {
         return tombstone(record);
     }
-    // A tombstone with a timing header is a message like any other.
+    // Any other tombstone is a message, due now without a timing header.
     let is_schedule = !is_tombstone && schedule::is_schedule(&record);
     let log_record = is_schedule.then(|| record.to_log_record());
     let parsed = if is_schedule {
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_id_is_the_position_of_a_record_or_the_key_of_a_schedule() {
-        let scheduled = |record| match action(record, None, NOW) {
+        let scheduled = |record| match action(record, Tombstones::Cancel, None, NOW) {
             RecordAction::Take(SourceEntry::Schedule(message)) => message,
             other => panic!("{other:?}"),
         };
@@ -133,12 +135,13 @@ mod tests {
     #[test]
     fn a_tombstone_cancels_the_schedule_of_its_key_or_is_a_message_if_it_has_a_due_time() {
         let tombstone = |headers: &[(&str, &[u8])]| ConsumedRecord { value: None, ..record(headers) };
-        let RecordAction::Take(SourceEntry::Cancel(cancelled)) = action(tombstone(&[]), None, NOW) else {
+        let RecordAction::Take(SourceEntry::Cancel(cancelled)) = action(tombstone(&[]), Tombstones::Cancel, None, NOW)
+        else {
             panic!("no cancellation")
         };
         assert_eq!((cancelled.id.as_str(), &*cancelled.record.unwrap().to_string()), ("key", "7 1700000000000 t:3"));
         let RecordAction::Take(SourceEntry::Schedule(message)) =
-            action(tombstone(&[("punctual-delay", b"1s")]), None, NOW)
+            action(tombstone(&[("punctual-delay", b"1s")]), Tombstones::Cancel, None, NOW)
         else {
             panic!("no message")
         };
@@ -146,11 +149,15 @@ mod tests {
         assert!(message.payload.is_empty() && message.metadata.origin.unwrap().tombstone);
         assert_eq!(message.due, Due::At(crate::time::UnixMillis::new(1_700_000_001_000).unwrap()));
         for headers in [&[][..], &[("punctual-delay", &b"1s"[..])]] {
-            let without_key = ConsumedRecord { key: None, ..tombstone(headers) };
-            let RecordAction::Take(SourceEntry::Invalid(_, error)) = action(without_key, None, NOW) else {
+            let without_key = || ConsumedRecord { key: None, ..tombstone(headers) };
+            let RecordAction::Take(SourceEntry::Invalid(_, error)) =
+                action(without_key(), Tombstones::Cancel, None, NOW)
+            else {
                 panic!("{headers:?}")
             };
             assert_eq!(error, "neither a key nor a value");
+            let forwarded = action(without_key(), Tombstones::Forward, None, NOW);
+            assert!(matches!(forwarded, RecordAction::Take(SourceEntry::Schedule(_))), "{forwarded:?}");
         }
     }
 
@@ -158,20 +165,27 @@ mod tests {
     fn a_record_overdue_by_more_than_the_limit_is_skipped_and_cancels_what_it_replaces() {
         let most = Some(Duration::from_secs(5));
         let at = |at: &'static [u8]| record(&[("punctual-deliver-at", at)]);
-        assert!(matches!(action(at(b"1700000004999"), most, NOW), RecordAction::Skip(None)));
-        assert!(matches!(action(at(b"1700000005000"), most, NOW), RecordAction::Take(_)));
-        assert!(matches!(action(at(b"1"), None, NOW), RecordAction::Take(_)));
-        assert!(matches!(action(record(&[]), most, NOW), RecordAction::Take(_)), "due now is not overdue");
+        assert!(matches!(action(at(b"1700000004999"), Tombstones::Cancel, most, NOW), RecordAction::Skip(None)));
+        assert!(matches!(action(at(b"1700000005000"), Tombstones::Cancel, most, NOW), RecordAction::Take(_)));
+        assert!(matches!(action(at(b"1"), Tombstones::Cancel, None, NOW), RecordAction::Take(_)));
+        assert!(
+            matches!(action(record(&[]), Tombstones::Cancel, most, NOW), RecordAction::Take(_)),
+            "due now is not overdue"
+        );
         let schedule = record(&[("scheduler-epoch", b"1"), ("scheduler-target-topic", b"x")]);
-        let RecordAction::Skip(Some(cancelled)) = action(schedule, most, NOW) else { panic!("no cancellation") };
+        let RecordAction::Skip(Some(cancelled)) = action(schedule, Tombstones::Cancel, most, NOW) else {
+            panic!("no cancellation")
+        };
         assert_eq!(cancelled.id.as_str(), "key");
     }
 
     #[test]
     fn a_record_that_is_too_large_is_not_stored_and_an_invalid_one_is() {
         let large = ConsumedRecord { value: Some(vec![0; MAX_STORED_BYTES].into()), ..record(&[]) };
-        assert!(matches!(action(large, None, NOW), RecordAction::TooLarge(size) if size > MAX_STORED_BYTES));
-        let invalid = action(record(&[("punctual-delay", b"?")]), None, NOW);
+        assert!(
+            matches!(action(large, Tombstones::Cancel, None, NOW), RecordAction::TooLarge(size) if size > MAX_STORED_BYTES)
+        );
+        let invalid = action(record(&[("punctual-delay", b"?")]), Tombstones::Cancel, None, NOW);
         let RecordAction::Take(SourceEntry::Invalid(message, error)) = invalid else { panic!("{invalid:?}") };
         assert_eq!((message.id.as_str(), &error[..15]), ("t:3:7", "punctual-delay:"));
     }

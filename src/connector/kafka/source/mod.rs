@@ -89,8 +89,8 @@ impl KafkaSource {
             Some(Period(most)) => Some((most, RedisClock::read(intake).await.map_err(|error| error.to_string())?)),
             None => None,
         };
-        let (settings, start, callbacks) =
-            (properties::consumer(&self.config), self.config.start, ConsumerCallbacks::new(self.name()));
+        let (start, tombstones) = (self.config.start, self.config.tombstones);
+        let (settings, callbacks) = (properties::consumer(&self.config), ConsumerCallbacks::new(self.name()));
         let (membership, ready, poller_intake) = (self.membership.clone(), sender.clone(), intake.clone());
         let poll = move || {
             let mut client: Client = made(settings.create_with_context(callbacks))?;
@@ -99,7 +99,7 @@ impl KafkaSource {
                 let _ = ready.send(Signal::Ready);
             });
             let (client, intake, state) = (membership.join(client), poller_intake, PollerState::default());
-            Poller { client, membership, intake, start, max_overdue, batches, signals, state }.run()
+            Poller { client, membership, intake, start, tombstones, max_overdue, batches, signals, state }.run()
         };
         thread::Builder::new()
             .name("kafka-source".into())

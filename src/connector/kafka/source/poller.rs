@@ -34,7 +34,7 @@ use super::{
     start_position::{StartPosition, start_positions, to_list},
 };
 use crate::{
-    connector::kafka::Start,
+    connector::kafka::{Start, Tombstones},
     source::{Intake, SourceEntry},
 };
 
@@ -65,6 +65,7 @@ pub struct Poller {
     pub membership: Arc<Membership>,
     pub intake: Intake,
     pub start: Start,
+    pub tombstones: Tombstones,
     /// Largest age of records of the first read, and the clock to compare with.
     pub max_overdue: Option<(Duration, RedisClock)>,
     pub batches: UnboundedSender<FetchedBatch>,
@@ -183,7 +184,7 @@ impl Poller {
             Some((most, clock)) if is_first_read => (Some(most), clock.now()),
             _ => (None, 0),
         };
-        let entry = match action(record, max_overdue, now) {
+        let entry = match action(record, self.tombstones, max_overdue, now) {
             RecordAction::Take(entry) => Some(entry),
             RecordAction::Skip(cancellation) => {
                 self.state.skipped.add();

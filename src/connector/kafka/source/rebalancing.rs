@@ -32,7 +32,7 @@ use super::{
     poller::{Poller, PollerState, Signal},
 };
 use crate::{
-    connector::kafka::Start,
+    connector::kafka::{Start, Tombstones},
     queue::Queue,
     source::{Intake, SourceEntry, SourceHealth},
     store::redis::{RedisStore, connection::Connection},
@@ -77,8 +77,10 @@ impl PollerHarness {
         let (stop, stopping) = watch::channel(false);
         let intake = Intake::new(queue, "in", "r".into(), Arc::<SourceHealth>::default(), stopping);
         let state = PollerState::default();
-        let start = Start::Earliest;
-        let poller = Poller { client: member, membership, intake, start, max_overdue: None, batches, signals, state };
+        let (start, tombstones) = (Start::Earliest, Tombstones::Cancel);
+        let max_overdue = None;
+        let poller =
+            Poller { client: member, membership, intake, start, tombstones, max_overdue, batches, signals, state };
         let mut harness = Self { cluster, client, batches: received, signals: sender, polling: None, _stop: stop };
         harness.produce();
         harness.polling = Some(thread::spawn(move || poller.run().expect("no error")));
