@@ -11,6 +11,7 @@ pub mod logging;
 mod mover;
 mod open_files;
 pub mod reachability;
+mod restorer;
 pub mod serve;
 pub mod settings;
 pub mod sinks;

@@ -22,7 +22,7 @@ use super::{
     instance::Instance,
     janitor, keeper,
     listening::{listen, listen_for_probes},
-    mover, open_files, settings,
+    mover, open_files, restorer, settings,
     sinks::RunningSink,
     sources,
 };
@@ -108,6 +108,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
     let subscriptions = instance.wakes.subscriptions();
     let (queue, wakes, scheduler) = (instance.queue.clone(), instance.wakes, instance.scheduler);
     let janitors = janitor::run(instance.janitors, instance.store.clone(), instance.incidents.clone(), stopped.clone());
+    let restorer = restorer::run(instance.partitions, instance.store.clone(), stopped.clone());
     let mover = mover::run(instance.store.clone(), instance.incidents.clone(), stopped.clone());
     let sources = sources::run(instance.running_sources, queue.clone(), instance.incidents.clone(), stopped.clone());
     let mut deliveries = tokio::spawn(async move {
@@ -115,7 +116,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             Ok(()) = preparation => {}
             () = asked(stopped.clone()) => return,
         }
-        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, mover) };
+        let work = async { tokio::join!(scheduler.run(stopped.clone()), sources, janitors, restorer, mover) };
         tokio::select! {
             // Without routes `work` ends at once.
             _ = work => asked(stopped).await,

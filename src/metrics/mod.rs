@@ -30,6 +30,7 @@ const RELEASED: &str = "punctual_messages_released_total";
 pub const FAILURES: &str = "punctual_delivery_failures_total";
 const LEASES_EXPIRED: &str = "punctual_leases_expired_total";
 const LEASES_CUT: &str = "punctual_leases_cut_total";
+const RESTORED: &str = "punctual_messages_restored_total";
 const STALE: &str = "punctual_stale_settlements_total";
 const PENDING: &str = "punctual_pending_messages";
 const DUE: &str = "punctual_due_messages";
@@ -89,6 +90,7 @@ pub fn describe() {
     describe_counter!(FAILURES, "Attempts that were not confirmed, by kind");
     describe_counter!(LEASES_EXPIRED, "Leases that ended unsettled: crashes");
     describe_counter!(LEASES_CUT, "Leases ended early: the clock of redis had stepped back behind their claim");
+    describe_counter!(RESTORED, "Messages found in no set of Redis, and made pending again");
     describe_counter!(STALE, "Settlements refused because the claim was no longer current");
     describe_counter!(WAKEUPS, "Times a scheduler woke, by reason");
     describe_counter!(
@@ -200,6 +202,10 @@ pub fn redriven(route: &str, count: u64) {
 /// `reason`: age or count.
 pub fn dead_evicted(route: &str, reason: &'static str, count: u64) {
     counter!(DEAD_EVICTED, "route" => route.to_owned(), "reason" => reason).increment(count);
+}
+
+pub fn restored(route: &str, count: u64) {
+    counter!(RESTORED, "route" => route.to_owned()).increment(count);
 }
 
 pub fn purged(route: &str, count: u64) {

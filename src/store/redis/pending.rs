@@ -1,10 +1,13 @@
-//! Pending messages, cancelled in bulk.
+//! Pending messages: cancelled in bulk, and restored when they are in no set.
 
 use super::{MAX_BATCH, RedisStore, StoreRoute, script};
 use crate::{
     message::MessageId,
     store::{Partition, StoreError},
 };
+
+/// Bodies that one call reads to find those in no set. They may be large.
+const SCANNED: usize = 10;
 
 impl RedisStore {
     /// Cancels pending messages of `partition`: of the named ones (at most `MAX_BATCH`), or of all those that are due
@@ -41,5 +44,13 @@ impl RedisStore {
             call = call.arg(id.as_str());
         }
         call.run(&self.servers).await
+    }
+
+    /// Makes messages of some bodies pending that are in no set. Returns how many, and the cursor of the next call, which is
+    /// empty at the end and for the first call.
+    pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String), StoreError> {
+        let keys = self.keys(partition)?;
+        let call = script::RESTORE.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead]);
+        call.arg(&keys.wake).arg(cursor).arg(SCANNED).run(&self.servers).await
     }
 }

@@ -64,6 +64,7 @@ scripts! {
     REGISTERED "registered"
     REPARTITION "repartition"
     RESCHEDULE "reschedule"
+    RESTORE "restore"
     RIGHTS "rights"
     SCHEDULE "schedule"
     SETTLE "settle"

@@ -218,3 +218,37 @@ async fn a_right_that_is_taken_away_while_messages_wait_is_named_and_costs_none_
     let lines = punctual.log().lines().filter(|line| line.contains("redis cannot be used")).count();
     assert_eq!(lines, 1, "{}", punctual.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_in_no_set_are_found_at_the_start_and_are_pending_at_their_due_time() {
+    let redis = RedisServer::start().await;
+    let receiver = Receiver::start();
+    let mut punctual = Punctual::start(&configuration(&redis, &receiver)).await;
+    let client = Client::of(&punctual);
+    client.call("POST", "/v1/routes/web/pause", "").await;
+    let messages: Vec<String> = (0..300).map(|n| format!(r#"{{"id":"m{n}","delay":"0s","payload":"{n}"}}"#)).collect();
+    client.call("POST", "/v1/routes/web/messages", &format!("[{}]", messages.join(","))).await;
+    client.schedule("web", r#"{"id":"later","delay":"1h","payload":""}"#).await;
+    client.schedule("web", r#"{"id":"kept","delay":"1h","payload":""}"#).await;
+    let mut raw = redis.connection().await;
+    let mut lost: Vec<String> = (0..300).filter(|n| n % 2 == 0).map(|n| format!("m{n}")).collect();
+    lost.push("later".into());
+    let removed: usize =
+        redis::cmd("ZREM").arg("{punctual:web:0}:pending").arg(&lost).query_async(&mut raw).await.expect("removed");
+    assert_eq!(removed, 151);
+    client.call("POST", "/v1/routes/web/resume", "").await;
+    receiver.wait_for(150, Duration::from_secs(5)).await;
+
+    punctual.terminate().await;
+    punctual.restart().await;
+    receiver.wait_for(300, Duration::from_secs(10)).await;
+    let client = Client::of(&punctual);
+    eventually("two wait", Duration::from_secs(5), async || {
+        let stats = client.stats("web").await;
+        (stats["pending"] == 2 && stats["unack"] == 0).then_some(())
+    })
+    .await;
+    assert_eq!(receiver.count(), 300, "none twice");
+    assert_eq!(client.metrics().await.sum("punctual_messages_restored_total", &[]), 151);
+    assert!(punctual.log().contains("messages=151"), "{}", punctual.log());
+}

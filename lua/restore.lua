@@ -1,0 +1,34 @@
+-- include clock commit scores wake
+-- Makes messages pending that are in no set, at the due time in their body. Such a message remains when a script failed
+-- midway and the user had not the rights to undo its first steps.
+--
+-- KEYS   pending unack messages dead
+-- ARGV   wake channel, cursor: "" for the first call, count of bodies (HSCAN's)
+-- reply  messages restored, the next cursor, or "" at the end; at once, when there are not more bodies than members
+local pending, unack, messages, dead = unpack(KEYS)
+local channel, cursor, count = ARGV[1], ARGV[2], ARGV[3]
+
+if cursor == '' then
+  local members = redis.call('ZCARD', pending) + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
+  if redis.call('HLEN', messages) <= members then return { 0, '' } end
+  cursor = '0'
+end
+local now = math.floor(clock() / 1000)
+local earliest = head(pending)
+local reply = redis.call('HSCAN', messages, cursor, 'COUNT', count)
+local dues, restored, wake_up = { 'ZADD', pending }, 0, false
+for i = 1, #reply[2], 2 do
+  local id, body = reply[2][i], reply[2][i + 1]
+  if not (redis.call('ZSCORE', pending, id) or redis.call('ZSCORE', unack, id) or redis.call('ZSCORE', dead, id)) then
+    local due = #body >= 17 and struct.unpack('>I8', body, 2) or now
+    dues[#dues + 1], dues[#dues + 2] = whole(due), id
+    restored = restored + 1
+    if not earliest or due < earliest then wake_up = true end
+  end
+end
+if restored > 0 then
+  local failed = commit({ { dues, {} } })
+  if failed then return failed end
+  if wake_up then wake(channel) end
+end
+return { restored, reply[1] == '0' and '' or reply[1] }

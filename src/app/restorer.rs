@@ -1,0 +1,61 @@
+//! Restores messages that are in no set of Redis: at the start, and every ten minutes.
+//!
+//! A script probes the right of the next command before it removes a message. So a message is in no set only if the user lacked
+//! several rights at once, or if somebody edited the keys.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    metrics,
+    store::{Partition, StoreError, redis::RedisStore},
+};
+
+/// One call for each partition, of which Redis compares four numbers.
+const INTERVAL: Duration = Duration::from_mins(10);
+
+/// Runs until `stop`. `routes` have so many partitions.
+pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
+    for (route, _) in &routes {
+        metrics::restored(route, 0);
+    }
+    let work = async {
+        let mut interval = interval(INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            for partition in routes.iter().flat_map(|(route, partitions)| Partition::all(route, *partitions)) {
+                match restore(&store, &partition).await {
+                    Ok(0) => {}
+                    Ok(messages) => {
+                        metrics::restored(&partition.route, messages);
+                        tracing::warn!(%partition, messages, "messages were in no set of redis: they are pending again");
+                    }
+                    // The keeper reports an outage.
+                    Err(error) => tracing::debug!(%partition, %error, "cannot look for messages that are in no set"),
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = work => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+}
+
+/// Returns the number of messages restored.
+async fn restore(store: &RedisStore, partition: &Partition) -> Result<u64, StoreError> {
+    let (mut restored, mut cursor) = (0, String::new());
+    loop {
+        let (more, next) = store.restore(partition, &cursor).await?;
+        restored += more;
+        if next.is_empty() {
+            return Ok(restored);
+        }
+        cursor = next;
+    }
+}
