@@ -22,7 +22,7 @@ use super::{
     problem::{FieldError, Problem},
     readers::{self, Broken, Permit, Share, Writer},
     scheduled::ScheduledReply,
-    shown,
+    shown::{self, Down, Waits},
 };
 use crate::{
     config::Right,
@@ -53,8 +53,12 @@ pub async fn look_at(
     let permit = api.enter(&grant.share, api.largest_message(), deadline).await?;
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
-            let waits_for = api.waits_for(&route, &snapshot, now, paused);
-            Ok(one(route, *snapshot, waits_for, permit))
+            let mut waits = api.waits_for(&route, &snapshot, now, paused);
+            // They may contain values of messages of any route.
+            if let Some(down) = waits.down.as_mut().filter(|_| !grant.covers_all()) {
+                (down.domain, down.error) = (None, None);
+            }
+            Ok(one(route, *snapshot, waits, permit))
         }
         Some(Found::Ended(Ended { ending, at })) => {
             Ok(Json(json!({ "id": id.as_str(), "route": route, "state": ending, "ended_at": at })).into_response())
@@ -63,13 +67,13 @@ pub async fn look_at(
     }
 }
 
-fn one(route: String, snapshot: Snapshot, waits_for: Option<&'static str>, permit: Permit) -> Response {
+fn one(route: String, snapshot: Snapshot, waits: Waits, permit: Permit) -> Response {
     if snapshot.message.as_ref().map_or(0, |message| message.payload.len()) <= MAX_WHOLE_BYTES {
-        return readers::whole(shown::pieces(&route, &snapshot, waits_for, shown::Payload::Shown));
+        return readers::whole(shown::pieces(&route, &snapshot, &waits, shown::Payload::Shown));
     }
     readers::json(async move |mut writer: Writer| {
         let _permit = permit;
-        write(&mut writer, &route, &snapshot, waits_for, shown::Payload::Shown).await?;
+        write(&mut writer, &route, &snapshot, &waits, shown::Payload::Shown).await?;
         Ok(writer)
     })
 }
@@ -282,7 +286,7 @@ impl MessageListing {
             left -= page.messages.len();
             for snapshot in page.messages {
                 writer.write(separator.as_bytes()).await?;
-                write(&mut writer, &self.route, &snapshot, None, self.payload).await?;
+                write(&mut writer, &self.route, &snapshot, &Waits::default(), self.payload).await?;
                 separator = ",";
             }
             match page.cursor {
@@ -303,42 +307,39 @@ async fn write(
     writer: &mut Writer,
     route: &str,
     snapshot: &Snapshot,
-    waits_for: Option<&'static str>,
+    waits: &Waits,
     payload: shown::Payload,
 ) -> Result<(), Broken> {
-    for piece in shown::pieces(route, snapshot, waits_for, payload) {
+    for piece in shown::pieces(route, snapshot, waits, payload) {
         writer.write(&piece).await?;
     }
     Ok(())
 }
 
 impl Api {
-    /// Why a pending message is not delivered yet: `due`, `retry`, `sink`, `paused` or `capacity`; as this instance sees its
-    /// sink.
-    fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Option<&'static str> {
+    /// Why a pending message is not delivered yet, as this instance sees its sink.
+    fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Waits {
         if snapshot.state != State::Pending {
-            return None;
+            return Waits::default();
         }
         let is_early = snapshot.message.as_ref().is_ok_and(|message| message.due > now);
         let waits = snapshot.deliver_at > now;
-        Some(if waits && is_early && snapshot.attempts == 0 {
-            "due"
-        } else if paused {
-            "paused"
-        } else {
-            let is_deferred = waits && snapshot.attempts == 0;
-            let is_down = match self.queue.sink(route).and_then(|sink| (self.failing)(&sink)) {
-                None => false,
-                Some(Failing::Sink) => true,
-                Some(Failing::Domains) => is_deferred,
-            };
-            match (is_down, waits && snapshot.attempts > 0) {
-                (true, _) => "sink",
-                (false, true) => "retry",
-                // Due, or deferred because a suspect is claimed alone.
-                (false, false) => "capacity",
-            }
-        })
+        if waits && is_early && snapshot.attempts == 0 {
+            return Waits::of("due");
+        }
+        if paused {
+            return Waits::of("paused");
+        }
+        if let Some(sink) = self.queue.sink(route)
+            && let Some(failing) = (self.failing)(&sink, route, snapshot)
+        {
+            let since = u64::try_from(failing.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let since = UnixMillis::new(now.get().saturating_sub(since)).unwrap_or_default();
+            let down = Down { sink: sink.to_string(), domain: failing.domain, error: failing.error, since };
+            return Waits { down: Some(down), ..Waits::of("sink") };
+        }
+        // Due, or deferred because a suspect is claimed alone.
+        Waits::of(if waits && snapshot.attempts > 0 { "retry" } else { "capacity" })
     }
 
     /// Waits for a reader's memory for half of the request's time: the other half is for Redis.

@@ -69,7 +69,7 @@ pub use self::{
     problem::TYPE as PROBLEM_TYPE,
     scheduled::status as schedule_status,
     server::serve,
-    sinks::{BreakerState, Failing, FailingSinks, SinkStatus, SinkStatuses},
+    sinks::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses},
     sources::SourceStatuses,
 };
 use crate::{

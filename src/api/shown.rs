@@ -1,6 +1,6 @@
 //! A message as JSON.
 
-use std::iter;
+use std::{iter, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Serialize;
@@ -32,8 +32,8 @@ struct Shown<'a> {
     due: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_attempt_at: Option<UnixMillis>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waits_for: Option<&'static str>,
+    #[serde(flatten)]
+    waits: &'a Waits,
     content_type: Option<&'a str>,
     headers: &'a Headers,
     key: Option<&'a str>,
@@ -58,6 +58,33 @@ fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
     Origin { key_base64: None, ..origin.clone() }.or_none()
 }
 
+/// What a pending message waits for.
+#[derive(Debug, Default, Serialize)]
+pub struct Waits {
+    /// `due`, `retry`, `sink`, `paused` or `capacity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<&'static str>,
+    /// With `sink`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down: Option<Down>,
+}
+
+impl Waits {
+    pub fn of(what: &'static str) -> Self {
+        Self { waits_for: Some(what), down: None }
+    }
+}
+
+/// The sink, or the part of it, that is down.
+#[derive(Debug, Serialize)]
+pub struct Down {
+    pub sink: String,
+    /// `None`: the whole sink.
+    pub domain: Option<Arc<str>>,
+    pub error: Option<String>,
+    pub since: UnixMillis,
+}
+
 /// Whether the JSON object of a message has its payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
@@ -70,7 +97,7 @@ pub enum Payload {
 pub fn pieces<'a>(
     route: &'a str,
     snapshot: &'a Snapshot,
-    waits_for: Option<&'static str>,
+    waits: &'a Waits,
     payload: Payload,
 ) -> impl Iterator<Item = Vec<u8>> + Send + 'a {
     let none = Metadata::default();
@@ -89,7 +116,7 @@ pub fn pieces<'a>(
         died_at: snapshot.died_at,
         due: snapshot.message.as_ref().ok().map(|message| message.due),
         next_attempt_at: (snapshot.state == State::Pending).then_some(snapshot.deliver_at),
-        waits_for,
+        waits,
         content_type: metadata.content_type.as_deref(),
         headers: &metadata.headers,
         key: metadata.key.as_deref(),
@@ -155,7 +182,7 @@ mod tests {
             last_error: Some("rejected: HTTP 400".into()),
             message,
         };
-        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, None, Payload::Shown).collect();
+        let pieces: Vec<Vec<u8>> = pieces("r", &snapshot, &Waits::default(), Payload::Shown).collect();
         assert!(pieces.iter().all(|piece| piece.len() <= 6 * SLICE_BYTES), "each piece is small");
         serde_json::from_slice(&pieces.concat()).expect("JSON")
     }

@@ -5,21 +5,32 @@ use std::sync::Arc;
 use axum::{Extension, Json, extract::State};
 use futures::future::BoxFuture;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::{Api, auth::Grant};
-use crate::time::UnixMillis;
+use crate::{store::Snapshot, time::UnixMillis};
 
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
-/// What of a sink is down, by its name; `None`: nothing, or there is no such sink.
-pub type FailingSinks = Arc<dyn Fn(&str) -> Option<Failing> + Send + Sync>;
+/// What a message waits for that is down: its route's sink, by its name, or its failure domain there.
+pub type FailingSinks = Arc<dyn Fn(&str, &str, &Snapshot) -> Option<Failing> + Send + Sync>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failing {
-    Sink,
-    /// Some of its failure domains.
-    Domains,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// `None`: the whole sink.
+    pub domain: Option<Arc<str>>,
+    pub error: Option<String>,
+    pub since: Instant,
+}
+
+/// A failure domain that is down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DownDomain {
+    pub name: Arc<str>,
+    pub error: String,
+    /// `None` until Redis' clock is known.
+    pub since: Option<UnixMillis>,
 }
 
 /// One sink.
@@ -40,7 +51,7 @@ pub struct SinkStatus {
     /// Messages that this instance is sending.
     pub in_flight: usize,
     /// Failure domains that are down, by name.
-    pub down_domains: Vec<Arc<str>>,
+    pub down_domains: Vec<DownDomain>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

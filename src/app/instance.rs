@@ -9,13 +9,14 @@ use super::{
     sources::RunningSource, waiting::Waiting,
 };
 use crate::{
-    api::{BreakerState, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
+    api::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses, VIA},
     config::{Config, RouteConfig},
     incidents::Incidents,
     message::MAX_METADATA_BYTES,
     metrics,
     queue::Queue,
     scheduler::{self, Policy, RouteSetup, Scheduler},
+    sink::Delivery,
     store::{
         Partition, Store,
         redis::{RedisStore, RouteSettings, WakeListener},
@@ -39,6 +40,8 @@ pub struct Instance {
     pub running_sources: Vec<RunningSource>,
     /// Of the routes that do not keep all dead letters.
     pub janitors: Vec<Janitor>,
+    /// Routes with their number of partitions.
+    pub partitions: Vec<(Arc<str>, u16)>,
     pub incidents: Incidents,
     pub waiting: Waiting,
     clock: Arc<RedisClock>,
@@ -59,6 +62,7 @@ impl Instance {
         let names: BTreeMap<Arc<str>, &RouteConfig> =
             config.routes.iter().map(|(name, route)| (name.as_str().into(), route)).collect();
         let janitors: Vec<Janitor> = names.iter().filter_map(|(name, route)| Janitor::new(name, route)).collect();
+        let partitions = names.iter().map(|(name, route)| (name.clone(), route.partitions)).collect();
         let burials: BTreeMap<_, _> = janitors.iter().map(|one| (one.route().clone(), one.signal().clone())).collect();
         let settings = || {
             let settings = names.iter().map(|(name, route)| RouteSettings {
@@ -129,6 +133,7 @@ impl Instance {
             running_sinks,
             running_sources,
             janitors,
+            partitions,
             incidents,
             waiting,
             clock,
@@ -155,12 +160,26 @@ impl Instance {
 
     fn failing(&self) -> FailingSinks {
         let sinks = self.running_sinks.clone();
-        Arc::new(move |name| {
-            let status = sinks.get(name)?.breaker().status();
-            match status.state {
-                scheduler::BreakerState::HalfOpen | scheduler::BreakerState::Open => Some(Failing::Sink),
-                scheduler::BreakerState::Closed => (!status.down.is_empty()).then_some(Failing::Domains),
+        Arc::new(move |name, route, snapshot| {
+            let sink = sinks.get(name)?;
+            let status = sink.breaker().status();
+            if status.state != scheduler::BreakerState::Closed {
+                return Some(Failing { domain: None, error: status.last_error, since: status.since });
             }
+            if status.down.is_empty() {
+                return None;
+            }
+            let message = snapshot.message.as_ref().ok()?;
+            let domain = sink.domain(&Delivery {
+                id: snapshot.id.clone(),
+                route: route.into(),
+                attempt: snapshot.attempts + 1,
+                due: message.due,
+                metadata: message.metadata.clone(),
+                payload: message.payload.clone(),
+            })?;
+            let down = status.down.into_iter().find(|down| down.name == domain)?;
+            Some(Failing { domain: Some(down.name), error: Some(down.error), since: down.since })
         })
     }
 
@@ -200,6 +219,8 @@ async fn status(name: &str, reachability: &Reachability, patience: Duration, clo
         last_error_at: status.last_error_at.and_then(at),
         last_success_at: status.last_success_at.and_then(at),
         in_flight: status.in_flight,
-        down_domains: status.down,
+        down_domains: (status.down.into_iter())
+            .map(|down| DownDomain { name: down.name, error: down.error, since: at(down.since) })
+            .collect(),
     }
 }

@@ -6,7 +6,7 @@ use super::settings::together;
 use crate::{
     config::Config,
     scheduler::{Breaker, Target},
-    sink::{OpenSink, SinkSettings},
+    sink::{Delivery, Domain, OpenSink, SinkSettings},
 };
 
 /// Where the messages of some routes go.
@@ -56,6 +56,14 @@ impl RunningSink {
             OpenSink::List { render, one_list } => {
                 Target::List { render: render.clone(), one_list: *one_list, breaker }
             }
+        }
+    }
+
+    /// As of `Sink::domain`.
+    pub fn domain(&self, delivery: &Delivery) -> Option<Domain> {
+        match &self.sink {
+            OpenSink::Sink(sink) => sink.domain(delivery),
+            OpenSink::List { .. } => None,
         }
     }
 

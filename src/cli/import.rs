@@ -35,8 +35,8 @@ const MAX_MESSAGE_BYTES: usize = MAX_JSON_BYTES - 2;
 const MAX_TRIES: u32 = 10;
 
 /// What `dead export` and `list --json` show beside the fields of a new message.
-const NOT_SCHEDULED: [&str; 8] =
-    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "next_attempt_at", "waits_for"];
+const NOT_SCHEDULED: [&str; 9] =
+    ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "next_attempt_at", "waits_for", "down"];
 
 #[derive(Args)]
 pub struct ImportArguments {

@@ -22,7 +22,7 @@ pub fn find(overview: &Value, overdue: Duration) -> Vec<String> {
                 [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
             problems.push(format!("sink `{name}` is down: {}", error.map_or_else(|| "-".to_owned(), text)));
         } else if let domains @ [_, ..] = &*domains(sink) {
-            problems.push(format!("sink `{name}`: down in part: {}", domains.join(", ")));
+            problems.push(format!("sink `{name}`: down in part: {}", domains.join("; ")));
         }
     }
     for source in entries(overview, "sources").filter(|source| source["state"] == "failing") {
@@ -74,7 +74,9 @@ mod tests {
         assert_eq!(with("/redis/error", json!("loading")), "the instance is not ready: loading");
         assert_eq!(with("/sinks/0/breaker", json!("half_open")), "sink `s` is down: old");
         assert_eq!(with("/sinks/1/check", json!("refused")), "sink `t` is down: refused");
-        assert_eq!(with("/sinks/0/down_domains", json!(["a", "b"])), "sink `s`: down in part: a, b");
+        let domain = |name: &str| json!({ "name": name, "since": "T", "error": "refused" });
+        let down = with("/sinks/0/down_domains", json!([domain("a"), domain("b")]));
+        assert_eq!(down, "sink `s`: down in part: a since T: refused; b since T: refused");
         assert_eq!(with("/sources/0/state", json!("failing")), "source `q` is down: -");
         assert_eq!(with("/routes/0/oldest_overdue_seconds", json!(61)), "route `r`: a message is overdue by 1m 1s");
         assert_eq!(with("/routes/0", json!({ "route": "r", "error": "type" })), "route `r`: type");

@@ -82,7 +82,7 @@ fn sink(sink: &Value) -> Vec<String> {
         let error = [&sink["last_error"], &sink["check"]].into_iter().find(|error| !error.is_null() && *error != "ok");
         ("DOWN".to_owned(), error.map_or_else(|| "-".to_owned(), text_of))
     } else if !domains.is_empty() {
-        (format!("DOWN IN PART ({})", domains.len()), domains.join(", "))
+        (format!("DOWN IN PART ({})", domains.len()), domains.join("; "))
     } else if sink["check"].is_null() {
         ("not checked yet".to_owned(), "-".to_owned())
     } else {
@@ -103,9 +103,13 @@ pub fn is_down(sink: &Value) -> bool {
     sink["breaker"] != "closed" || sink["check"].as_str().is_some_and(|check| check != "ok")
 }
 
-/// The names of the parts that are down.
+/// The parts that are down, each with its error, and since when.
 pub fn domains(sink: &Value) -> Vec<String> {
-    sink["down_domains"].as_array().into_iter().flatten().map(text_of).collect()
+    let text = |domain: &Value| {
+        let [name, since, error] = ["name", "since", "error"].map(|field| text_of(&domain[field]));
+        format!("{name} since {since}: {error}")
+    };
+    sink["down_domains"].as_array().into_iter().flatten().map(text).collect()
 }
 
 /// Of `routes`, `sinks` or `sources`: none while they are not known.

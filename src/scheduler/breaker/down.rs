@@ -24,8 +24,14 @@ pub const RATE_WINDOW: Duration = Duration::from_secs(1);
 /// A message: its route, and its id there.
 pub type MessageKey = (Arc<str>, MessageId);
 
+/// Most bytes of an error that is kept for a domain: a thousand of them may be down.
+const MAX_ERROR_BYTES: usize = 300;
+
 #[derive(Debug)]
 pub struct DomainOutage {
+    pub since: Instant,
+    /// The one that showed it.
+    pub error: String,
     next_probe: Instant,
     /// The message of the latest probe.
     probe: Option<MessageKey>,
@@ -36,8 +42,17 @@ pub struct DomainOutage {
 }
 
 impl DomainOutage {
-    pub fn new(now: Instant) -> Self {
-        Self { next_probe: now + PROBE_INTERVAL, probe: None, pause: MIN_PAUSE, put_off: 0, window: now }
+    pub fn new(now: Instant, error: &str) -> Self {
+        let error = error[..error.floor_char_boundary(MAX_ERROR_BYTES)].to_owned();
+        Self {
+            since: now,
+            error,
+            next_probe: now + PROBE_INTERVAL,
+            probe: None,
+            pause: MIN_PAUSE,
+            put_off: 0,
+            window: now,
+        }
     }
 
     /// Whether the message may be sent as a probe; it is then.

@@ -50,6 +50,15 @@ pub enum Cause {
     Sink,
 }
 
+/// A failure domain that is down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DownDomain {
+    pub name: Domain,
+    /// The one that showed it.
+    pub error: String,
+    pub since: Instant,
+}
+
 #[derive(Debug)]
 pub struct Evidence {
     sink: DomainRecord,
@@ -126,9 +135,10 @@ impl Evidence {
             }
         };
         if let (Cause::Domain, Some(name)) = (cause, domain) {
+            let error = outcome.error().unwrap_or_default();
             let record = self.record(name, now);
             if record.down.is_none() {
-                record.down = Some(DomainOutage::new(now));
+                record.down = Some(DomainOutage::new(now, error));
                 self.down += 1;
                 self.down_since_passed += 1;
             }
@@ -190,11 +200,16 @@ impl Evidence {
     }
 
     /// Domains that are down, in order of their names.
-    pub fn down(&self) -> Vec<Domain> {
-        let down = self.domains.iter().filter(|(_, record)| record.down.is_some());
-        let mut names: Vec<Domain> = down.map(|(name, _)| Arc::clone(name)).collect();
-        names.sort();
-        names
+    pub fn down(&self) -> Vec<DownDomain> {
+        let shown = |name: &Domain, down: &DomainOutage| DownDomain {
+            name: name.clone(),
+            error: down.error.clone(),
+            since: down.since,
+        };
+        let down = self.domains.iter().filter_map(|(name, record)| Some(shown(name, record.down.as_ref()?)));
+        let mut down: Vec<DownDomain> = down.collect();
+        down.sort_by(|one, other| one.name.cmp(&other.name));
+        down
     }
 
     pub fn count_down(&self) -> usize {
@@ -328,7 +343,9 @@ mod tests {
         let mut fixture = EvidenceFixture::new();
         fixture.pass("m", Some("y"));
         assert_eq!(fixture.lose("a", Some("x")), Cause::Domain);
-        assert_eq!(&*fixture.evidence.down(), [Domain::from("x")]);
+        let down = fixture.evidence.down();
+        assert_eq!(down.iter().map(|one| (&*one.name, one.since)).collect::<Vec<_>>(), [("x", fixture.now)]);
+        assert!(!down[0].error.is_empty());
         assert_eq!((fixture.wait("b", "x"), fixture.wait("b", "y")), (Some(LONGEST_FIRST), None));
         fixture.now += PROBE_INTERVAL;
         assert_eq!((fixture.wait("b", "x"), fixture.wait("c", "x")), (None, Some(LONGEST_FIRST)));

@@ -22,12 +22,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub use self::machine::BreakerState;
 use self::{
     down::MessageKey,
     evidence::{Attempted, Cause, Evidence},
     machine::{ClaimGrant, Machine, Readiness},
 };
+pub use self::{evidence::DownDomain, machine::BreakerState};
 use super::lock;
 use crate::{
     incidents::{Incidents, Subject},
@@ -76,7 +76,7 @@ pub struct BreakerStatus {
     /// Messages claimed for the sink by this instance.
     pub in_flight: usize,
     /// Failure domains that are down, by name.
-    pub down: Vec<Domain>,
+    pub down: Vec<DownDomain>,
 }
 
 impl Breaker {

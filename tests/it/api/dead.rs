@@ -290,6 +290,9 @@ async fn a_message_says_when_it_failed_and_what_it_waits_for() {
     assert!(failed["last_error_at"].as_str() < failed["next_attempt_at"].as_str(), "{failed}");
     // The sink of these tests is half-open.
     assert_eq!(failed["waits_for"], "sink");
+    let down = &failed["down"];
+    assert_eq!((&down["sink"], &down["error"]), (&json!("out"), &json!("HTTP 500 for acme")), "{failed}");
+    assert!(down["since"].is_string() && down["domain"].is_null(), "{failed}");
     let dead = get("a", "d1").await;
     assert_eq!((&dead["died_at"], &dead["waits_for"]), (&dead["last_error_at"], &Value::Null), "{dead}");
     assert!(dead["died_at"].is_string());

@@ -51,7 +51,7 @@ async fn sinks_health_and_the_description_are_served() {
     let expected = json!({"sinks": [
         {"name": "out", "type": "http", "check": "answered 500 for acme", "breaker": "half_open",
          "since": "2023-11-14T22:13:20.000Z", "last_error": "HTTP 500", "last_error_at": "2023-11-14T22:13:21.500Z",
-         "last_success_at": null, "in_flight": 3, "down_domains": ["orders/3"]},
+         "last_success_at": null, "in_flight": 3, "down_domains": [{"name": "orders/3", "error": "HTTP 500 for acme", "since": null}]},
     ]});
     assert_eq!(server.call("GET", "/v1/sinks", "").await.json, expected);
     for probe in ["/livez", "/readyz"] {

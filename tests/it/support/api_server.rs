@@ -6,8 +6,8 @@ use std::{
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use punctual::{
     api::{
-        self, Api, BreakerState, ConnectionLimits, Failing, FailingSinks, MetricsPage, SinkStatus, SinkStatuses,
-        SourceStatuses, Statuses,
+        self, Api, BreakerState, ConnectionLimits, DownDomain, Failing, FailingSinks, MetricsPage, SinkStatus,
+        SinkStatuses, SourceStatuses, Statuses,
     },
     config::{AuthConfig, Listen, ServerConfig},
     message::{DeadReason, Remember, RouteLimits},
@@ -21,7 +21,12 @@ use punctual::{
 };
 use reqwest::{Method, RequestBuilder, Response, header::HeaderMap};
 use serde_json::Value;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle, time::timeout};
+use tokio::{
+    net::TcpListener,
+    sync::oneshot,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 
 use super::{RedisServer, all, claim_request};
 
@@ -126,7 +131,7 @@ impl ApiServer {
             last_error_at: UnixMillis::new(1_700_000_001_500),
             last_success_at: None,
             in_flight: 3,
-            down_domains: vec!["orders/3".into()],
+            down_domains: vec![DownDomain { name: "orders/3".into(), error: "HTTP 500 for acme".into(), since: None }],
         };
         let source = SourceStatus {
             name: "in".into(),
@@ -143,7 +148,7 @@ impl ApiServer {
         let page = MetricsPage::new(queue.clone(), recorder(), sources.clone());
         let sinks: SinkStatuses = Arc::new(move || Box::pin(std::future::ready(vec![sink.clone()])));
         // As the breaker of the sink above.
-        let failing: FailingSinks = Arc::new(|name| (name == "out").then_some(Failing::Sink));
+        let failing: FailingSinks = Arc::new(|name, _, _| (name == "out").then(failed));
         let api = Api::new(queue, &config, Statuses { sinks, failing, sources }, page, api::ulids());
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
@@ -248,6 +253,11 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.serving.abort();
     }
+}
+
+/// Of the sink above.
+fn failed() -> Failing {
+    Failing { domain: None, error: Some("HTTP 500 for acme".into()), since: Instant::now() }
 }
 
 pub async fn answer(request: RequestBuilder) -> Answer {

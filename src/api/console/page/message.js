@@ -32,12 +32,14 @@ export function Message({ overview, route, id }) {
 /** Why it is not delivered yet, with what the page knows of the cause. */
 function Waits({ message, overview }) {
   const stats = overview.routes?.find((route) => route.route === message.route);
-  const sink = overview.sinks.find((one) => one.name === stats?.sink);
   const next = html`<${Time} at=${message.deliver_at} />`;
   const reasons = {
     due: () => html`It waits for its time: ${next}`,
     retry: () => html`Attempt ${count(message.attempts)} failed. It waits for the next one: ${next}`,
-    sink: () => html`It waits for ${sink ? html`<a href=${link("sinks")}>sink ${sink.name}</a>, which is down` : "its sink"} ${sink?.since && sink.breaker !== "closed" && html`since <${Time} at=${sink.since} />`}, or for its failure domain. No attempt counts.${sink?.last_error && html` <${Text} tag="span" class="more">${sink.last_error}</${Text}>`}`,
+    sink: () => {
+      const { domain, since, error } = message.down ?? {};
+      return html`It waits for ${domain && html`<${Text}>${domain}</${Text}> of `}<a href=${link("sinks")}>sink ${stats?.sink}</a>, which is down ${since && html`since <${Time} at=${since} far="only" />`}. No attempt counts.${error && html` <${Text} tag="span" class="more">${error}</${Text}>`}`;
+    },
     paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
     capacity: () => "It is due, and waits until an instance has capacity.",
   };
