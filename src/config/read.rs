@@ -13,15 +13,6 @@ use super::problem::{Path, Problems};
 /// Most mistakes of kind and key that are reported in one run.
 const MAX_MISTAKES: usize = 100;
 
-/// Settings that became another's: the old key and the new place.
-const MOVED: [(&str, &str); 5] = [
-    ("ca_file", "tls.ca_file"),
-    ("cert_file", "tls.cert_file"),
-    ("key_file", "tls.key_file"),
-    ("username", "sasl.username"),
-    ("password", "sasl.password"),
-];
-
 /// Reads `values`, which stand at `at`. `None` when a required setting is missing, or after too many mistakes.
 pub fn read<T>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) -> Option<T>
 where
@@ -120,8 +111,7 @@ fn text(kind: Kind) -> String {
             };
             format!("must be {}, not {}{hint}", plain(&expected), kind_of(&actual))
         }
-        Kind::UnknownField(key, known) => moved(&key, known).unwrap_or_else(|| unknown(&key, known)),
-        Kind::UnknownVariant(key, known) => unknown(&key, known),
+        Kind::UnknownField(key, known) | Kind::UnknownVariant(key, known) => unknown(&key, known),
         other => other.to_string(),
     }
 }
@@ -147,12 +137,6 @@ pub fn kind_of(actual: &Actual) -> &'static str {
         Actual::Unit | Actual::Option => "empty",
         _ => "this",
     }
-}
-
-fn moved(key: &str, known: &[&str]) -> Option<String> {
-    let is_place = |place: &str| place.split('.').next().is_some_and(|section| known.contains(&section));
-    let (_, place) = MOVED.iter().find(|(old, place)| *old == key && is_place(place))?;
-    Some(format!("`{key}` moved to `{place}`"))
 }
 
 /// The text for a name that is none of `known`.

@@ -116,7 +116,7 @@ impl Reply {
             (Some(at), Some(failures), Some(text)) => {
                 Ok((UnixMillis::new(at), u32::try_from(failures).unwrap_or(u32::MAX), Some(text.to_owned())))
             }
-            // Of an earlier release.
+            // Not written by punctual.
             _ => Ok((None, 0, Some(value))),
         }
     }

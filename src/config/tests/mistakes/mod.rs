@@ -112,7 +112,6 @@ const MISTAKES: &[(&str, &str)] = &[
     ("redis: {key_prefix: 'a:{b'}", "1.yaml:1:9: redis.key_prefix: `a:{b` is not 1 to 64 of A-Za-z0-9._-"),
     ("redis: {timeout: 61s}", "1.yaml:1:9: redis.timeout: `1m 1s` is not within 100ms .. 1m"),
     ("redis: {tls: {ca_file: /etc/hostname}}", "1.yaml:1:15: redis.tls.ca_file: needs a URL with TLS"),
-    ("redis: {ca_file: /etc/hostname}", "1.yaml:1:9: redis.ca_file: `ca_file` moved to `tls.ca_file`"),
     ("redis: {url: 'rediss://a', tls: {ca_file: /none}}", "1.yaml:1:34: redis.tls.ca_file: `/none` cannot be read: "),
     (
         "redis: {url: 'rediss://a', tls: {key_file: /etc/hostname}}",

@@ -148,10 +148,6 @@ pub const SINK_MISTAKES: &[(&str, &str)] = &[
         "1.yaml:1:58: sinks.a.tls.key_file: needs `cert_file` too",
     ),
     (
-        "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', username: d}}",
-        "1.yaml:1:52: sinks.a.username: `username` moved to `sasl.username`",
-    ),
-    (
         "sinks: {a: {type: kafka, topic: b, brokers: 'c:1', sasl: {mechanism: SCRAM}}}",
         "1.yaml:1:59: sinks.a.sasl.mechanism: `SCRAM` is unknown: known: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
     ),
