@@ -4,10 +4,9 @@
 //! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
 //! comparison reveals nothing about a token.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use super::{
     Api, console, origin,
@@ -116,7 +115,7 @@ struct Refused(Mutex<Option<(Instant, u64)>>);
 impl Refused {
     fn record(&self, request: &Request) {
         metrics::auth_failure();
-        let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let (mut last, now) = (self.0.lock(), Instant::now());
         match &mut *last {
             Some((at, unlogged)) if now - *at < REFUSED_LOG_INTERVAL => *unlogged += 1,
             other => {

@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -204,7 +205,7 @@ impl Slots {
     }
 
     fn taken(&self) -> MutexGuard<'_, UsedSlots> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 }
 

@@ -1,10 +1,8 @@
 //! The rate limit of a token.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// A token bucket with a capacity of one second.
@@ -48,7 +46,7 @@ impl Rate {
         let per_second = i128::from(self.per_second);
         let (full, wanted) = (per_second * UNITS, messages as i128 * UNITS);
         // A panic cannot leave it half-changed.
-        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = self.bucket.lock();
         let passed = bucket.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let gained = i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX).saturating_mul(per_second);
         bucket.level = full.min(bucket.level.saturating_add(gained));

@@ -1,13 +1,9 @@
 //! Audit lines of replaced messages. The first replacement of a token in a route is a line at once; further ones share a line a
 //! minute. A producer that always replaces would fill the log otherwise.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::sleep;
 
 use super::audit::{Caller, NAMED_IDS, Of, log};
@@ -89,7 +85,7 @@ impl Recent {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Replaced>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use percent_encoding::percent_decode_str;
+use url::form_urlencoded;
 
 use super::problem::Problem;
 

@@ -1,10 +1,8 @@
 //! Redis' clock for what this instance shows: read now and then, and carried on by the monotonic clock.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::{queue::Queue, time::ServerClock};
@@ -24,14 +22,14 @@ impl RedisClock {
 
     /// While Redis is down the last reading; `None` before the first, and where there are no routes.
     pub async fn read(&self, patience: Duration) -> Option<ServerClock> {
-        let last = || *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = || *self.last.lock();
         let taken = Instant::now();
         if last().is_none_or(|clock| taken >= clock.taken + FRESH)
             && let Some(route) = self.queue.routes().first()
             && let Ok(Ok(millis)) = timeout(patience, self.queue.now(route)).await
         {
             let clock = ServerClock { micros: millis * 1000, taken };
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock);
+            *self.last.lock() = Some(clock);
         }
         last()
     }

@@ -1,7 +1,7 @@
 //! Listings, page by page.
 
-use form_urlencoded::Serializer;
 use serde_json::Value;
+use url::form_urlencoded::Serializer;
 
 use super::{Session, client::of_route, failure::Failure, filter::Filter, output, table};
 

@@ -1,12 +1,9 @@
 //! Progress of long work: a bar on standard error, only on a terminal, and what Ctrl-C says.
 
-use std::{
-    process,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{process, sync::Arc, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use tokio::signal::ctrl_c;
 
 use super::output;
@@ -37,7 +34,7 @@ impl Progress {
         tokio::spawn(async move {
             if ctrl_c().await.is_ok() {
                 shown.finish_and_clear();
-                let done = reached.lock().unwrap_or_else(PoisonError::into_inner);
+                let done = reached.lock();
                 output::note(format_args!("punctual: interrupted: {done} {rest}"));
                 process::exit(INTERRUPTED);
             }
@@ -48,7 +45,7 @@ impl Progress {
     /// `count` in all.
     pub fn reached(&self, count: u64, done: String) {
         self.bar.set_position(count);
-        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = done;
+        *self.done.lock() = done;
     }
 
     /// A line on standard error beside the bar.

@@ -5,9 +5,9 @@ use std::{
     fmt,
 };
 
+use ring::digest::{SHA256, digest as hash};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::{
     auth::{ConfiguredToken, TokenEntry, Tokens},
@@ -60,7 +60,7 @@ pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
     pub fn of(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
+        Self(hash(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
     /// 64 hexadecimal digits.

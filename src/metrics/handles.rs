@@ -1,8 +1,9 @@
 //! Handles of metrics that are touched per message. Counters begin at 0 with their handle.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use metrics::{Counter, Histogram, Label, counter, gauge, histogram};
+use parking_lot::Mutex;
 
 use super::{
     BREAKER, DEAD, DELIVERED, DOMAINS_DOWN, FAILURES, HTTP_RESPONSES, IN_FLIGHT, LATENESS, LEASES_CUT, LEASES_EXPIRED,
@@ -143,7 +144,7 @@ impl SinkMetrics {
 
     /// `code`: the status of a reply.
     pub fn http_response(&self, code: u16) {
-        let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut responses = self.responses.lock();
         if let Some((_, counter)) = responses.iter().find(|(known, _)| *known == code) {
             return counter.increment(1);
         }

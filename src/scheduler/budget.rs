@@ -7,15 +7,10 @@
 //! A route whose sink is so slow that messages are returned unsent claims fewer, so that they are not claimed and returned over
 //! and over: after each round of as many messages as it may have, the limit falls by those that were unsent, or it rises again.
 
-use std::{
-    mem,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
-
-use super::lock;
 
 /// How long a full route gathers what is worth a call: it makes fewer of them then, and nothing is later by it.
 pub const GATHER_WAIT: Duration = Duration::from_millis(1);
@@ -66,14 +61,14 @@ struct Waiting<'a>(&'a Budget);
 
 impl<'a> Waiting<'a> {
     fn new(budget: &'a Budget) -> Self {
-        lock(&budget.free).waiting += 1;
+        budget.free.lock().waiting += 1;
         Self(budget)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.0.free).waiting -= 1;
+        self.0.free.lock().waiting -= 1;
     }
 }
 
@@ -92,7 +87,7 @@ impl Budget {
     /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
     /// one largest message's bytes are free.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         let room = self.room(&free);
         self.take(&mut free, room, messages, bytes)
     }
@@ -104,7 +99,7 @@ impl Budget {
 
     /// A message was sent, or was not.
     pub fn concluded(&self, sent: bool) {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         free.concluded += 1;
         free.unsent += i64::from(!sent && free.concluded > 0);
         if free.concluded < free.limit {
@@ -120,7 +115,7 @@ impl Budget {
 
     /// Messages that may be in flight now.
     pub fn limit(&self) -> usize {
-        usize::try_from(lock(&self.free).limit).unwrap_or(0)
+        usize::try_from(self.free.lock().limit).unwrap_or(0)
     }
 
     /// The same as `reserve`, where what is `settled` becomes free before anything of it is used. `None` while more than one claimer waits: the
@@ -131,7 +126,7 @@ impl Budget {
         messages: u32,
         bytes: u64,
     ) -> Option<Reservation> {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         if free.waiting > 1 {
             return None;
         }
@@ -179,22 +174,22 @@ impl Budget {
 
     /// Messages in flight; a reservation counts none until they are claimed.
     pub fn in_flight(&self) -> usize {
-        lock(&self.free).claimed
+        self.free.lock().claimed
     }
 
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
-        usize::try_from(self.room(&lock(&self.free)).messages).unwrap_or(0)
+        usize::try_from(self.room(&self.free.lock()).messages).unwrap_or(0)
     }
 
     /// Whether more than one claimer waits.
     pub fn others_wait(&self) -> bool {
-        lock(&self.free).waiting > 1
+        self.free.lock().waiting > 1
     }
 
     /// Whether `available` would not wait.
     pub fn is_available(&self) -> bool {
-        self.fits(self.room(&lock(&self.free)))
+        self.fits(self.room(&self.free.lock()))
     }
 
     fn fits(&self, room: Room) -> bool {
@@ -228,7 +223,7 @@ impl Reservation {
     /// So many messages were claimed; each takes its `permit`.
     pub fn claimed(&mut self, messages: usize) {
         self.claimed += messages;
-        lock(&self.budget.free).claimed += messages;
+        self.budget.free.lock().claimed += messages;
     }
 
     /// The part that one claimed message of so many bytes takes.
@@ -255,7 +250,7 @@ impl Drop for Reservation {
             return;
         }
         {
-            let mut free = lock(&self.budget.free);
+            let mut free = self.budget.free.lock();
             free.room.messages += i64::from(self.messages);
             free.room.bytes += self.bytes;
             free.claimed -= self.claimed;

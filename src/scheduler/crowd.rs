@@ -4,15 +4,12 @@
 //! it. So a destination that is slow has at most seven eighths of the budget. Its further messages are deferred, each to a time
 //! of its own: twice as fast as the destination is, so that it never stands still and most are moved once or twice.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{budget::Budget, lock};
+use super::budget::Budget;
 use crate::sink::Domain;
 
 /// This part of the budget (1/N) is left to others. It is none for a budget of fewer messages.
@@ -59,7 +56,7 @@ impl Crowds {
     pub fn enter(self: &Arc<Self>, domain: Domain, now: Instant) -> Result<CrowdShare, Duration> {
         let budget = self.budget.limit();
         let most = budget - budget / LEFT_TO_OTHERS;
-        let mut domains = lock(&self.domains);
+        let mut domains = self.domains.lock();
         let new = || Crowd { in_flight: 0, window: now, ended: 0, rate: None, next: now };
         let crowd = domains.entry(Arc::clone(&domain)).or_insert_with(new);
         crowd.measure(now);
@@ -95,7 +92,7 @@ impl Crowd {
 
 impl Drop for CrowdShare {
     fn drop(&mut self) {
-        let mut domains = lock(&self.crowds.domains);
+        let mut domains = self.crowds.domains.lock();
         let Some(crowd) = domains.get_mut(&self.domain) else { return };
         crowd.in_flight -= 1;
         crowd.ended += 1;
@@ -153,7 +150,7 @@ mod tests {
         let waits: Vec<_> = (0..1000).filter_map(|_| crowds.enter("hangs".into(), now).err()).collect();
         assert_eq!((waits.len(), waits[0], waits[999]), (1000, Duration::from_millis(100), MAX_PAUSE));
         drop(shares);
-        assert!(lock(&crowds.domains).is_empty());
+        assert!(crowds.domains.lock().is_empty());
         assert_eq!(fill(&crowds, "hangs", now, 8).len(), 8);
     }
 

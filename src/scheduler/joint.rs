@@ -4,11 +4,12 @@
 //! claim in the same call takes it. So a message is claimed only where another one is settled, and Redis makes one call
 //! instead of two.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use super::{breaker::Admission, budget::Reservation, lock};
+use super::{breaker::Admission, budget::Reservation};
 use crate::store::{Claim, ClaimRequest, StoreError};
 
 /// The place of a partition where its claimer asks.
@@ -38,27 +39,27 @@ pub struct Answer {
 impl Joint {
     pub fn ask(&self, request: ClaimRequest) -> oneshot::Receiver<Box<Answer>> {
         let (answer, receiver) = oneshot::channel();
-        *lock(&self.0.asked) = Some(Asked { request, answer });
+        *self.0.asked.lock() = Some(Asked { request, answer });
         self.0.arrived.notify_waiters();
         receiver
     }
 
     /// What is asked for, with its `room`. It is not asked for any more then; without room it still is.
     pub fn take<T>(&self, room: impl FnOnce(&ClaimRequest) -> Option<T>) -> Option<(Asked, T)> {
-        let mut asked = lock(&self.0.asked);
+        let mut asked = self.0.asked.lock();
         let room = room(&asked.as_ref()?.request)?;
         asked.take().map(|asked| (asked, room))
     }
 
     /// Whether anything was asked for. It is not asked for any more.
     pub fn withdraw(&self) -> bool {
-        lock(&self.0.asked).take().is_some()
+        self.0.asked.lock().take().is_some()
     }
 
     /// Waits until a claim is asked for. Cancel-safe.
     pub async fn asked(&self) {
         let arrived = self.0.arrived.notified();
-        if lock(&self.0.asked).is_none() {
+        if self.0.asked.lock().is_none() {
             arrived.await;
         }
     }

@@ -34,7 +34,7 @@ mod view;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    sync::{Arc, Once},
     time::Duration,
 };
 
@@ -129,9 +129,4 @@ impl Scheduler {
             }
         }
     }
-}
-
-/// No panic can leave these plain numbers half-changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,9 +7,10 @@ use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::Domain;
@@ -196,7 +197,7 @@ impl FairPermits {
 
     /// No panic can leave the queue half-changed.
     fn lock(&self) -> MutexGuard<'_, Permits> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

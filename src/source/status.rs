@@ -1,7 +1,6 @@
 //! The state of a source in this instance.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -144,7 +143,7 @@ impl SourceHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, SideErrors> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -4,11 +4,12 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     io::{self, Write},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -90,7 +91,7 @@ impl LogQueue {
         state.ending = true;
         self.changed.notify_one();
         let left = |state: &mut State| state.writing || !state.entries.is_empty() || state.repeats.any();
-        drop(self.written.wait_timeout_while(state, within, left));
+        self.written.wait_while_for(&mut state, left, within);
     }
 
     fn write_to(&self, mut output: Output) {
@@ -129,15 +130,15 @@ impl LogQueue {
                 return entry;
             }
             self.written.notify_all();
-            state = match state.repeats.next_due() {
-                Some(due) => self.changed.wait_timeout(state, due - now).map_or_else(|e| e.into_inner().0, |(s, _)| s),
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+            match state.repeats.next_due() {
+                Some(due) => drop(self.changed.wait_for(&mut state, due - now)),
+                None => self.changed.wait(&mut state),
+            }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

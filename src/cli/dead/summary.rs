@@ -1,8 +1,8 @@
 //! `punctual dead summary ROUTE`.
 
 use clap::Args;
-use form_urlencoded::Serializer;
 use serde_json::Value;
+use url::form_urlencoded::Serializer;
 
 use crate::cli::{Session, client::of_route, failure::Failure, filter::Filter, output, table};
 

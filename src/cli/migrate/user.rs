@@ -5,8 +5,8 @@ use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE},
 };
+use ring::digest::{SHA256, digest};
 use serde_json::{Map, json};
-use sha2::{Digest, Sha256};
 
 use super::{definitions::User, plan::Plan, rights};
 
@@ -30,8 +30,8 @@ pub fn password(random: [u8; 24]) -> String {
 }
 
 fn hash(password: &str, salt: [u8; 4]) -> String {
-    let digest = Sha256::digest([&salt, password.as_bytes()].concat());
-    BASE64_STANDARD.encode([&salt[..], &digest].concat())
+    let digest = digest(&SHA256, &[&salt, password.as_bytes()].concat());
+    BASE64_STANDARD.encode([&salt[..], digest.as_ref()].concat())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Opens connections to the endpoint. The name is resolved for each one.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use parking_lot::{Mutex, MutexGuard};
 use rustls::pki_types::ServerName;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_rustls::TlsConnector;
@@ -183,6 +184,6 @@ impl Connector {
     }
 
     fn protocol(&self) -> MutexGuard<'_, Protocol> {
-        self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
+        self.protocol.lock()
     }
 }

@@ -2,13 +2,11 @@
 //! connections loses a message each time. So after a loss connections are used once, for a while.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// After a single loss, such as by a restart: new connections cost a busy sink a part of its speed.
@@ -85,7 +83,7 @@ impl Reuse {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Pause>> {
-        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pause.lock()
     }
 }
 

@@ -6,10 +6,8 @@
 use std::borrow::Cow;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use ring::signature::Ed25519KeyPair;
-use sha2::Sha256;
+use ring::{hmac, signature::Ed25519KeyPair};
 
 use super::SigningSecret;
 use crate::message::{MessageId, digest};
@@ -24,14 +22,14 @@ pub struct Signer {
 }
 
 enum SigningKey {
-    Symmetric(Hmac<Sha256>),
+    Symmetric(hmac::Key),
     Asymmetric(Box<Ed25519KeyPair>),
 }
 
 impl SigningKey {
     fn new(secret: &SigningSecret) -> Self {
         match secret {
-            SigningSecret::Symmetric(key) => Self::Symmetric(Hmac::new_from_slice(key).expect("any length is a key")),
+            SigningSecret::Symmetric(key) => Self::Symmetric(hmac::Key::new(hmac::HMAC_SHA256, key)),
             SigningSecret::Asymmetric(seed) => {
                 let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("32 bytes are a seed");
                 Self::Asymmetric(Box::new(pair))
@@ -42,10 +40,10 @@ impl SigningKey {
     fn signature(&self, head: &str, payload: &[u8]) -> String {
         match self {
             Self::Symmetric(key) => {
-                let mut mac = key.clone();
+                let mut mac = hmac::Context::with_key(key);
                 mac.update(head.as_bytes());
                 mac.update(payload);
-                format!("v1,{}", BASE64_STANDARD.encode(mac.finalize().into_bytes()))
+                format!("v1,{}", BASE64_STANDARD.encode(mac.sign()))
             }
             Self::Asymmetric(pair) => {
                 let signature = pair.sign(&[head.as_bytes(), payload].concat());

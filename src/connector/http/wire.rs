@@ -4,11 +4,12 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use http::StatusCode;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A TCP connection, with or without TLS.
@@ -51,7 +52,7 @@ impl Exchange {
 
     /// No panic can leave it half-changed.
     fn lock(&self) -> MutexGuard<'_, Noted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

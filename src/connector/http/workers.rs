@@ -4,11 +4,9 @@
 //! sends one message after another over its connection. So messages of all batches flow without pause, and there
 //! are never more connections than workers. Workers start when messages wait, and end after a while without one.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep},
@@ -111,7 +109,7 @@ impl Workers {
 
     /// No panic can leave the queue half-changed.
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

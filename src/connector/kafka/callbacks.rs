@@ -1,13 +1,11 @@
 //! The callbacks of librdkafka that every client has: logs, statistics and connection errors.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
@@ -47,7 +45,7 @@ impl<S: Default> Callbacks<S> {
 
     /// The latest connection error, if it is younger than `CAUSE_LIFETIME`.
     pub fn cause(&self) -> Option<String> {
-        let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last_error.lock();
         last.as_ref().filter(|(at, _)| at.elapsed() < CAUSE_LIFETIME).map(|(_, text)| text.clone())
     }
 
@@ -88,7 +86,7 @@ impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
             self.all_down.store(true, Relaxed);
         } else {
             let error = (Instant::now(), reason.to_owned());
-            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.last_error.lock() = Some(error);
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use lapin::{BasicProperties, protocol::basic::parse_properties};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Bytes of class, weight and body size in a content header frame, before the properties.
 pub(super) const PROPERTIES_OFFSET: usize = 12;
@@ -50,6 +51,6 @@ impl FrameNotes {
     }
 
     fn lock(&self) -> MutexGuard<'_, NoteMaps> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -11,12 +11,9 @@ mod latest;
 mod machine;
 mod streak;
 
-use std::{
-    mem,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{mem, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -28,7 +25,6 @@ use self::{
     machine::{ClaimGrant, Machine, Readiness},
 };
 pub use self::{evidence::DownDomain, machine::BreakerState};
-use super::lock;
 use crate::{
     incidents::{Incidents, Subject},
     metrics::SinkMetrics,
@@ -114,7 +110,7 @@ impl Breaker {
     }
 
     pub fn status(&self) -> BreakerStatus {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         BreakerStatus {
             state: inner.machine.state(),
             last_error: inner.last_error.clone(),
@@ -128,20 +124,20 @@ impl Breaker {
 
     /// A route joins that may have so many messages in flight. Outages are reported to `incidents`.
     pub(super) fn join(&self, max_in_flight: usize, incidents: &Incidents) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.machine.join(max_in_flight);
         inner.incidents = incidents.clone();
     }
 
     /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
     pub(super) async fn ready(&self) {
-        if self.is_closed() && lock(&self.inner).machine.readiness(Instant::now()) == Readiness::Now {
+        if self.is_closed() && self.inner.lock().machine.readiness(Instant::now()) == Readiness::Now {
             return;
         }
         let _turn = self.turn.lock().await;
         loop {
             let changed = self.changed.notified();
-            let readiness = lock(&self.inner).machine.readiness(Instant::now());
+            let readiness = self.inner.lock().machine.readiness(Instant::now());
             match readiness {
                 Readiness::Now => return,
                 Readiness::Later => changed.await,
@@ -154,7 +150,7 @@ impl Breaker {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock(&self.inner).machine.state() == BreakerState::Closed
+        self.inner.lock().machine.state() == BreakerState::Closed
     }
 
     /// Permits for up to `want` messages; `None` when none may be sent now.
@@ -165,7 +161,7 @@ impl Breaker {
 
     /// Whether the domain of a message must be asked for before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
-        lock(&self.inner).evidence.count_down() > 0
+        self.inner.lock().evidence.count_down() > 0
     }
 
     fn cause(
@@ -223,7 +219,7 @@ impl Breaker {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Inner, Instant) -> T) -> T {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let (before, down_before) = (inner.machine.state(), inner.evidence.count_down());
         let may_wait = inner.machine.may_wait();
         let result = change(&mut inner, Instant::now());
@@ -276,7 +272,7 @@ impl Admission {
     /// So many messages were claimed, at most as many as were granted; each takes its `sink_permit`.
     pub fn claimed(&mut self, messages: usize) {
         self.claimed += messages;
-        lock(&self.breaker.inner).claimed += messages;
+        self.breaker.inner.lock().claimed += messages;
     }
 
     /// For one claimed message.
@@ -317,7 +313,7 @@ impl SinkPermit {
         if !is_probe && domain.is_none() {
             return None;
         }
-        let mut inner = lock(&self.admission.breaker.inner);
+        let mut inner = self.admission.breaker.inner.lock();
         let Inner { evidence, passed_over, .. } = &mut *inner;
         if is_probe && *passed_over < MAX_PASSED_OVER && evidence.was_lost(&self.message) {
             *passed_over += 1;
@@ -342,7 +338,7 @@ impl SinkPermit {
 
     /// The message is dead.
     pub fn forget(&self) {
-        lock(&self.admission.breaker.inner).evidence.forget(&self.message);
+        self.admission.breaker.inner.lock().evidence.forget(&self.message);
     }
 
     /// What a failed attempt is put down to; at most once. `share` as in `wait`.

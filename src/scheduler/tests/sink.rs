@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -9,9 +9,9 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::super::lock;
 use super::store::TestStore;
 use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
 
@@ -102,12 +102,12 @@ impl FakeSink {
     }
 
     pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.seen).clone()
+        self.seen.lock().clone()
     }
 
     /// How often the destination took each id.
     pub fn taken(&self) -> BTreeMap<String, u32> {
-        lock(&self.taken).clone()
+        self.taken.lock().clone()
     }
 
     pub fn most_inside(&self) -> usize {
@@ -132,7 +132,7 @@ impl FakeSink {
             None => drop(self.early.fetch_add(1, Ordering::SeqCst)),
         }
         let id = delivery.id.to_string();
-        lock(&self.seen).push(Seen {
+        self.seen.lock().push(Seen {
             at: Instant::now(),
             id: id.clone(),
             attempt: delivery.attempt,
@@ -141,7 +141,7 @@ impl FakeSink {
         let act = (self.act)(&delivery);
         sleep(act.delay).await;
         if act.takes {
-            *lock(&self.taken).entry(id).or_default() += 1;
+            *self.taken.lock().entry(id).or_default() += 1;
         }
         match act.end {
             SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),

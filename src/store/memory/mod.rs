@@ -10,13 +10,14 @@ mod sorted_set;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 pub use self::{
@@ -112,7 +113,7 @@ impl MemoryStore {
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+        self.content.lock()
     }
 }
 

@@ -4,13 +4,9 @@
 //! enough calls wait, and these are made together. So the busier Redis is, the more calls share one, and a lone call never
 //! waits.
 
-use std::{
-    collections::VecDeque,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::Value;
 use tokio::{
     sync::{Notify, oneshot},
@@ -180,7 +176,7 @@ impl Bundler {
 
     /// No panic can leave it half-changed.
     fn lock(&self) -> MutexGuard<'_, Way> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.way.lock()
     }
 }
 

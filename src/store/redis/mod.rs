@@ -45,7 +45,7 @@ pub use writes::Durability;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU16, Ordering},
     },
 };
@@ -53,6 +53,7 @@ use std::{
 use bundler::Bundler;
 use generations::Generations;
 use keys::PartitionKeys;
+use parking_lot::Mutex;
 use writes::Writes;
 
 use crate::{
@@ -124,11 +125,11 @@ impl StoreRoute {
     }
 
     fn generations(&self) -> Generations {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.generations.lock().clone()
     }
 
     fn learn(&self, others: &Generations) {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner).unite(others);
+        self.generations.lock().unite(others);
     }
 
     /// `route` of an open partition.

@@ -3,13 +3,9 @@
 //! WAIT confirms what its own connection wrote, and holds up everything behind it there. So these writes have a connection of
 //! their own, and one WAIT is for all that were answered before it: those that arrive meanwhile share the next one.
 
-use std::{
-    collections::BTreeMap,
-    mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::FromRedisValue;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -127,7 +123,7 @@ impl Writes {
 
     /// Logs the first and the last of failures in a row, also when the replicas of one master of several fail.
     fn note(&self, result: &Result<(), StoreError>) {
-        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missed = self.missed.lock();
         match result {
             Err(error @ StoreError::Unavailable { kind: NO_REPLICAS, .. })
                 if missed.replace(Instant::now()).is_none() =>
@@ -144,7 +140,7 @@ impl Writes {
 
     /// No panic can leave it half-changed.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Unconfirmed>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

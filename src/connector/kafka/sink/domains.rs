@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::producer::Producer as _;
 use tokio::{runtime::Handle, time::Instant};
 
@@ -87,6 +88,6 @@ impl PartitionCounts {
     }
 
     fn topics(&self) -> MutexGuard<'_, HashMap<Box<str>, TopicEntry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -9,11 +9,12 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rdkafka::{
     ClientConfig,
     producer::{BaseProducer, Producer as _},
@@ -78,7 +79,7 @@ impl Producer {
     /// # Errors
     /// As `get`.
     pub fn get_for<'a>(&self, topics: impl IntoIterator<Item = &'a str>) -> Result<Arc<LiveProducer>, String> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         let (live, _) = current.live.as_ref().ok_or("the sink is closed")?;
         let may_rebuild = current.made.elapsed() >= REBUILD_INTERVAL;
         if let Some((_, error)) = live.client().fatal_error() {
@@ -102,7 +103,7 @@ impl Producer {
 
     /// Waits for the end of the producer's threads: they must not run while the process exits.
     pub async fn close(&self) {
-        let live = self.current.lock().unwrap_or_else(PoisonError::into_inner).live.take();
+        let live = self.current.lock().live.take();
         let Some((producer, thread)) = live else { return };
         drop(producer);
         // The panic hook has reported a panic.

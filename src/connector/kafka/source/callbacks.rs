@@ -4,12 +4,10 @@
 
 use std::{
     mem,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::{
     TopicPartitionList,
     consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol},
@@ -63,7 +61,7 @@ impl ConsumerCallbacks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Rebalance>> {
-        self.state.rebalances.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.rebalances.lock()
     }
 
     /// Whether a commit failed since the last call.

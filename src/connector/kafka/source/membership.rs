@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeMap,
     ops::Deref,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rdkafka::{
     consumer::Consumer,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
@@ -64,11 +65,11 @@ impl Membership {
     }
 
     pub fn positions(&self) -> MutexGuard<'_, Positions> {
-        self.positions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.positions.lock()
     }
 
     fn client(&self) -> MutexGuard<'_, Weak<Client>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.client.lock()
     }
 
     /// Whether all topics exist. Blocks for `limit` at most.
@@ -112,7 +113,7 @@ impl Membership {
     }
 
     fn missing(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.missing.lock()
     }
 
     /// The error that the brokers report for the topic.

@@ -6,7 +6,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Waker},
@@ -17,6 +17,7 @@ use lapin::{
     Confirmation, Error, PublisherConfirm,
     options::{BasicPublishOptions, ConfirmSelectOptions},
 };
+use parking_lot::Mutex;
 
 use super::message::{MessageTag, PreparedMessage};
 use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
@@ -116,7 +117,7 @@ impl ConfirmChannel {
 
     /// Whether the broker returned a message that it has confirmed.
     fn was_returned(&self, tag: &MessageTag) -> bool {
-        let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut returned = self.returned.lock();
         returned.extend(self.notes.take_returned(self.inner.id()).iter().map(MessageTag::of));
         // A returned message with unreadable headers may be any message, so no later one counts as delivered.
         returned.remove(&Some(tag.clone())) || returned.contains(&None)

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use lapin::{
     options::ExchangeDeclareOptions,
     types::{FieldTable, ShortString},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::timeout,
@@ -150,7 +151,7 @@ impl SinkConnection {
                 event = events.next() => match event {
                     Some(Event::ConnectionBlocked(reason)) => {
                         tracing::warn!(reason, "the broker has blocked the connection");
-                        *self.blocked_reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+                        *self.blocked_reason.lock() = reason;
                     }
                     Some(Event::ConnectionUnblocked) => tracing::info!("the broker has unblocked the connection"),
                     // An error of a channel or of the connection. Only the latter is followed by the end.
@@ -172,7 +173,7 @@ impl SinkConnection {
     /// The reason while the broker blocks the connection.
     pub fn blocked(&self) -> Option<String> {
         let blocked = self.broker.connection.status().blocked();
-        blocked.then(|| self.blocked_reason.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        blocked.then(|| self.blocked_reason.lock().clone())
     }
 
     pub fn is_connected(&self) -> bool {
@@ -214,12 +215,12 @@ impl SinkConnection {
     }
 
     fn exchanges(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+        self.exchanges.lock()
     }
 
     /// The idle channel with the fewest unconfirmed messages; `None` if another channel should be opened.
     fn take_idle(&self) -> Option<Arc<ConfirmChannel>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|channel| channel.is_usable());
         let (index, channel) = idle.iter().enumerate().min_by_key(|(_, channel)| channel.pending())?;
         let is_enough = channel.pending() < BUSY_MESSAGES || idle.len() == MAX_CHANNELS;
@@ -234,7 +235,7 @@ impl ChannelPermit<'_> {
 
     /// Keeps the channel for later batches. The channel of a dropped permit closes after its last confirm.
     pub fn release(self) {
-        let mut idle = self.connection.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.connection.idle.lock();
         if self.channel.is_usable() && idle.len() < MAX_CHANNELS {
             idle.push(self.channel);
         }

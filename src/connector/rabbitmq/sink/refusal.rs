@@ -1,14 +1,12 @@
 //! The reason for which a broker closed a channel.
 
-use std::{
-    collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashSet;
 
 use lapin::{
     Error, ErrorKind,
     protocol::{AMQPErrorKind, AMQPSoftError},
 };
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::sink::Domain;
 
@@ -65,6 +63,6 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<Domain>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -1,11 +1,9 @@
 //! Keeps a connection: opens it at the first batch, and again with backoff when it is lost. While it is down, batches fail
 //! at once with the reason.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -69,7 +67,7 @@ impl Supervisor {
     /// Closes the connection and ends the task that keeps it.
     pub async fn close(&self) {
         self.stop.send_replace(true);
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let task = self.task.lock().take();
         if let Some(task) = task {
             // The panic hook has reported a panic.
             let _ = task.await;
@@ -77,7 +75,7 @@ impl Supervisor {
     }
 
     fn start(&self) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.task.lock();
         if task.is_none() && !*self.stop.borrow() {
             let (broker, limit) = (self.broker.clone(), self.limit);
             *task = Some(tokio::spawn(keep(broker, limit, self.state.clone(), self.stop.subscribe())));

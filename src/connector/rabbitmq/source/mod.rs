@@ -7,13 +7,11 @@ mod due;
 mod message;
 mod session;
 
-use std::{
-    sync::{Mutex, PoisonError, Weak},
-    time::Duration,
-};
+use std::{sync::Weak, time::Duration};
 
 use async_trait::async_trait;
 use lapin::{Channel, Queue, options::QueueDeclareOptions, types::FieldTable};
+use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
 use tokio::{
     sync::watch,
@@ -76,7 +74,7 @@ impl RabbitMqSource {
     }
 
     async fn count(&self) -> lapin::Result<u64> {
-        let broker = self.connection.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let broker = self.connection.lock().upgrade();
         let broker = broker.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotConnected))?;
         let channel = broker.connection.create_channel().await?;
         let queue = declare_passively(&channel, &self.queue).await?;
@@ -95,7 +93,7 @@ impl Source for RabbitMqSource {
             let Some(opened) = unless_stopped(&mut stop, opening).await else { return };
             let error = match opened {
                 Ok(mut session) => {
-                    *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = session.connection();
+                    *self.connection.lock() = session.connection();
                     intake.resumed();
                     let end = session.consume(&self.reader, &intake, &mut rng, &mut stop).await;
                     if matches!(end, SessionEnd::Stopped | SessionEnd::HoldExpired) {

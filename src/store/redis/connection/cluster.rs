@@ -5,11 +5,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use redis::{ConnectionInfo, Value};
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify, watch},
@@ -109,7 +110,7 @@ impl Cluster {
     }
 
     fn member(&self, address: &ServerAddress) -> Result<Member, StoreError> {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.members.lock();
         if let Some(member) = members.get(address) {
             return Ok(member.clone());
         }

@@ -4,14 +4,12 @@
 //! Sentinels also publish a change of the master. Such a message, or a lost one, only decides when the next question is asked.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use futures::{StreamExt, future::join_all};
+use parking_lot::Mutex;
 use redis::{Client, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -60,7 +58,7 @@ impl Sentinels {
 
     /// The master that was found last.
     pub fn found(&self) -> Option<ServerAddress> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.found.lock().clone()
     }
 
     /// What each sentinel names, in their order.
@@ -196,7 +194,7 @@ impl Sentinels {
 
     /// `address` is that of the master: links to another one are ended.
     fn note(&self, address: ServerAddress, mastership: &Mastership) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.found.lock();
         match &*found {
             Some(known) if *known == address => return,
             Some(known) => {

@@ -1,11 +1,8 @@
 //! Connections for one purpose: one to the only server, or one to each primary of a cluster.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue};
 use tokio::{
     sync::watch,
@@ -169,7 +166,7 @@ fn at(address: &ServerAddress, error: StoreError) -> StoreError {
 
 impl ClusterConnections {
     fn connection(&self, address: &ServerAddress) -> Result<Arc<Connection>, StoreError> {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.lock();
         if let Some(connection) = connections.get(address) {
             return Ok(connection.clone());
         }

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crc::{CRC_16_XMODEM, Crc};
 use redis::Value;
 
 use super::ServerAddress;
@@ -10,7 +9,6 @@ use crate::store::StoreError;
 
 /// Slots of a cluster.
 const SLOTS: u16 = 16384;
-const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The slot of a key: of its hash tag, if it has one that is not empty.
 pub fn slot_of(key: &[u8]) -> u16 {
@@ -19,7 +17,15 @@ pub fn slot_of(key: &[u8]) -> u16 {
         let close = rest.iter().position(|byte| *byte == b'}')?;
         (close > 0).then(|| &rest[..close])
     });
-    CRC.checksum(tag.unwrap_or(key)) % SLOTS
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM, as the cluster specification of Redis names it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+        (0..8).fold(crc ^ u16::from(*byte) << 8, shift)
+    })
 }
 
 /// The primary of each slot.
