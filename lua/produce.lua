@@ -2,10 +2,10 @@
 -- through the HTTP API. Public: it stays accepted over releases.
 --
 --   redis-cli -x SCRIPT LOAD < lua/produce.lua
---   redis-cli EVALSHA <sha> 1 '{punctual:order-timeout:0}:pending' 1 order-42 +60000 'the payload' '{"key":"k"}'
+--   redis-cli EVALSHA <sha> 1 '{punctual:order-timeout:0/1}:pending' 1 order-42 +60000 'the payload' '{"key":"k"}'
 --
--- KEYS[1]  {P:<route>:<partition>}:pending; partition = N (N - 1) / 2 + CRC32 (IEEE) of the id modulo N, where N is
---          the number of partitions in HGET P:routes <route>
+-- KEYS[1]  {P:<route>:<index>/<N>}:pending; index = CRC32 (IEEE) of the id modulo N, where N is the number of partitions in
+--          HGET P:routes <route>
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
 -- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
@@ -286,7 +286,7 @@ local function refuse(slug, text)
 end
 
 local tag = string.match(KEYS[1] or '', '^({.+}):pending$')
-if not tag or #KEYS ~= 1 then return refuse('unknown-route', 'KEYS[1] must be {P:<route>:<partition>}:pending') end
+if not tag or #KEYS ~= 1 then return refuse('unknown-route', 'KEYS[1] must be {P:<route>:<index>/<partitions>}:pending') end
 if ARGV[1] ~= '1' then return refuse('version', 'ARGV[1] must be 1') end
 if #ARGV ~= 5 then return refuse('version', 'version 1 takes five arguments') end
 local _, id, when, payload, options = unpack(ARGV)
@@ -297,7 +297,7 @@ if not settings then return refuse('unknown-route', 'no route is registered at '
 if string.sub(settings, 1, 3) == '1m ' then
   return refuse('wrong-partition', 'the route is being moved to another number of partitions: repeat it later')
 end
-local partitions, number, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
+local partitions, index, max_payload, keep = string.match(settings, '^1 (%d+) (%d+) (%d+) ?(%d*)')
 if not partitions then return refuse('version', 'the route was registered by another release') end
 
 if #id < 1 or #id > MAX_ID_BYTES or string.find(id, '[^A-Za-z0-9._:~-]') or id == '.' or id == '..' then
@@ -315,9 +315,9 @@ for i = 1, #id do
   end
 end
 crc = bit.bnot(crc) % 4294967296
-local belongs = partitions * (partitions - 1) / 2 + crc % partitions
-if belongs ~= tonumber(number) then
-  return refuse('wrong-partition', 'this id belongs to partition ' .. belongs)
+local belongs = crc % partitions
+if belongs ~= tonumber(index) then
+  return refuse('wrong-partition', 'this id belongs to partition ' .. belongs .. '/' .. partitions)
 end
 
 local relative, digits = string.match(when, '^(%+?)(%d+)$')

@@ -9,10 +9,9 @@ local reply, place = {}, 1
 for i = 1, #ARGV, 3 do
   local route, version, partitions = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local known = redis.call('HGET', routes, route)
-  local first = partitions * (partitions - 1) / 2
-  for number = first, first + partitions - 1 do
+  for index = 0, partitions - 1 do
     place = place + 1
-    if closed(KEYS[place], string.format('%s %s %d ', version, partitions, number)) then known = false end
+    if closed(KEYS[place], string.format('%s %s %d ', version, partitions, index)) then known = false end
   end
   reply[#reply + 1] = known
 end

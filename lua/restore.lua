@@ -27,7 +27,8 @@ for i = 1, #reply[2], 2 do
   end
 end
 if restored > 0 then
-  local failed = commit({ { dues, {} } })
+  -- A first write that needs no memory: at maxmemory only a script's first write is refused.
+  local failed = commit({ { { 'ZREM', pending, '' }, {} }, { dues, {} } })
   if failed then return failed end
   if wake_up then wake(channel) end
 end

@@ -41,9 +41,9 @@ local function too_large(size)
 end
 
 -- Why the hash of a member must not be read, if so: a producer chooses the name, and this script has more rights than
--- the producer. Keys of any punctual are {<prefix>:<route>:<partition>}:<name> and <prefix>:routes.
+-- the producer. Keys of any punctual are {<prefix>:<route>:<index>/<count>}:<name> and <prefix>:routes.
 local function barred(member, key)
-  if string.find(member, '^{[%w._-]+:[%w._-]+:%d+}:') or string.find(member, '^[%w._-]+:routes$') then
+  if string.find(member, '^{[%w._-]+:[%w._-]+:%d+/%d+}:') or string.find(member, '^[%w._-]+:routes$') then
     return "its details are one of punctual's own keys"
   end
   if string.sub(member, 1, #prefix) ~= prefix or key ~= member then

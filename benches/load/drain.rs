@@ -45,9 +45,7 @@ pub async fn run(options: &Options) -> Result<Value> {
     }
     let mut api = Connection::open(&options.api).await?;
     let mut stats = Connection::open(&options.api).await?;
-    // Each number of partitions has keys of its own.
-    let first = options.partitions * (options.partitions - 1) / 2;
-    let partitions: Vec<String> = (first..first + options.partitions).map(|number| tag(0, number)).collect();
+    let partitions: Vec<String> = (0..options.partitions).map(|index| tag(0, index, options.partitions)).collect();
     let mut left = async |servers: &mut [MultiplexedConnection]| match servers {
         [server] => left(server, &partitions).await,
         _ => left_by_api(&mut stats).await,
@@ -72,8 +70,8 @@ pub async fn run(options: &Options) -> Result<Value> {
 }
 
 /// Of the keys of a partition.
-pub fn tag(route: usize, partition: usize) -> String {
-    format!("{{punctual:r{route}:{partition}}}")
+pub fn tag(route: usize, index: usize, partitions: usize) -> String {
+    format!("{{punctual:r{route}:{index}/{partitions}}}")
 }
 
 /// Messages of the partitions with these tags that are not delivered yet.

@@ -32,7 +32,7 @@ pub struct Options {
 /// All messages are scheduled. CPU while they are due, in percent of one core, and calls of scripts for each message.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
-    let partitions: Vec<String> = (0..options.routes).map(|route| drain::tag(route, 0)).collect();
+    let partitions: Vec<String> = (0..options.routes).map(|route| drain::tag(route, 0, 1)).collect();
     let count = drain::left(&mut redis, &partitions).await?;
     until(options.base).await;
     let before = Usage::read(&mut redis, Some(options.pid)).await?;

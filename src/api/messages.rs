@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    Api, Failing,
+    Api,
     audit::{Caller, Of},
     auth::Grant,
     body,
@@ -336,7 +336,7 @@ impl Api {
             let since = u64::try_from(failing.since.elapsed().as_millis()).unwrap_or(u64::MAX);
             let since = UnixMillis::new(now.get().saturating_sub(since)).unwrap_or_default();
             let down = Down { sink: sink.to_string(), domain: failing.domain, error: failing.error, since };
-            return Waits { down: Some(down), ..Waits::of("sink") };
+            return Waits::of_sink(down);
         }
         // Due, or deferred because a suspect is claimed alone.
         Waits::of(if waits && snapshot.attempts > 0 { "retry" } else { "capacity" })

@@ -73,6 +73,10 @@ impl Waits {
     pub fn of(what: &'static str) -> Self {
         Self { waits_for: Some(what), down: None }
     }
+
+    pub fn of_sink(down: Down) -> Self {
+        Self { waits_for: Some("sink"), down: Some(down) }
+    }
 }
 
 /// The sink, or the part of it, that is down.

@@ -14,7 +14,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -52,7 +52,7 @@ impl Fixture {
     async fn lines(&self) -> Vec<String> {
         // The reporter runs.
         sleep(Duration::from_millis(1)).await;
-        let bytes = std::mem::take(&mut *self.log.0.lock().unwrap());
+        let bytes = std::mem::take(&mut *self.log.0.lock());
         String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
     }
 

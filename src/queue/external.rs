@@ -46,8 +46,8 @@ impl Queue {
     /// Whether some of these, which were left for want of capacity, would be taken now.
     pub async fn capacity(&self, route: &str, ids: &[MessageId]) -> Result<PendingCapacity, QueueError> {
         let found = self.route(route)?;
-        let numbers: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
-        let asked = numbers.into_iter().map(|number| self.store.capacity(&found.at(number).0));
+        let indexes: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
+        let asked = indexes.into_iter().map(|index| self.store.capacity(&found.at(index).0));
         let capacities = try_join_all(asked).await?;
         let has = |capacity| capacities.contains(&capacity);
         Ok(if has(PendingCapacity::Free) || capacities.is_empty() {

@@ -11,7 +11,7 @@ use crate::store::{
     Cancelled, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
 };
 use crate::{
-    message::{Cancellation, MessageId, NewMessage, State, partition_numbers},
+    message::{Cancellation, MessageId, NewMessage, State},
     metrics,
     store::{
         Partition, StoreError,
@@ -204,7 +204,7 @@ impl Queue {
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
         // One after the other: each script is bounded, and all together are.
-        for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.number >= first) {
+        for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let own = match work.selection {
                 Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
                 filter @ Selection::Where(_) => filter,
@@ -214,7 +214,7 @@ impl Queue {
             result?;
             if done.more {
                 let goes_on = matches!(work.selection, Selection::Where(_));
-                bulk.cursor = goes_on.then(|| cursor::encode_bulk(partition.number, &done));
+                bulk.cursor = goes_on.then(|| cursor::encode_bulk(partition.index, &done));
                 break;
             }
             done.place = None;
@@ -352,13 +352,13 @@ impl QueueRoute {
         u16::try_from(self.partitions.len()).expect("configured as u16")
     }
 
-    /// `number`: of one of its partitions.
-    pub(super) fn at(&self, number: u16) -> &(Partition, Coalescer) {
-        &self.partitions[usize::from(number - partition_numbers(self.count()).start)]
+    /// `index`: of one of its partitions.
+    pub(super) fn at(&self, index: u16) -> &(Partition, Coalescer) {
+        &self.partitions[usize::from(index)]
     }
 
     pub(super) fn own(&self, partition: &Partition, ids: &[MessageId]) -> Vec<MessageId> {
-        ids.iter().filter(|id| id.partition(self.count()) == partition.number).cloned().collect()
+        ids.iter().filter(|id| id.partition(self.count()) == partition.index).cloned().collect()
     }
 }
 

@@ -28,8 +28,8 @@ impl QueueRoute {
             places.push(place);
             part.push(item);
         }
-        let calls = parts.into_iter().map(|(number, (places, part))| {
-            let (partition, coalescer) = self.at(number);
+        let calls = parts.into_iter().map(|(index, (places, part))| {
+            let (partition, coalescer) = self.at(index);
             let answers = call(partition, coalescer, part);
             async move { Ok::<_, QueueError>((places, answers.await?)) }
         });

@@ -89,12 +89,12 @@ mod tests {
     async fn waits_grow_to_half_a_second_and_start_anew_after_an_answer() {
         let outage = StoreError::Unavailable { kind: "timeout", text: String::new() };
         let (mut backoff, incidents) = (StoreBackoff::default(), Incidents::default());
-        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&incidents, &"r:0", "claim", &outage).as_millis()).collect();
+        let waits: Vec<_> = (0..6).map(|_| backoff.wait(&incidents, &"r:0/1", "claim", &outage).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 500, 500]);
         assert!(backoff.answered() && !backoff.answered());
-        assert_eq!(backoff.wait(&incidents, &"r:0", "claim", &outage), FIRST);
+        assert_eq!(backoff.wait(&incidents, &"r:0/1", "claim", &outage), FIRST);
         assert_eq!(
-            backoff.wait(&incidents, &"r:0", "claim", &StoreError::WrongType { text: String::new() }),
+            backoff.wait(&incidents, &"r:0/1", "claim", &StoreError::WrongType { text: String::new() }),
             OPERATOR_WAIT
         );
     }
@@ -107,10 +107,10 @@ mod tests {
             if is_down {
                 incidents.failed(&Subject::Redis, "refused");
             }
-            backoff.wait(&incidents, &"r:0", "settle", &outage);
+            backoff.wait(&incidents, &"r:0/1", "settle", &outage);
             assert_eq!(backoff.logged, None, "not at once");
             tokio::time::advance(FOUND).await;
-            backoff.wait(&incidents, &"r:0", "settle", &outage);
+            backoff.wait(&incidents, &"r:0/1", "settle", &outage);
             assert_eq!(backoff.logged.is_none(), is_down);
         }
     }

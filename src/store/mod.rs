@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use crate::message::partition_numbers;
+use crate::message::MessageId;
 
 pub use self::{
     answer::{Cancelled, Found, Pause, Rescheduled, ScheduleStatus, Scheduled, Snapshot},
@@ -22,23 +22,32 @@ pub use self::{
     wake::{WakeReason, WakeSignal},
 };
 
-/// One partition of a route's queue.
+/// One partition of a route's queue: the one with this index, from 0, of so many. Partitions of another count have keys of
+/// their own, so that messages can be moved from these to those.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     pub route: Arc<str>,
-    pub number: u16,
+    pub index: u16,
+    pub count: u16,
 }
 
 impl Partition {
     /// All of a route that has so many.
-    pub fn all(route: &Arc<str>, partitions: u16) -> impl Iterator<Item = Self> {
-        partition_numbers(partitions).map(|number| Self { route: route.clone(), number })
+    pub fn all(route: &Arc<str>, count: u16) -> impl Iterator<Item = Self> + use<> {
+        let route = route.clone();
+        (0..count).map(move |index| Self { route: route.clone(), index, count })
+    }
+
+    /// Where the id belongs, among so many partitions of the same route.
+    #[must_use]
+    pub fn among(&self, count: u16, id: &MessageId) -> Self {
+        Self { route: self.route.clone(), index: id.partition(count), count }
     }
 }
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.route, self.number)
+        write!(f, "{}:{}/{}", self.route, self.index, self.count)
     }
 }
 

@@ -32,8 +32,8 @@ func produce(ctx context.Context, server *redis.Client, script *redis.Script, m 
 		return "", err
 	}
 	n := route.Partitions
-	partition := n*(n-1)/2 + crc32.ChecksumIEEE([]byte(m.id))%n
-	key := fmt.Sprintf("{%s:%s:%d}:pending", prefix, m.route, partition)
+	index := crc32.ChecksumIEEE([]byte(m.id)) % n
+	key := fmt.Sprintf("{%s:%s:%d/%d}:pending", prefix, m.route, index, n)
 	options, err := json.Marshal(map[string]any{"headers": m.headers, "on_conflict": m.onConflict})
 	if err != nil {
 		return "", err

@@ -107,8 +107,8 @@ public class Schedule {
         CRC32 crc = new CRC32();
         crc.update(bytes(m.id));
         int n = json(registered).get("partitions").getAsInt();
-        long partition = n * (n - 1) / 2 + crc.getValue() % n;
-        List<byte[]> keys = List.of(bytes("{" + PREFIX + ":" + m.route + ":" + partition + "}:pending"));
+        long index = crc.getValue() % n;
+        List<byte[]> keys = List.of(bytes("{" + PREFIX + ":" + m.route + ":" + index + "/" + n + "}:pending"));
         String options = new Gson().toJson(Map.of("headers", m.headers, "on_conflict", m.onConflict));
         List<byte[]> arguments = List.of(bytes("1"), bytes(m.id), bytes("+" + m.delay), m.payload, bytes(options));
         Object reply;

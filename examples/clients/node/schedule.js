@@ -70,9 +70,9 @@ async function produce(server, script, { route, id, delay, payload, headers, onC
   const registered = await server.hGet(`${PUNCTUAL_KEY_PREFIX}:routes`, route)
   if (!registered) throw new Failed(`no route ${route} is registered below ${PUNCTUAL_KEY_PREFIX}`)
   const n = JSON.parse(registered).partitions
-  const partition = (n * (n - 1)) / 2 + (crc32(id) % n)
+  const index = crc32(id) % n
   const call = {
-    keys: [`{${PUNCTUAL_KEY_PREFIX}:${route}:${partition}}:pending`],
+    keys: [`{${PUNCTUAL_KEY_PREFIX}:${route}:${index}/${n}}:pending`],
     arguments: ['1', id, `+${delay}`, payload, JSON.stringify({ headers, on_conflict: onConflict })],
   }
   const unlessUnknown = (error) => {

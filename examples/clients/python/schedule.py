@@ -80,8 +80,8 @@ def produce(server, script, route, id, delay, payload, headers, on_conflict):
     if registered is None:
         raise Failed(f"no route {route} is registered below {PREFIX}")
     n = json.loads(registered)["partitions"]
-    partition = n * (n - 1) // 2 + zlib.crc32(id.encode()) % n
-    key = f"{{{PREFIX}:{route}:{partition}}}:pending"
+    index = zlib.crc32(id.encode()) % n
+    key = f"{{{PREFIX}:{route}:{index}/{n}}}:pending"
     options = json.dumps({"headers": headers, "on_conflict": on_conflict})
     arguments = [1, key, 1, id, f"+{delay}", payload, options]
     try:

@@ -100,7 +100,7 @@ mod tests {
         let (.., text) = FILES.iter().find(|(name, ..)| *name == "preact.js").expect("it is served");
         let byte = |at| u8::from_str_radix(&VENDORED[at..at + 2], 16).expect("hexadecimal digits");
         let expected: Vec<u8> = (0..VENDORED.len()).step_by(2).map(byte).collect();
-        assert_eq!(digest(&SHA256, text).as_ref(), expected);
+        assert_eq!(digest(&SHA256, text.as_ref()).as_ref(), &expected[..]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What got through and what did not, by failure domain: the evidence from which each failure is put down to its
 //! message, its domain or the whole sink. No clock, no lock: instants are arguments.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 

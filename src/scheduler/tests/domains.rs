@@ -27,6 +27,11 @@ fn partly_broken(
     (sink, broken)
 }
 
+/// The names of the domains that are down.
+fn down(breaker: &Breaker) -> Vec<Domain> {
+    breaker.status().down.into_iter().map(|down| down.name).collect()
+}
+
 fn late(sink: &FakeSink, of: impl Fn(&str) -> bool) -> Vec<u64> {
     let mut late: Vec<_> = sink.seen().iter().filter(|seen| of(&seen.id)).map(|seen| seen.late).collect();
     late.sort_unstable();
@@ -44,7 +49,7 @@ async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
         }
         let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &breaker), policy())]);
         sleep(MINUTE).await;
-        assert_eq!((breaker.status().state, &*breaker.status().down), (BreakerState::Closed, &[BROKEN.into()][..]));
+        assert_eq!((breaker.status().state, down(&breaker)), (BreakerState::Closed, vec![Domain::from(BROKEN)]));
         let others = late(&sink, |id| !id.ends_with('3'));
         assert_eq!(others.len(), 6000 * (PARTS - 1) / PARTS);
         assert!(*others.last().unwrap() <= 20, "{:?} ms late", others.last());
@@ -88,7 +93,7 @@ async fn a_part_that_answers_with_failures_only_is_down_and_its_messages_live() 
         schedule(&store, [format!("m{n:05}")], n * 10 * MILLI);
     }
     sleep(10 * MINUTE).await;
-    assert_eq!(breaker.status().down, [Domain::from(BROKEN)]);
+    assert_eq!(down(&breaker), [Domain::from(BROKEN)]);
     let (pending, unack, dead) = store.count(&partition("r"));
     assert_eq!((pending + unack, dead, sink.taken().len()), (600, 0, 5400));
     broken.store(false, Ordering::SeqCst);

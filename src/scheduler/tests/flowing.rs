@@ -45,7 +45,7 @@ async fn partitions_whose_claims_have_no_answer_leave_the_capacity_to_others() {
         store.schedule(&all[n % 3], &id, SECOND, Metadata::default());
     }
     let [unanswered @ .., answered] = &all[..] else { unreachable!("three") };
-    let numbers: Vec<_> = unanswered.iter().map(|one| one.number).collect();
+    let numbers: Vec<_> = unanswered.iter().map(|one| one.index).collect();
     let _instance = Instance::start(&store, vec![route]);
     sleep(SECOND / 2).await;
     store.set_faults(Faults { unanswered: numbers.leak(), ..Faults::default() });

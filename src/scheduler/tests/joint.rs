@@ -93,7 +93,7 @@ async fn a_partition_with_a_backlog_leaves_room_to_the_others() {
         assert_eq!(store.count(&all[0]).1, room, "it has all of the room");
         for partition in &all[1..] {
             for n in 0..3 * room {
-                store.schedule(partition, &format!("{partition}-{n}"), Duration::ZERO, Metadata::default());
+                store.schedule(partition, &format!("{}-{n}", partition.index), Duration::ZERO, Metadata::default());
             }
         }
         sleep(3 * SECOND).await;

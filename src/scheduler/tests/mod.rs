@@ -38,7 +38,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(3);
 
 fn partition(route: &str) -> Partition {
-    Partition { route: route.into(), number: 0 }
+    Partition { route: route.into(), index: 0, count: 1 }
 }
 
 fn policy() -> Policy {

@@ -146,7 +146,7 @@ impl World {
     }
 
     fn partitions_of(&self, n: usize) -> impl Iterator<Item = Partition> + use<> {
-        (0..self.partitions).map(move |number| Partition { route: route(n), number })
+        Partition::all(&route(n), self.partitions)
     }
 
     fn everywhere(&self) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
@@ -156,10 +156,15 @@ impl World {
     fn schedule_some(&mut self) {
         for _ in 0..self.rng.random_range(0..8) {
             let n = self.rng.random_range(0..self.sinks.len());
-            let number = self.rng.random_range(0..self.partitions);
-            let id = format!("{}-{n}-{number}", self.scheduled.len());
+            let index = self.rng.random_range(0..self.partitions);
+            let id = format!("{}-{n}-{index}", self.scheduled.len());
             let delay = self.rng.random_range(0..3000) * MILLI;
-            self.store.schedule(&Partition { route: route(n), number }, &id, delay, Metadata::default());
+            self.store.schedule(
+                &Partition { route: route(n), index, count: self.partitions },
+                &id,
+                delay,
+                Metadata::default(),
+            );
             self.scheduled.insert(id);
         }
     }

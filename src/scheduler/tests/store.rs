@@ -273,7 +273,7 @@ impl Store for TestStore {
             self.turn("claim", partition).await;
         }
         let sent = Instant::now();
-        let is_unanswered = self.observed.lock().unwrap().faults.unanswered.contains(&partition.number);
+        let is_unanswered = self.observed.lock().unwrap().faults.unanswered.contains(&partition.index);
         let reply = self.call("claim", async {
             let mut claim = self.memory.claim(partition, request).await?;
             claim.clock.taken = sent;

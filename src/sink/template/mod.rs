@@ -203,11 +203,12 @@ mod tests {
         for good in ["../x", "a/b?c#d", "{jobs}", "é", "punctual:r", &"x".repeat(1024)] {
             assert_eq!(rendered("{key}", list(), good).as_deref(), Ok(good));
         }
-        for bad in ["{punctual:r:0}:pending", "{punctual:", "punctual:routes", "a\nb", "\0", "", &"x".repeat(10_000)] {
+        for bad in ["{punctual:r:0/1}:pending", "{punctual:", "punctual:routes", "a\nb", "\0", "", &"x".repeat(10_000)]
+        {
             assert!(rendered("{key}", list(), bad).is_err(), "{bad:?}");
         }
         assert!(rendered("{{pun{key}", list(), "ctual:r:0}:dead").is_err());
-        for bad in ["", "punctual:routes", "{{punctual:{key}", "{{punctual:r:0}}:dead", "a\0{key}"] {
+        for bad in ["", "punctual:routes", "{{punctual:{key}", "{{punctual:r:0/1}}:dead", "a\0{key}"] {
             assert!(Template::parse(bad, list()).is_err(), "{bad:?}");
         }
     }

@@ -1,5 +1,7 @@
 //! Every key name. A partition's keys share one hash tag, so that a cluster keeps them together.
 
+use crate::store::Partition;
+
 /// Hash: route -> `{"version","partitions","max_payload"}`.
 pub fn routes_key(prefix: &str) -> String {
     format!("{prefix}:routes")
@@ -73,7 +75,7 @@ pub struct PartitionKeys {
     pub bytes: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
-    /// String: `<version> <partitions> <number> <largest payload> <ms that the ended are remembered>`, and
+    /// String: `<version> <partitions> <index> <largest payload> <ms that the ended are remembered>`, and
     /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.
     pub route: String,
     /// Never written: rights are tried on it.
@@ -83,8 +85,8 @@ pub struct PartitionKeys {
 }
 
 impl PartitionKeys {
-    pub fn new(prefix: &str, route: &str, number: u16) -> Self {
-        let key = |name: &str| format!("{{{prefix}:{route}:{number}}}:{name}");
+    pub fn new(prefix: &str, partition: &Partition) -> Self {
+        let key = |name: &str| format!("{{{prefix}:{partition}}}:{name}");
         Self {
             pending: key("pending"),
             unack: key("unack"),
@@ -104,12 +106,12 @@ impl PartitionKeys {
     }
 
     /// The same for a cluster.
-    pub fn on_cluster(prefix: &str, route: &str, number: u16) -> Self {
-        Self { wake: format!("{{{prefix}:{route}:{number}}}:swake"), ..Self::new(prefix, route, number) }
+    pub fn on_cluster(prefix: &str, partition: &Partition) -> Self {
+        Self { wake: format!("{{{prefix}:{partition}}}:swake"), ..Self::new(prefix, partition) }
     }
 
     /// `on_cluster` or `new`.
-    pub fn naming(is_cluster: bool) -> fn(&str, &str, u16) -> Self {
+    pub fn naming(is_cluster: bool) -> fn(&str, &Partition) -> Self {
         if is_cluster { Self::on_cluster } else { Self::new }
     }
 

@@ -56,12 +56,9 @@ use keys::PartitionKeys;
 use parking_lot::Mutex;
 use writes::Writes;
 
-use crate::{
-    message::partition_numbers,
-    store::{
-        Partition, StoreError, WakeSignal,
-        redis::connection::{Connection, Servers},
-    },
+use crate::store::{
+    Partition, StoreError, WakeSignal,
+    redis::connection::{Connection, Servers},
 };
 
 /// Version of the keys and of what they hold, as `P:routes` stores it.
@@ -154,7 +151,8 @@ impl RedisStore {
         let routes = routes
             .into_iter()
             .map(|settings| {
-                let keys = partition_numbers(settings.partitions).map(|n| keys_of(prefix, &settings.name, n)).collect();
+                let all = Partition::all(&settings.name, settings.partitions);
+                let keys = all.map(|partition| keys_of(prefix, &partition)).collect();
                 let (former, generations) = (AtomicU16::default(), Mutex::default());
                 (settings.name.clone(), StoreRoute { settings, keys, former, generations })
             })
@@ -225,21 +223,19 @@ impl RedisStore {
     fn keys(&self, partition: &Partition) -> Result<&PartitionKeys, StoreError> {
         let unknown =
             || StoreError::Refused { slug: "unknown-route".into(), text: format!("no partition {partition}") };
-        let place =
-            |route: &StoreRoute| partition.number.checked_sub(partition_numbers(route.settings.partitions).start);
-        let route = self.routes.get(&partition.route);
-        route.and_then(|route| route.keys.get(usize::from(place(route)?))).ok_or_else(unknown)
+        let route = self.routes.get(&partition.route).filter(|route| route.settings.partitions == partition.count);
+        route.and_then(|route| route.keys.get(usize::from(partition.index))).ok_or_else(unknown)
     }
 
-    /// Those of a partition of any route and number.
+    /// Those of a partition of any route and count.
     fn any_keys(&self, partition: &Partition) -> PartitionKeys {
-        PartitionKeys::naming(self.servers.cluster().is_some())(&self.prefix, &partition.route, partition.number)
+        PartitionKeys::naming(self.servers.cluster().is_some())(&self.prefix, partition)
     }
 
     /// What the partition's `route` begins with while it is open as it is here.
     fn layout(&self, partition: &Partition) -> Result<String, StoreError> {
         let route = self.route(&partition.route)?;
-        Ok(format!("{} {} {} ", route.version(), route.settings.partitions, partition.number))
+        Ok(format!("{} {} {} ", route.version(), partition.count, partition.index))
     }
 }
 

@@ -59,7 +59,7 @@ impl RedisStore {
         let route = self.route(&partition.route)?;
         let mut found = self.get_from(partition, &self.layout(partition)?, id).await?;
         if let (None, Some(former)) = (&found, route.former()) {
-            let former = Partition { number: id.partition(former), ..partition.clone() };
+            let former = partition.among(former, id);
             found = self.get_from(&former, "", id).await?;
             if found.is_none() {
                 // Between the two calls it may have been moved.

@@ -11,10 +11,7 @@ use super::{
     route::KnownRoute,
     script,
 };
-use crate::{
-    message::partition_numbers,
-    store::{Partition, StoreError},
-};
+use crate::store::{Partition, StoreError};
 
 impl RedisStore {
     /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
@@ -107,14 +104,13 @@ impl RedisStore {
 
     /// Opens the partitions of a registered route on a cluster. Whether one was not open.
     pub(super) async fn open_each(&self, route: &StoreRoute) -> Result<bool, StoreError> {
-        let open = async |(number, keys): (u16, &PartitionKeys)| {
+        let open = async |(index, keys): (u16, &PartitionKeys)| {
             // In the slot of the partition: any hash of its own does in place of `P:routes`.
             let call = script::REGISTER.keys(&[&keys.messages, &keys.route]).arg("").arg("").arg("");
-            let reply: String = call.arg(route.opened(number)).run(&self.servers).await?;
+            let reply: String = call.arg(route.opened(index)).run(&self.servers).await?;
             Ok::<_, StoreError>(reply == "reopened")
         };
-        let numbers = partition_numbers(route.settings.partitions);
-        let reopened = try_join_all(numbers.zip(&route.keys).map(open)).await?;
+        let reopened = try_join_all((0..).zip(&route.keys).map(open)).await?;
         Ok(reopened.contains(&true))
     }
 }

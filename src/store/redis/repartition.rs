@@ -21,7 +21,7 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{MessageId, partition_numbers},
+    message::MessageId,
     store::{Partition, StoreError},
     time::UnixMillis,
 };
@@ -100,9 +100,10 @@ impl RedisStore {
         [stored, during, after]: [&str; 3],
     ) -> Result<String, StoreError> {
         let routes_key = routes_key(&self.prefix);
-        let keys_of = |number| PartitionKeys::new(&self.prefix, &settings.name, number);
-        let former_ones: Vec<_> = partition_numbers(former).map(keys_of).collect();
-        let new_ones: Vec<_> = partition_numbers(settings.partitions).map(keys_of).collect();
+        let keys_of =
+            |count| Partition::all(&settings.name, count).map(|partition| PartitionKeys::new(&self.prefix, &partition));
+        let former_ones: Vec<_> = keys_of(former).collect();
+        let new_ones: Vec<_> = keys_of(settings.partitions).collect();
         let mut all = vec![routes_key.as_str()];
         for keys in &former_ones {
             all.extend([&*keys.pending, &keys.unack, &keys.dead, &keys.remembered, &keys.route, &keys.paused]);
@@ -110,8 +111,8 @@ impl RedisStore {
         }
         all.extend(new_ones.iter().flat_map(|keys| [&*keys.route, &keys.paused]));
         let mut call = script::REPARTITION.keys(&all).arg(&*settings.name).arg(stored).arg(during).arg(after);
-        for number in partition_numbers(former) {
-            call = call.arg(format!("{DATA_VERSION} {} {number} 0 0", settings.partitions));
+        for index in 0..former {
+            call = call.arg(format!("{DATA_VERSION} {} {index} 0 0", settings.partitions));
         }
         call.run(&self.servers).await
     }
@@ -177,21 +178,16 @@ impl RedisStore {
         ids: impl Iterator<Item = &'a MessageId>,
     ) -> Result<InFlight, StoreError> {
         let Some(former) = self.route(&partition.route)?.former() else { return Ok(InFlight::new()) };
-        let mut by_former: BTreeMap<u16, Vec<MessageId>> = BTreeMap::new();
+        let mut by_former: BTreeMap<Partition, Vec<MessageId>> = BTreeMap::new();
         for id in ids {
-            by_former.entry(id.partition(former)).or_default().push(id.clone());
+            by_former.entry(partition.among(former, id)).or_default().push(id.clone());
         }
-        self.pull_from(partition, by_former).boxed().await
+        self.pull_from(by_former).boxed().await
     }
 
-    async fn pull_from(
-        &self,
-        partition: &Partition,
-        by_former: BTreeMap<u16, Vec<MessageId>>,
-    ) -> Result<InFlight, StoreError> {
+    async fn pull_from(&self, by_former: BTreeMap<Partition, Vec<MessageId>>) -> Result<InFlight, StoreError> {
         let mut in_flight = InFlight::new();
-        for (number, ids) in by_former {
-            let former = Partition { number, ..partition.clone() };
+        for (former, ids) in by_former {
             for some in ids.chunks(MOVED_AT_ONCE) {
                 let mut left = some.to_vec();
                 while !left.is_empty() {
@@ -218,13 +214,12 @@ impl RedisStore {
     ) -> Result<BTreeMap<MessageId, Carried>, StoreError> {
         let from = self.any_keys(former);
         let partitions = self.route(&former.route)?.settings.partitions;
-        let mut by_new: BTreeMap<u16, Vec<&MessageId>> = BTreeMap::new();
+        let mut by_new: BTreeMap<Partition, Vec<&MessageId>> = BTreeMap::new();
         for id in ids {
-            by_new.entry(id.partition(partitions)).or_default().push(id);
+            by_new.entry(former.among(partitions, id)).or_default().push(id);
         }
         let mut all_carried = BTreeMap::new();
-        for (number, ids) in by_new {
-            let partition = Partition { number, ..former.clone() };
+        for (partition, ids) in by_new {
             let to = self.keys(&partition)?;
             let mut all = vec![to.route.as_str()];
             for keys in [&from, to] {

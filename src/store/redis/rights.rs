@@ -3,6 +3,7 @@
 use futures::future::try_join_all;
 
 use super::{RedisStore, keys::PartitionKeys, safety::SafetyError, script};
+use crate::store::Partition;
 
 /// The route in the key that is tried where there are no routes. No route has a blank in its name.
 const NO_ROUTE: &str = "no route";
@@ -16,7 +17,7 @@ impl RedisStore {
     pub async fn check_rights(&self) -> Result<(), SafetyError> {
         let mut keys: Vec<PartitionKeys> = self.one_on_each().map(|(_, keys)| keys.clone()).collect();
         if keys.is_empty() {
-            keys.push(PartitionKeys::new(&self.prefix, NO_ROUTE, 0));
+            keys.push(PartitionKeys::new(&self.prefix, &Partition { route: NO_ROUTE.into(), index: 0, count: 1 }));
         }
         let ask =
             async |keys: &PartitionKeys| script::RIGHTS.keys(&[&keys.rights]).run::<Vec<String>>(&self.servers).await;

@@ -11,7 +11,7 @@ use super::{
     script, unless_closed,
 };
 use crate::{
-    message::{MAX_PARTITIONS, Remember, RouteLimits, partition_numbers},
+    message::{MAX_PARTITIONS, Remember, RouteLimits},
     store::{Partition, StoreError},
     time::MAX_DELAY_MILLIS,
 };
@@ -182,7 +182,7 @@ impl RouteSettings {
         [share(messages), share(bytes), delay.map_or(0, |delay| whole_millis(delay).max(1))]
     }
 
-    /// What a partition's `route` holds behind version, partitions and number.
+    /// What a partition's `route` holds behind version, partitions and index.
     pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
         if self.limits == RouteLimits::default() {
@@ -321,8 +321,8 @@ impl RedisStore {
         let all: Vec<&str> = [&*routes_key].into_iter().chain(opened.iter().map(|keys| keys.route.as_str())).collect();
         let mut call = script::REGISTER.keys(&all).arg(&*settings.name).arg(stored);
         call = call.arg(settings.to_json(route.former(), &route.generations()));
-        for number in partition_numbers(settings.partitions).take(opened.len()) {
-            call = call.arg(route.opened(number));
+        for (index, _) in (0..).zip(opened) {
+            call = call.arg(route.opened(index));
         }
         let reply: String = call.run(&self.servers).await?;
         let registration = match reply.as_str() {

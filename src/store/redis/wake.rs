@@ -92,7 +92,7 @@ impl WakeListener {
     /// Notifies `signal` on the wake-ups of a partition, too; call before `run`.
     pub fn also_notify(&mut self, prefix: &str, partition: &Partition, signal: &Arc<WakeSignal>) {
         let keys_of = PartitionKeys::naming(matches!(self.place, WakePlace::Cluster(_)));
-        let channel = keys_of(prefix, &partition.route, partition.number).wake;
+        let channel = keys_of(prefix, partition).wake;
         self.signals.entry(channel).or_default().push(signal.clone());
     }
 

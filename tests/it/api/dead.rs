@@ -75,7 +75,7 @@ async fn with_times_of_expiry(server: &ApiServer, at: u64) -> [&'static str; 4] 
     let mut connection = server.redis.connection().await;
     let produce = redis::Script::new(include_str!("../../../lua/produce.lua"));
     for (id, options) in [("produced", json!({"expires_at": at, "key": "k"})), ("never", json!({"key": "k"}))] {
-        let mut call = produce.key("{punctual:a:0}:pending");
+        let mut call = produce.key("{punctual:a:0/1}:pending");
         call.arg(1).arg(id).arg("+0").arg("payload").arg(options.to_string());
         call.invoke_async::<redis::Value>(&mut connection).await.expect("it is taken");
     }

@@ -34,7 +34,7 @@ async fn held(server: &ApiServer, route: &str) -> u64 {
 async fn produce(connection: &mut MultiplexedConnection, id: &str, when: &str, options: &str) -> RedisResult<Value> {
     let (status, ..): (String, String, u64) = redis::cmd("EVAL")
         .arg(include_str!("../../../lua/produce.lua"))
-        .arg(&["1", "{punctual:a:0}:pending", "1", id, when, "x", options])
+        .arg(&["1", "{punctual:a:0/1}:pending", "1", id, when, "x", options])
         .query_async(connection)
         .await?;
     Ok(status.into())
@@ -71,7 +71,7 @@ async fn a_full_route_takes_no_message_by_any_way_in_until_one_is_removed() {
     // In flight it still counts, and dead it does not.
     let (lease, _) = server.claim("a").await.remove(0);
     assert_eq!(server.call("POST", PATH, &later("4").to_string()).await.problem(429), "limit-messages");
-    let partition = Partition { route: "a".into(), number: 0 };
+    let partition = Partition { route: "a".into(), index: 0, count: 1 };
     let buried = ClaimEnd::Bury { reason: punctual::message::DeadReason::Rejected, error: "HTTP 400".into() };
     server.store.settle(&partition, &all([lease], &buried)).await.unwrap();
     assert_eq!(produce(&mut connection, "4", "+3600000", "").await.unwrap(), "scheduled");
@@ -107,7 +107,7 @@ async fn bytes_are_those_of_what_waits_and_what_shrinks_always_passes() {
     }
     assert_eq!(bytes().await, 0);
     let left: bool = redis::cmd("EXISTS")
-        .arg("{punctual:a:0}:bytes")
+        .arg("{punctual:a:0/1}:bytes")
         .query_async(&mut server.redis.connection().await)
         .await
         .unwrap();

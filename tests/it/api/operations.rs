@@ -105,7 +105,7 @@ async fn metrics_show_each_queue_with_its_last_values_if_it_cannot_be_read() {
     assert!(!page.text.contains(r#"punctual_next_due_timestamp_seconds{route="metrics-broken"}"#));
 
     let mut connection = server.redis.connection().await;
-    let key = "{punctual:metrics-broken:0}:pending";
+    let key = "{punctual:metrics-broken:0/1}:pending";
     let _: () = redis::cmd("SET").arg(key).arg("foreign").query_async(&mut connection).await.unwrap();
     let page = server.call("GET", "/metrics", "").await.text;
     assert!(has(&page, r#"punctual_pending_messages{route="metrics-good"} 1"#));
@@ -118,7 +118,7 @@ async fn metrics_show_each_queue_with_its_last_values_if_it_cannot_be_read() {
     assert_eq!(listed.json["routes"][1]["pending"], 1);
     let broken = server.call("GET", "/v1/routes/metrics-broken", "").await;
     assert_eq!(broken.problem(500), "wrong-type");
-    assert!(broken.text.contains("{punctual:metrics-broken:0}"), "it names the partition: {}", broken.text);
+    assert!(broken.text.contains("{punctual:metrics-broken:0/1}"), "it names the partition: {}", broken.text);
     let foreign: Value = redis::cmd("GET").arg(key).query_async::<String>(&mut connection).await.unwrap().into();
     assert_eq!(foreign, "foreign");
 }
@@ -133,8 +133,8 @@ async fn unconfigured_routes_are_listed_if_they_hold_messages_or_are_unreadable(
         pipe.hset("punctual:routes", route, settings);
     }
     pipe.hset("punctual:routes", "another's", "not JSON");
-    pipe.zadd("{punctual:full:2}:dead", "x", 1).zadd("{punctual:endless:0}:dead", "x", 1);
-    pipe.set("{punctual:spoilt:2}:unack", "foreign");
+    pipe.zadd("{punctual:full:1/2}:dead", "x", 1).zadd("{punctual:endless:0/1}:dead", "x", 1);
+    pipe.set("{punctual:spoilt:1/2}:unack", "foreign");
     pipe.exec_async(&mut connection).await.unwrap();
     let list = server.call("GET", "/v1/routes", "").await;
     assert_eq!(list.status, 200, "{}", list.text);
@@ -142,7 +142,7 @@ async fn unconfigured_routes_are_listed_if_they_hold_messages_or_are_unreadable(
     let found = |name: &str| routes.iter().find(|route| route["route"] == name);
     assert_eq!(found("full").unwrap()["dead"], 1);
     let error = found("spoilt").unwrap()["error"].as_str().unwrap();
-    assert!(error.contains("{punctual:spoilt:2}"), "{error}");
+    assert!(error.contains("{punctual:spoilt:1/2}"), "{error}");
     for name in ["empty", "endless", "none", "another's"] {
         assert_eq!(found(name), None);
     }

@@ -15,7 +15,7 @@ async fn a_remembered_id_is_not_scheduled_again_and_shows_how_it_ended() {
     let remember = Some(Remember { period: Duration::from_mins(10), max: 10 });
     let server = ApiServer::start_with(Setup { remember, ..Setup::default() }).await;
     server.schedule("a", r#"{"id":"delivered","payload":1}"#).await;
-    let partition = Partition { route: "a".into(), number: 0 };
+    let partition = Partition { route: "a".into(), index: 0, count: 1 };
     let claimed = server.claim("a").await;
     assert_eq!(claimed.len(), 1);
     let leases = claimed.into_iter().map(|(lease, _)| lease);
@@ -43,7 +43,7 @@ async fn a_remembered_id_is_not_scheduled_again_and_shows_how_it_ended() {
     assert!(server.ids_in("a", "pending").await.is_empty());
     let produced: (String, String, u64) = redis::cmd("EVAL")
         .arg(include_str!("../../../lua/produce.lua"))
-        .arg(&["1", "{punctual:a:0}:pending", "1", "cancelled", "+0", "x", ""])
+        .arg(&["1", "{punctual:a:0/1}:pending", "1", "cancelled", "+0", "x", ""])
         .query_async(&mut server.redis.connection().await)
         .await
         .unwrap();

@@ -235,7 +235,7 @@ async fn an_unconfigured_route_is_listed_for_a_token_of_all_routes_only() {
 }
 
 fn partition(route: &str) -> Partition {
-    Partition { route: route.into(), number: 0 }
+    Partition { route: route.into(), index: 0, count: 1 }
 }
 
 fn message() -> NewMessage {

@@ -108,7 +108,7 @@ async fn a_partition_whose_keys_vanished_is_opened_again_by_the_next_call() {
     let server = ApiServer::start().await;
     server.schedule("b", r#"{"id":"before","payload":1}"#).await;
     let mut raw = server.redis.connection().await;
-    let both = ["{punctual:b:1}:route", "{punctual:b:2}:route"];
+    let both = ["{punctual:b:0/2}:route", "{punctual:b:1/2}:route"];
     let _: u64 = redis::cmd("DEL").arg(both[0]).arg(both[1]).query_async(&mut raw).await.unwrap();
     let batch: Vec<String> = (0..20).map(|n| format!(r#"{{"id":"m{n}","payload":1}}"#)).collect();
     let answer = server.call("POST", "/v1/routes/b/messages", &format!("[{}]", batch.join(","))).await;

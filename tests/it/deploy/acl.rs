@@ -156,8 +156,8 @@ async fn other_keys_channels_and_commands_are_refused() {
     let client = redis::Client::open(format!("redis://punctual:secret@127.0.0.1:{}/0", redis.port())).expect("a URL");
     let mut limited = client.get_multiplexed_async_connection().await.expect("the password is right");
     for allowed in [
-        &["GET", "{punctual:web:0}:route"][..],
-        &["PUBLISH", "{punctual:web:0}:wake", "x"],
+        &["GET", "{punctual:web:0/1}:route"][..],
+        &["PUBLISH", "{punctual:web:0/1}:wake", "x"],
         &["EVAL", "return redis.call('HLEN', KEYS[1])", "1", "punctual:routes"],
     ] {
         let answer = redis::cmd(allowed[0]).arg(&allowed[1..]).exec_async(&mut limited).await;
@@ -168,7 +168,7 @@ async fn other_keys_channels_and_commands_are_refused() {
         &["GET", "session:1"][..],
         &["DEL", "jobs"],
         &["GET", "punctual2:routes"],
-        &["GET", "{punctual2:web:0}:route"],
+        &["GET", "{punctual2:web:0/1}:route"],
         &["EVAL", "return redis.call('GET', 'session:1')", "0"],
         &["EVAL", "return redis.call('SET', KEYS[1], '1')", "1", "session:1"],
         &["PUBLISH", "news", "x"],

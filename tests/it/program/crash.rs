@@ -34,14 +34,14 @@ fn configuration(redis: &RedisServer, receiver: &Receiver) -> String {
 /// Ids under a lease, with its end in epoch microseconds.
 async fn leased(redis: &RedisServer) -> BTreeMap<String, u64> {
     let rows: Vec<(String, f64)> =
-        redis.connection().await.zrange_withscores("{punctual:web:0}:unack", 0, -1).await.unwrap();
+        redis.connection().await.zrange_withscores("{punctual:web:0/1}:unack", 0, -1).await.unwrap();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive integer below 2^53")]
     rows.into_iter().map(|(id, score)| (id, score as u64)).collect()
 }
 
 /// What is counted of failed attempts and expired leases, as it is stored.
 async fn attempts(redis: &RedisServer) -> BTreeMap<String, String> {
-    redis.connection().await.hgetall("{punctual:web:0}:attempts").await.unwrap()
+    redis.connection().await.hgetall("{punctual:web:0/1}:attempts").await.unwrap()
 }
 
 async fn schedule_many(client: &Client, count: usize, delay: impl Fn(usize) -> usize) {
@@ -131,7 +131,7 @@ async fn an_instance_that_stood_still_past_its_leases_changes_nothing() {
     .await;
     assert_eq!(leased(&redis).await, held, "the other's claims stand as they stood");
     assert!(attempts(&redis).await.is_empty(), "it lives: no crash is counted, and no attempt");
-    assert!(!redis.connection().await.exists::<_, bool>("{punctual:web:0}:dead").await.unwrap());
+    assert!(!redis.connection().await.exists::<_, bool>("{punctual:web:0/1}:dead").await.unwrap());
 
     receiver.behave(Behaviour::Status(200));
     let stats = Client::of(&other).drained("web", Duration::from_secs(10)).await;

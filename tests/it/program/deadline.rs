@@ -43,5 +43,5 @@ async fn a_redrive_of_many_ends_in_time_and_the_next_goes_on() {
 
 async fn redis_dead(redis: &RedisServer) -> usize {
     let mut count = redis::cmd("ZCARD");
-    count.arg("{punctual:web:0}:dead").query_async(&mut redis.connection().await).await.expect("a number")
+    count.arg("{punctual:web:0/1}:dead").query_async(&mut redis.connection().await).await.expect("a number")
 }

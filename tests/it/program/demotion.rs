@@ -80,7 +80,7 @@ async fn a_master_that_was_demoted_is_left_for_the_one_behind_the_same_address()
     eventually("wake-ups come from the new master", BACK_WITHIN, async || {
         let mut channels = redis::cmd("PUBSUB");
         let (_, count): (String, u64) = channels
-            .arg(&["NUMSUB", "{punctual:web:0}:wake"])
+            .arg(&["NUMSUB", "{punctual:web:0/1}:wake"])
             .query_async(&mut new.connection().await)
             .await
             .expect("counted");

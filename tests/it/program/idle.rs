@@ -61,7 +61,7 @@ async fn an_idle_instance_hardly_polls_uses_no_cpu_and_wakes_in_time() {
     println!("idle: {} commands and {cpu} ticks of CPU in {idle:?}", commands.len());
     assert!(commands.len() <= MOST_COMMANDS, "{} commands: {commands:#?}", commands.len());
     for n in 0..10 {
-        let pending = format!("{{punctual:route-{n}:0}}:pending");
+        let pending = format!("{{punctual:route-{n}:0/1}}:pending");
         assert!(commands.iter().any(|line| line.contains(&pending)), "no poll of route-{n}: {commands:#?}");
     }
     assert!(cpu <= MOST_CPU_TICKS, "{cpu} ticks");
@@ -114,7 +114,7 @@ async fn produce(redis: &RedisServer, route: &str, id: &str, delay: u64) {
     let port = redis.port().to_string();
     let script = include_bytes!("../../../lua/produce.lua");
     let sha = redis_cli(&["-p", &port, "-x", "SCRIPT", "LOAD"], script).await;
-    let key = format!("{{punctual:{route}:0}}:pending");
+    let key = format!("{{punctual:{route}:0/1}}:pending");
     let delay = format!("+{delay}");
     let call = ["-p", &port, "EVALSHA", &sha, "1", &key, "1", id, &delay, "the payload", r#"{"key":"k"}"#];
     let reply = redis_cli(&call, b"").await;

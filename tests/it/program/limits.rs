@@ -88,7 +88,7 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
 
     // Long dead: found when the program starts.
     let mut raw = redis.connection().await;
-    let key = "{punctual:web:0}:dead";
+    let key = "{punctual:web:0/1}:dead";
     let () = redis::cmd("ZADD").arg(key).arg(1000).arg("7").query_async(&mut raw).await.unwrap();
     drop(punctual);
     let punctual = Punctual::start(&configuration.to_string()).await;
@@ -96,7 +96,7 @@ async fn the_oldest_dead_letters_are_evicted_counted_and_logged() {
     eventually("the old one is evicted", PATIENCE, async || (client.stats("web").await["dead"] == 4).then_some(()))
         .await;
     assert_eq!(client.metrics().await.sum("punctual_dead_evicted_total", &["route=\"web\"", "reason=\"age\""]), 1);
-    let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0}:messages").query_async(&mut raw).await.unwrap();
+    let bodies: usize = redis::cmd("HLEN").arg("{punctual:web:0/1}:messages").query_async(&mut raw).await.unwrap();
     assert_eq!(bodies, 4);
 }
 
@@ -158,7 +158,7 @@ async fn an_instance_that_restarts_with_other_settings_while_redis_is_full_deliv
         punctual.terminate().await;
         memory("0").await;
         let mut overdue = redis::cmd("ZADD");
-        overdue.arg("{punctual:web:0}:pending");
+        overdue.arg("{punctual:web:0/1}:pending");
         for id in n * DUE / routes.len()..due {
             overdue.arg(0).arg(id);
         }

@@ -181,7 +181,7 @@ async fn a_redis_that_is_emptied_while_it_runs_is_logged_and_used_again() {
     let log = punctual.log();
     assert_eq!(log.matches("redis has lost its data").count(), 2, "once each: {log}");
 
-    redis::cmd("DEL").arg("{punctual:web:0}:route").exec_async(&mut redis.connection().await).await.expect("deleted");
+    redis::cmd("DEL").arg("{punctual:web:0/1}:route").exec_async(&mut redis.connection().await).await.expect("deleted");
     client.schedule("web", r#"{"id":"repaired","delay":"100ms","payload":""}"#).await;
     assert_eq!(emptied().await, 3, "a part of it, too");
     assert!(punctual.log().contains("redis has lost keys of a partition"), "{}", punctual.log());

@@ -231,7 +231,7 @@ async fn a_third_number_of_partitions_is_refused_while_messages_are_moved() {
     Client::of(&punctual).schedule("list", r#"{"id":"held","delay":"1h","payload":"x"}"#).await;
     assert_eq!(punctual.terminate().await.code, Some(0));
     // In flight until 2112: the move does not end.
-    let key = |set: &str| format!("{{punctual:list:0}}:{set}");
+    let key = |set: &str| format!("{{punctual:list:0/1}}:{set}");
     let mut held = redis::pipe();
     held.zrem(key("pending"), "held").zadd(key("unack"), "held", 1_u64 << 52);
     held.exec_async(&mut redis.connection().await).await.expect("the server answers");

@@ -106,7 +106,8 @@ async fn eight_instances_cost_little_and_a_death_delays_by_a_second_at_most() {
     let busiest = (0..8).max_by_key(|n| delivered[*n]).expect("eight");
     instances[busiest].kill().await;
     // What it had in flight comes back with its lease.
-    let held: Vec<String> = redis.connection().await.zrange("{punctual:web:0}:unack", 0, -1).await.expect("it answers");
+    let held: Vec<String> =
+        redis.connection().await.zrange("{punctual:web:0/1}:unack", 0, -1).await.expect("it answers");
     receiver.wait_for(CALM + 2 * light_count, Duration::from_mins(1)).await;
     let mut others = receiver.requests();
     others.retain(|request| !held.iter().any(|id| id == request.id()));

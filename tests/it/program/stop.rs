@@ -37,7 +37,7 @@ fn array(prefix: &str, count: usize) -> String {
 }
 
 async fn count(redis: &RedisServer, set: &str) -> usize {
-    redis.connection().await.zcard(format!("{{punctual:web:0}}:{set}")).await.unwrap()
+    redis.connection().await.zcard(format!("{{punctual:web:0/1}}:{set}")).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

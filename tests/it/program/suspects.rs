@@ -48,7 +48,7 @@ impl Run {
             ids.iter().map(|id| format!(r#"{{"id":"{id}","delay":2000,"payload":"x"}}"#)).collect();
         self.client.schedule("slow", &format!("[{}]", messages.join(","))).await;
         let counts: Vec<(&str, &str)> = ids.iter().map(|id| (&**id, "0 2")).collect();
-        let () = self.redis.connection().await.hset_multiple("{punctual:slow:0}:attempts", &counts).await.unwrap();
+        let () = self.redis.connection().await.hset_multiple("{punctual:slow:0/1}:attempts", &counts).await.unwrap();
     }
 
     /// `ORDINARY` messages whose ids begin with `prefix`, one every `GAP` ms from two seconds on.

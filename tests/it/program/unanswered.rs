@@ -66,7 +66,7 @@ async fn what_falls_due_while_redis_is_silent_leaves_as_soon_as_it_answers() {
     assert_eq!(run.receiver.count(), 300, "each once");
     assert!(requests.iter().all(|request| request.attempt() == 1));
     let attempts: BTreeMap<String, String> =
-        run.redis.connection().await.hgetall("{punctual:web:0}:attempts").await.unwrap();
+        run.redis.connection().await.hgetall("{punctual:web:0/1}:attempts").await.unwrap();
     assert!(attempts.is_empty(), "no crash is counted: {attempts:?}");
 }
 
@@ -89,9 +89,9 @@ async fn after_a_thousand_unanswered_settlements_expired_leases_are_recovered() 
     .await;
     // As an instance leaves it that died.
     let mut redis = run.redis.connection().await;
-    let () = redis.zrem("{punctual:web:0}:pending", "held").await.unwrap();
-    let () = redis.zadd("{punctual:web:0}:unack", "held", wall_clock() * 1000).await.unwrap();
-    let () = redis.publish("{punctual:web:0}:wake", "").await.unwrap();
+    let () = redis.zrem("{punctual:web:0/1}:pending", "held").await.unwrap();
+    let () = redis.zadd("{punctual:web:0/1}:unack", "held", wall_clock() * 1000).await.unwrap();
+    let () = redis.publish("{punctual:web:0/1}:wake", "").await.unwrap();
     let began = wall_clock();
     let held = |request: &&Request| request.id() == "held";
     let arrived = eventually("the lease is recovered", Duration::from_mins(1), async || {

@@ -83,7 +83,7 @@ async fn each_message_goes_to_its_own_list_and_a_wrong_one_fails_alone() {
         delivery
     };
     let batch: Vec<Delivery> =
-        ["jobs:a", "jobs:wrong", "other", "jobs:b", "jobs:a", "{punctual:r:0}:dead", "jobs:b"].map(to).into();
+        ["jobs:a", "jobs:wrong", "other", "jobs:b", "jobs:a", "{punctual:r:0/1}:dead", "jobs:b"].map(to).into();
     let outcomes = send(&sink, batch).await;
     let kinds: Vec<_> = outcomes.iter().map(Outcome::failure_kind).collect();
     let rejected = Some("rejected");

@@ -126,7 +126,7 @@ fn store(url: &str, remember: Option<Remember>, limits: RouteLimits) -> Arc<Redi
 }
 
 fn partition() -> Partition {
-    Partition { route: ROUTE.into(), number: 0 }
+    Partition { route: ROUTE.into(), index: 0, count: 1 }
 }
 
 fn id(text: &str) -> MessageId {

@@ -71,7 +71,7 @@ impl Bench {
     }
 
     pub async fn rows(&mut self, partition: &Partition) -> MemoryPartition {
-        rows::read(&mut self.raw, &partition.route, partition.number).await
+        rows::read(&mut self.raw, partition).await
     }
 
     /// Redis' clock.
@@ -97,7 +97,7 @@ impl Bench {
         }
         let (status, id, due): (String, String, u64) = self
             .produce
-            .key(key(&partition.route, partition.number, "pending"))
+            .key(key(partition, "pending"))
             .arg(1)
             .arg(message.id.as_str())
             .arg(when)

@@ -50,7 +50,7 @@ async fn every_script_takes_a_thousand_ids() {
     };
     bench.store = Arc::new(RedisStore::new(bench.store.servers().clone(), PREFIX, [settings]));
     let forget = async |bench: &mut Bench| {
-        let memory = key(ROUTE, 0, "remembered");
+        let memory = key(&partition(), "remembered");
         let script = "redis.call('DEL', KEYS[1]) for n = 1, 1000 do redis.call('ZADD', KEYS[1], n, 'old-' .. n) end";
         let mut call = redis::cmd("EVAL");
         call.arg(script).arg(1).arg(memory).exec_async(&mut bench.raw).await.expect("forgotten");
@@ -181,7 +181,7 @@ async fn a_thousand_leases_suspects_or_lost_bodies_are_handled_at_once() {
     );
 
     // Every body lost at once.
-    let () = redis::cmd("DEL").arg(key(ROUTE, 0, "messages")).query_async(&mut bench.raw).await.expect("deleted");
+    let () = redis::cmd("DEL").arg(key(&partition, "messages")).query_async(&mut bench.raw).await.expect("deleted");
     let orphans = claim(&bench.store).await;
     assert_eq!((orphans.messages.len(), orphans.orphans.count), (0, 1000));
     bench.rows(&partition).await.check_invariants();
@@ -193,7 +193,7 @@ async fn remembered_ids_beyond_a_smaller_bound_are_evicted_under_full_load() {
     let fill = "for n = 1, 5000 do redis.call('ZADD', KEYS[1], ARGV[1], 'old-' .. n) \
                 redis.call('HSET', KEYS[2], 'old-' .. n, '1 1 t:0') end";
     let now = bench.micros().await / 1000;
-    let [remembered, records] = ["remembered", "records"].map(|name| key(ROUTE, 0, name));
+    let [remembered, records] = ["remembered", "records"].map(|name| key(&partition(), name));
     redis::cmd("EVAL")
         .arg(fill)
         .arg(2)
@@ -248,7 +248,7 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
         }
         let mut errors = redis::pipe();
         for message in batch(count, 0, OnConflict::Keep) {
-            errors.hset(key(ROUTE, 0, "errors"), message.id.as_str(), "x".repeat(650)).ignore();
+            errors.hset(key(&partition(), "errors"), message.id.as_str(), "x".repeat(650)).ignore();
         }
         errors.exec_async(&mut bench.raw).await.expect("written");
         for script in ["list", "claim"] {
@@ -261,12 +261,12 @@ async fn no_reply_is_larger_than_eight_mebibytes() {
                     .expect("a list");
             } else {
                 // Of another route: everything stays pending.
-                let other = Partition { number: 3, route: "three".into() };
+                let other = Partition { route: "three".into(), index: 0, count: 3 };
                 bench.store.claim(&other, everything()).await.expect("a claim");
             }
             let mut recorded = bench.last_call(&mut lines, script).await;
             for key in &mut recorded.keys {
-                *key = key.replace("three:3", &format!("{ROUTE}:0"));
+                *key = key.replace("three:0/3", &format!("{ROUTE}:0/1"));
             }
             let mut call = redis::cmd("EVAL");
             call.arg(&scripts[script]);

@@ -125,8 +125,8 @@ async fn a_claim_that_fails_leaves_the_settlement_before_it_and_not_the_other_wa
     let first = bench.store.claim(&partition(), two(1)).await.expect("a claim");
     let settlements = all(leases(&first), &ClaimEnd::Ack);
     let before = bench.rows(&partition()).await;
-    let attempts = key(ROUTE, 0, "attempts");
-    let paused = key(ROUTE, 0, "paused");
+    let attempts = key(&partition(), "attempts");
+    let paused = key(&partition(), "paused");
     // Both read the one, the claim alone reads the other.
     let () = redis::cmd("SET").arg(&attempts).arg("x").query_async(&mut bench.raw).await.expect("written");
     let answer = bench.store.settle_and_claim(&partition(), &settlements, two(2)).await;
@@ -186,7 +186,7 @@ async fn a_thousand_suspects_in_front_do_not_hold_up_an_ordinary_claim() {
         ids.truncate(SUSPECTS);
         let mut crashed = redis::pipe();
         for id in &ids {
-            crashed.hset(key(ROUTE, 0, "attempts"), id, "0 2").ignore();
+            crashed.hset(key(&partition(), "attempts"), id, "0 2").ignore();
         }
         crashed.exec_async(&mut bench.raw).await.expect("written");
         let pause = Duration::from_mins(1);
@@ -210,9 +210,9 @@ async fn ordinary_messages_behind_suspects_come_with_the_same_claim() {
     let ids = bench.schedule(30).await;
     let mut crashed = redis::pipe();
     for id in &ids[..20] {
-        crashed.hset(key(ROUTE, 0, "attempts"), id, "1 2").ignore();
+        crashed.hset(key(&partition(), "attempts"), id, "1 2").ignore();
     }
-    crashed.hset(key(ROUTE, 0, "attempts"), &ids[25], "0 4").exec_async(&mut bench.raw).await.expect("written");
+    crashed.hset(key(&partition(), "attempts"), &ids[25], "0 4").exec_async(&mut bench.raw).await.expect("written");
     let claimed = bench.store.claim(&partition(), ClaimRequest { limit: 4, ..claim(1, 1) }).await.expect("a claim");
     let names: Vec<_> = claimed.messages.iter().map(|one| one.id.as_str().to_owned()).collect();
     assert_eq!((names, claimed.suspects), (ids[20..24].to_vec(), 20));
@@ -230,7 +230,7 @@ async fn suspects_come_in_companies_and_after_a_third_crash_alone() {
     let mut crashed = redis::pipe();
     for (n, id) in ids.iter().enumerate().skip(1) {
         let counts = if n == 6 { "0 3" } else { "0 2" };
-        crashed.hset(key(ROUTE, 0, "attempts"), id, counts).ignore();
+        crashed.hset(key(&partition(), "attempts"), id, counts).ignore();
     }
     crashed.exec_async(&mut bench.raw).await.expect("written");
     for (sequence, expected) in (1..).zip([1..4, 4..6, 6..7, 7..10, 0..1]) {
@@ -249,7 +249,7 @@ async fn a_company_that_is_put_off_is_due_together() {
     let mut crashed = redis::pipe();
     for (n, id) in ids.iter().enumerate() {
         let counts = if n == 1 { "0 4" } else { "0 2" };
-        crashed.hset(key(ROUTE, 0, "attempts"), id, counts).ignore();
+        crashed.hset(key(&partition(), "attempts"), id, counts).ignore();
     }
     crashed.exec_async(&mut bench.raw).await.expect("written");
     let claimed = bench.store.claim(&partition(), ClaimRequest { company: 3, ..claim(1, 1) }).await.expect("a claim");
@@ -290,7 +290,7 @@ async fn entries_of_ten_thousand_instances_go_in_parts() {
     bench.schedule(20).await;
     let old = bench.micros().await - DAY - 1_000_000;
     let fill = "for n = 1, 10000 do redis.call('HSET', KEYS[1], string.format('%016x', n), '1 ' .. ARGV[1]) end";
-    let claims = key(ROUTE, 0, "claims");
+    let claims = key(&partition(), "claims");
     let mut call = redis::cmd("EVAL");
     call.arg(fill).arg(1).arg(claims).arg(old).exec_async(&mut bench.raw).await.expect("written");
     for n in 1..=10 {
@@ -306,7 +306,7 @@ async fn what_is_no_message_is_claimed_again_like_one() {
     let mut bench = Bench::start().await;
     let damaged = [&[1][..], &[0xff; 40]].concat();
     let mut pipe = redis::pipe();
-    pipe.hset(key(ROUTE, 0, "messages"), "damaged", damaged).zadd(key(ROUTE, 0, "pending"), "damaged", 1000);
+    pipe.hset(key(&partition(), "messages"), "damaged", damaged).zadd(key(&partition(), "pending"), "damaged", 1000);
     pipe.exec_async(&mut bench.raw).await.expect("written");
     for due in [1000, 0] {
         let claimed = bench.store.claim(&partition(), claim(1, 1)).await.expect("a claim");
@@ -382,7 +382,7 @@ async fn leases_from_before_a_step_back_of_the_clock_are_cut_once_they_were_seen
     // As if the clock had stepped back by an hour: the last one was claimed afterwards.
     let before = claimed.token.0 + 3_600_000_000;
     for id in &ids[..2] {
-        let unack = key(ROUTE, 0, "unack");
+        let unack = key(&partition(), "unack");
         redis::cmd("ZADD").arg(unack).arg(before).arg(id).exec_async(&mut bench.raw).await.expect("written");
     }
     let longest = 2 * lease;

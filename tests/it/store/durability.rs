@@ -64,7 +64,7 @@ impl Drop for Pair {
 }
 
 fn partition() -> Partition {
-    Partition { route: "r".into(), number: 0 }
+    Partition { route: "r".into(), index: 0, count: 1 }
 }
 
 fn message(name: &str) -> NewMessage {

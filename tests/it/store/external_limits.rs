@@ -30,7 +30,7 @@ const PLACES: [&str; 3] = ["take members", "take hashes", "take from a delayqueu
 async fn a_partition_that_is_closed_takes_nothing_and_buries_nothing() {
     let mut bench = Bench::start().await;
     let url = bench.server.url();
-    let last = Partition { route: "three".into(), number: 5 };
+    let last = Partition { route: "three".into(), index: 2, count: 3 };
     bench.queue.prepare().await.expect("three partitions");
     let fewer = store_of([("three", 2)], &url, MAX_PAYLOAD);
     fewer.register().await.expect("it is empty");
@@ -74,7 +74,7 @@ async fn an_emptied_redis_gets_the_routes_before_anything_is_taken() {
     // So is one that lost a partition only.
     assert!(bench.store.is_registered().await.expect("an answer"));
     let close = async |bench: &mut Bench| {
-        redis::cmd("DEL").arg(key(ROUTE, 0, "route")).exec_async(&mut bench.raw).await.expect("deleted");
+        redis::cmd("DEL").arg(key(&partition(), "route")).exec_async(&mut bench.raw).await.expect("deleted");
         assert!(!bench.store.is_registered().await.expect("an answer"));
     };
     close(&mut bench).await;

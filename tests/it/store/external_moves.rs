@@ -14,14 +14,14 @@ use super::{
     bench::Bench,
     external::{self, MAX_PAYLOAD, entries, entry, place},
     rows::{PREFIX, key},
-    scene::{ROUTE, SOURCE, partition},
+    scene::{SOURCE, partition},
 };
 
 #[tokio::test]
 async fn a_member_is_moved_with_its_due_time_rounded_up() {
     let mut bench = Bench::start().await;
     bench.set("take members").await;
-    let remembered = key(ROUTE, 0, "remembered");
+    let remembered = key(&partition(), "remembered");
     let () = redis::cmd("ZADD").arg(&remembered).arg(1).arg("one").query_async(&mut bench.raw).await.unwrap();
     let verdicts = take(&mut bench, "take members").await;
     let expected = [Taken, Taken, Conflict, Conflict, Conflict, Gone, Gone, Taken, Taken, Taken, Taken, Invalid];
@@ -108,9 +108,9 @@ async fn a_member_that_names_an_unrelated_hash_or_key_changes_nothing() {
     bench.set("").await;
     let names = [
         format!("{PREFIX}:routes"),
-        key(ROUTE, 0, "messages"),
+        key(&partition(), "messages"),
         "task:routes".into(),
-        "{other:r.1:12}:messages".into(),
+        "{other:r.1:12/13}:messages".into(),
         "session:admin".into(),
         "task".into(),
         " task:1".into(),
@@ -193,7 +193,7 @@ async fn a_paused_or_full_route_takes_nothing() {
     external::write(&mut bench.raw, "take members").await;
     let mut pipe = redis::pipe();
     for n in 0..998 {
-        pipe.zadd(key(ROUTE, 0, "pending"), format!("waiting-{n}"), n).ignore();
+        pipe.zadd(key(&partition(), "pending"), format!("waiting-{n}"), n).ignore();
     }
     pipe.exec_async(&mut bench.raw).await.expect("written");
     let verdicts = take(&mut bench, "take members").await;

@@ -31,7 +31,7 @@ const GROWING: [&str; 12] = [
     "take members",
 ];
 /// What changes nothing.
-const READING: [&str; 15] = [
+const READING: [&str; 16] = [
     "claim again",
     "claim too late",
     "cut none",
@@ -44,6 +44,7 @@ const READING: [&str; 15] = [
     "purge nothing",
     "redrive none",
     "registered",
+    "restore none",
     "rights",
     "stats",
     "summary",
@@ -171,7 +172,7 @@ async fn a_value_of_another_type_at_a_key_is_reported_and_nothing_changes() {
         let call = bench.record(scene, script).await;
         let keys = if script == "produce" {
             ["pending", "unack", "dead", "messages", "attempts", "errors", "route", "remembered", "records", "bytes"]
-                .map(|name| key(ROUTE, 0, name))
+                .map(|name| key(&partition(), name))
                 .to_vec()
         } else {
             call.keys
@@ -239,7 +240,8 @@ async fn without_rights_on_channels_every_script_does_its_work() {
     bench.store = store(&mute, MAX_PAYLOAD).into();
     let client = redis::Client::open(mute).expect("a valid URL");
     bench.raw = client.get_multiplexed_async_connection().await.expect("the server answers");
-    let denied = redis::cmd("PUBLISH").arg(&[key(ROUTE, 0, "wake"), String::new()]).exec_async(&mut bench.raw).await;
+    let denied =
+        redis::cmd("PUBLISH").arg(&[key(&partition(), "wake"), String::new()]).exec_async(&mut bench.raw).await;
     assert_eq!(denied.expect_err("no right to publish").code(), Some("NOPERM"));
     for (scene, _) in SCENES {
         bench.set(scene).await;

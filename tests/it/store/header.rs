@@ -49,7 +49,7 @@ fn keys_in_header(script: &str) -> String {
     let text = super::lua(script);
     let line = text.lines().find_map(|line| line.strip_prefix("-- KEYS")).unwrap_or_else(|| panic!("{script}.lua"));
     if script == "produce" {
-        assert!(line.contains("{P:<route>:<partition>}:pending"), "{line}");
+        assert!(line.contains("{P:<route>:<index>/<N>}:pending"), "{line}");
         return "pending".to_owned();
     }
     line.split(';').next().unwrap_or_default().to_owned()

@@ -131,7 +131,7 @@ pub fn ids(partition: &Partition) -> Vec<MessageId> {
     let count = ROUTES.iter().find(|(route, _)| **route == *partition.route).expect("one of ours").1;
     (0..)
         .map(|n| MessageId::parse(&format!("id-{n}")).expect("an id"))
-        .filter(|id| id.partition(count) == partition.number)
+        .filter(|id| id.partition(count) == partition.index)
         .take(IDS_PER_PARTITION)
         .collect()
 }

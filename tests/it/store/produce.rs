@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict, State, StoredMessage, codec, partition_numbers},
+    message::{Metadata, NewMessage, OnConflict, State, StoredMessage, codec},
     store::{Partition, ScheduleStatus, StoreError, redis::connection::classify},
     time::{Due, LAST_MILLIS, UnixMillis},
 };
@@ -13,7 +13,7 @@ use super::{
     bench::{Bench, MAX_PAYLOAD, id},
     include::includes,
     rows::key,
-    scene::ROUTE,
+    scene::{self, ROUTE},
 };
 
 const BEGIN: &str = "-- begin include/";
@@ -25,7 +25,7 @@ const MAX_METADATA_BYTES: usize = 65_536;
 #[tokio::test]
 async fn the_script_and_the_api_store_the_same_message_alike() {
     let mut bench = Bench::start().await;
-    let partition = Partition { route: ROUTE.into(), number: 0 };
+    let partition = Partition { route: ROUTE.into(), index: 0, count: 1 };
     let text = "é/\"\\\t\u{1F600} ]} \\u0041";
     let headers: BTreeMap<String, String> =
         [("X-Trace", text), ("b!#$%&'*+-.^_`|~9", "")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -92,10 +92,10 @@ async fn null_stands_for_an_option_that_is_absent() {
 #[tokio::test]
 async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
     let mut bench = Bench::start().await;
-    let mut refused = async |slug: &str, route: &str, number: u16, arguments: &[&[u8]]| {
+    let mut refused = async |slug: &str, route: &str, index: u16, arguments: &[&[u8]]| {
         let shown: Vec<_> = arguments.iter().map(|one| String::from_utf8_lossy(&one[..one.len().min(60)])).collect();
         let before = bench.dump().await;
-        let error = bench.produce_raw(route, number, arguments).await.expect_err("refused");
+        let error = bench.produce_raw(route, index, arguments).await.expect_err("refused");
         let StoreError::Refused { slug: got, text } = classify(&error) else { panic!("{shown:?}: {error}") };
         assert_eq!(got, slug, "{shown:?}: {text}");
         assert!(text.len() < 300 && !text.contains(['\r', '\n']), "{shown:?}: {text:?}");
@@ -137,9 +137,9 @@ async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
     }
     refused("too-large", ROUTE, 0, &[b"1", b"a", soon, &vec![0; MAX_PAYLOAD + 1], b""]).await;
     refused("unknown-route", "four", 0, &[b"1", b"a", soon, b"", b""]).await;
-    refused("unknown-route", "three", 2, &[b"1", b"a", soon, b"", b""]).await;
-    for number in partition_numbers(3).filter(|number| *number != id("a").partition(3)) {
-        refused("wrong-partition", "three", number, &[b"1", b"a", soon, b"", b""]).await;
+    refused("unknown-route", "three", 3, &[b"1", b"a", soon, b"", b""]).await;
+    for index in (0..3).filter(|index| *index != id("a").partition(3)) {
+        refused("wrong-partition", "three", index, &[b"1", b"a", soon, b"", b""]).await;
     }
     for version in ["", "0", "2", "1.0"] {
         refused("version", ROUTE, 0, &[version.as_bytes(), b"a", soon, b"", b""]).await;
@@ -153,7 +153,7 @@ async fn what_the_api_refuses_the_script_refuses_and_writes_nothing() {
 #[tokio::test]
 async fn a_queue_of_another_release_is_left_alone() {
     let mut bench = Bench::start().await;
-    let route = key(ROUTE, 0, "route");
+    let route = key(&scene::partition(), "route");
     redis::cmd("SET").arg(route).arg("2 1 0 1000 more").exec_async(&mut bench.raw).await.expect("written");
     let error = bench.produce_raw(ROUTE, 0, &[b"1", b"a", b"0", b"", b""]).await.expect_err("refused");
     assert!(matches!(classify(&error), StoreError::Refused { slug, .. } if slug == "version"));
@@ -275,9 +275,10 @@ const RESERVED: [&str; 13] = [
 ];
 
 impl Bench {
-    async fn produce_raw(&mut self, route: &str, number: u16, arguments: &[&[u8]]) -> RedisResult<redis::Value> {
+    async fn produce_raw(&mut self, route: &str, index: u16, arguments: &[&[u8]]) -> RedisResult<redis::Value> {
         let script = self.produce.clone();
-        let mut call = script.key(key(route, number, "pending"));
+        let count = if route == "three" { 3 } else { 1 };
+        let mut call = script.key(key(&Partition { route: route.into(), index, count }, "pending"));
         for argument in arguments {
             call.arg(*argument);
         }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use punctual::{
     message::LogRecord,
-    store::memory::{MemoryPartition, SortedSet},
+    store::{
+        Partition,
+        memory::{MemoryPartition, SortedSet},
+    },
 };
 use redis::aio::MultiplexedConnection;
 
@@ -16,21 +19,21 @@ type Hash<V> = BTreeMap<String, V>;
 type Reply =
     (Set, Set, Set, Set, Hash<Vec<u8>>, Hash<String>, Hash<String>, Hash<String>, Hash<String>, bool, Option<u64>);
 
-pub fn key(route: &str, number: u16, name: &str) -> String {
-    format!("{{{PREFIX}:{route}:{number}}}:{name}")
+pub fn key(partition: &Partition, name: &str) -> String {
+    format!("{{{PREFIX}:{partition}}}:{name}")
 }
 
 /// What a partition holds.
-pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u16) -> MemoryPartition {
+pub async fn read(connection: &mut MultiplexedConnection, partition: &Partition) -> MemoryPartition {
     let mut pipe = redis::pipe();
     for set in ["pending", "unack", "dead", "remembered"] {
-        pipe.cmd("ZRANGE").arg(key(route, number, set)).arg(0).arg(-1).arg("WITHSCORES");
+        pipe.cmd("ZRANGE").arg(key(partition, set)).arg(0).arg(-1).arg("WITHSCORES");
     }
     for hash in ["messages", "attempts", "errors", "records", "claims"] {
-        pipe.hgetall(key(route, number, hash));
+        pipe.hgetall(key(partition, hash));
     }
-    pipe.exists(key(route, number, "paused"));
-    pipe.get(key(route, number, "bytes"));
+    pipe.exists(key(partition, "paused"));
+    pipe.get(key(partition, "bytes"));
     let (pending, unack, dead, remembered, bodies, attempts, errors, records, mut claims, paused, bytes): Reply =
         pipe.query_async(connection).await.expect("our keys hold our types");
     let latest = claims.remove("latest").map(|text| {
@@ -54,40 +57,40 @@ pub async fn read(connection: &mut MultiplexedConnection, route: &str, number: u
 }
 
 /// Puts `rows` into an empty partition.
-pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnection, route: &str, number: u16) {
+pub async fn write(rows: &MemoryPartition, connection: &mut MultiplexedConnection, partition: &Partition) {
     let mut pipe = redis::pipe();
     for (name, set) in [("pending", &rows.pending), ("unack", &rows.unack), ("dead", &rows.dead)] {
         for (id, score) in set.iter() {
-            pipe.zadd(key(route, number, name), id, score).ignore();
+            pipe.zadd(key(partition, name), id, score).ignore();
         }
     }
     for (id, body) in &rows.bodies {
-        pipe.hset(key(route, number, "messages"), id, &body[..]).ignore();
+        pipe.hset(key(partition, "messages"), id, &body[..]).ignore();
     }
     for (id, (failures, crashes)) in &rows.attempts {
-        pipe.hset(key(route, number, "attempts"), id, format!("{failures} {crashes}")).ignore();
+        pipe.hset(key(partition, "attempts"), id, format!("{failures} {crashes}")).ignore();
     }
     for (id, (at, failures, error)) in &rows.errors {
-        pipe.hset(key(route, number, "errors"), id, format!("{at} {failures} {error}")).ignore();
+        pipe.hset(key(partition, "errors"), id, format!("{at} {failures} {error}")).ignore();
     }
     for (id, (at, cancelled)) in &rows.remembered {
         let half = if *cancelled { ".5" } else { "" };
-        pipe.zadd(key(route, number, "remembered"), id, format!("{at}{half}")).ignore();
+        pipe.zadd(key(partition, "remembered"), id, format!("{at}{half}")).ignore();
     }
     for (id, record) in &rows.records {
-        pipe.hset(key(route, number, "records"), id, record.to_string()).ignore();
+        pipe.hset(key(partition, "records"), id, record.to_string()).ignore();
     }
     for (instance, (last, token)) in &rows.claims {
-        pipe.hset(key(route, number, "claims"), format!("{instance:016x}"), format!("{last} {token}")).ignore();
+        pipe.hset(key(partition, "claims"), format!("{instance:016x}"), format!("{last} {token}")).ignore();
     }
     if let Some((instance, at)) = rows.latest {
-        pipe.hset(key(route, number, "claims"), "latest", format!("{instance:016x} {at}")).ignore();
+        pipe.hset(key(partition, "claims"), "latest", format!("{instance:016x} {at}")).ignore();
     }
     if rows.paused {
-        pipe.set(key(route, number, "paused"), "1700000000000\n\n").ignore();
+        pipe.set(key(partition, "paused"), "1700000000000\n\n").ignore();
     }
     if rows.held_bytes() > 0 {
-        pipe.set(key(route, number, "bytes"), rows.held_bytes()).ignore();
+        pipe.set(key(partition, "bytes"), rows.held_bytes()).ignore();
     }
     let () = pipe.query_async(connection).await.expect("the partition is empty");
 }

@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use punctual::{
-    message::{
-        Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State,
-        partition_numbers,
-    },
+    message::{Cancellation, DeadLimits, DeadReason, LogRecord, Metadata, NewMessage, OnConflict, Remember, State},
     store::{
         ClaimEnd, ClaimRequest, DeadAction, DeadProgress, DeadWork, Expiry, Filter, Lease, Partition, Selection,
         Settlement, Store, StoreError, Suspects, Token, Transfer,
@@ -35,7 +32,7 @@ pub const SOURCE: &str = "source";
 pub const NEW: u64 = u64::MAX;
 
 pub fn partition() -> Partition {
-    Partition { route: ROUTE.into(), number: 0 }
+    Partition { route: ROUTE.into(), index: 0, count: 1 }
 }
 
 impl Bench {
@@ -61,8 +58,9 @@ impl Bench {
             let text =
                 format!(r#"{{"version":1,"partitions":{partitions},"max_payload":{MAX_PAYLOAD}{memory}{limits}}}"#);
             pipe.hset(&routes, route, text);
-            for number in partition_numbers(partitions) {
-                pipe.set(key(route, number, "route"), format!("1 {partitions} {number} {MAX_PAYLOAD} {keep}{shares}"));
+            for partition in Partition::all(&route.into(), partitions) {
+                let index = partition.index;
+                pipe.set(key(&partition, "route"), format!("1 {partitions} {index} {MAX_PAYLOAD} {keep}{shares}"));
             }
         }
         if ["move", "end the move"].contains(&scene) {
@@ -71,9 +69,9 @@ impl Bench {
             let text = format!(
                 r#"{{"version":1,"partitions":2,"max_payload":{MAX_PAYLOAD},"former":1,"generations":{{"1":1,"2":2}},"remember":{{"for":{keep},"max":{max}}}}}"#
             );
-            pipe.hset(&routes, ROUTE, text).set(key(ROUTE, 0, "route"), "1 2 0 0 0");
-            for number in partition_numbers(2) {
-                pipe.set(key(ROUTE, number, "route"), format!("1m 2 {number} {MAX_PAYLOAD} {keep}"));
+            pipe.hset(&routes, ROUTE, text).set(key(&partition(), "route"), "1 2 0 0 0");
+            for partition in Partition::all(&ROUTE.into(), 2) {
+                pipe.set(key(&partition, "route"), format!("1m 2 {} {MAX_PAYLOAD} {keep}", partition.index));
             }
         }
         if scene != "transfer to a new list" {
@@ -90,10 +88,14 @@ impl Bench {
             }
         }
         if scene == "end the move" {
-            let claims = key(ROUTE, 0, "claims");
+            let claims = key(&partition(), "claims");
             redis::cmd("HSET").arg(&[&*claims, "a", "1 1"]).exec_async(&mut self.raw).await.expect("written");
         } else {
-            write(&rows, &mut self.raw, ROUTE, 0).await;
+            write(&rows, &mut self.raw, &partition()).await;
+        }
+        if scene == "restore" {
+            let pending = key(&partition(), "pending");
+            redis::cmd("DEL").arg(pending).exec_async(&mut self.raw).await.expect("deleted");
         }
         external::write(&mut self.raw, scene).await;
     }
@@ -139,6 +141,7 @@ impl Bench {
             "cut" => drop(store.cut_leases(&partition, Duration::from_secs(30), Some(HELD_UNTIL / 2)).await?),
             "cut none" => drop(store.cut_leases(&partition, Duration::from_secs(30), None).await?),
             "recover" => drop(store.recover(&partition).await?),
+            "restore" | "restore none" => drop(store.restore(&partition, "").await?),
             "cancel pending" => drop(store.cancel(&partition, &id("failed").into()).await?),
             "cancel dead" => drop(store.cancel(&partition, &id("dead").into()).await?),
             "cancel pending by a record" => drop(store.cancel(&partition, &cancelled("failed")).await?),

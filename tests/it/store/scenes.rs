@@ -1,7 +1,7 @@
 //! The names of the scenes.
 
 /// Scene, and the script that it is about.
-pub const SCENES: [(&str, &str); 59] = [
+pub const SCENES: [(&str, &str); 61] = [
     ("ack", "settle"),
     ("bury", "settle"),
     ("cancel pending", "cancel"),
@@ -49,6 +49,8 @@ pub const SCENES: [(&str, &str); 59] = [
     ("release", "settle"),
     ("repartition", "repartition"),
     ("reschedule", "reschedule"),
+    ("restore", "restore"),
+    ("restore none", "restore"),
     ("retry", "settle"),
     ("rights", "rights"),
     ("schedule", "schedule"),

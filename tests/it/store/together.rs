@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::future::join_all;
 use punctual::{
-    message::{Metadata, NewMessage, OnConflict, partition_numbers},
+    message::{Metadata, NewMessage, OnConflict},
     store::{Claim, ClaimEnd, Partition, Settled, Store, StoreError, redis::RedisStore},
     time::Due,
 };
@@ -45,7 +45,7 @@ async fn a_key_of_a_wrong_type_fails_the_calls_of_its_partition_alone() {
     let (server, store) = start().await;
     let mut raw = server.connection().await;
     schedule(&store, b"small").await;
-    let broken = key(ROUTE, partition(7).number, "unack");
+    let broken = key(&partition(7), "unack");
     let () = redis::cmd("SET").arg(&broken).arg("x").query_async(&mut raw).await.expect("the server answers");
     for (number, claim) in claim_all(&store).await.into_iter().enumerate() {
         match claim {
@@ -136,7 +136,7 @@ async fn schedule(store: &RedisStore, payload: &[u8]) {
 }
 
 fn partition(place: u16) -> Partition {
-    Partition { route: ROUTE.into(), number: partition_numbers(PARTITIONS).start + place }
+    Partition { route: ROUTE.into(), index: place, count: PARTITIONS }
 }
 
 async fn claim_one(store: &RedisStore, partition: Partition) -> Result<Claim, StoreError> {

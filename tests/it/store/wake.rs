@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout};
 use super::{
     bench::Bench,
     rows::{PREFIX, key},
-    scene::{ROUTE, SCENES, partition},
+    scene::{SCENES, partition},
 };
 use crate::support::proxy::{Mode, Proxy};
 
 /// Scenes that put something in front of the earliest pending message, or let it be claimed.
-const WAKING: [&str; 6] = ["move", "release", "resume", "schedule", "settle in every way", "produce"];
+const WAKING: [&str; 7] = ["move", "release", "restore", "resume", "schedule", "settle in every way", "produce"];
 /// Those that only do so where nothing earlier is pending.
 const WAKING_ALONE: [&str; 11] = [
     "defer",
@@ -51,8 +51,8 @@ async fn a_scene_publishes_exactly_when_the_head_becomes_earlier() {
                 received.push(message.get_channel_name().to_owned());
             }
             let wakes = WAKING.contains(&scene) || (alone && WAKING_ALONE.contains(&scene));
-            let number = if scene == "move" { 2 } else { 0 };
-            let expected = if wakes { vec![key(ROUTE, number, "wake")] } else { Vec::new() };
+            let place = if scene == "move" { Partition { index: 1, count: 2, ..partition() } } else { partition() };
+            let expected = if wakes { vec![key(&place, "wake")] } else { Vec::new() };
             assert_eq!(received, expected, "{scene}, alone: {alone}");
         }
     }
@@ -63,7 +63,7 @@ async fn a_signal_notifies_of_its_own_partition_and_of_a_new_subscription() {
     let mut bench = Bench::start().await;
     let mut listener = WakeListener::new(redis::Client::open(bench.server.url()).expect("a valid URL"));
     let signal = listener.signal(PREFIX, &partition());
-    let other = listener.signal(PREFIX, &Partition { route: "three".into(), number: 3 });
+    let other = listener.signal(PREFIX, &Partition { route: "three".into(), index: 0, count: 3 });
     let listening = tokio::spawn(listener.run());
     assert_eq!(notified(&signal).await, WakeReason::Subscription);
     assert_eq!(notified(&other).await, WakeReason::Subscription);
@@ -154,7 +154,7 @@ impl Bench {
     async fn postpone_heads(&mut self) {
         let mut pipe = redis::pipe();
         for id in ["due", "failed", "suspect", "orphan"] {
-            pipe.cmd("ZADD").arg(key(ROUTE, 0, "pending")).arg("XX").arg(1_u64 << 52).arg(id).ignore();
+            pipe.cmd("ZADD").arg(key(&partition(), "pending")).arg("XX").arg(1_u64 << 52).arg(id).ignore();
         }
         pipe.exec_async(&mut self.raw).await.expect("written");
     }

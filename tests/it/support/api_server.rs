@@ -244,7 +244,7 @@ impl ApiServer {
     /// The ids in a sorted set of a route's partition 0.
     pub async fn ids_in(&self, route: &str, set: &str) -> Vec<String> {
         let mut connection = self.redis.connection().await;
-        let key = format!("{{punctual:{route}:0}}:{set}");
+        let key = format!("{{punctual:{route}:0/1}}:{set}");
         redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async(&mut connection).await.unwrap()
     }
 }
@@ -269,7 +269,7 @@ pub async fn answer(request: RequestBuilder) -> Answer {
 }
 
 fn partition(route: &str) -> Partition {
-    Partition { route: route.into(), number: 0 }
+    Partition { route: route.into(), index: 0, count: 1 }
 }
 
 /// One recorder for the process: there can be no more.

@@ -36,8 +36,8 @@ pub const SINK_MISTAKES: &[(&str, &str)] = &[
     ),
     ("sinks: {a b: {type: redis_list, key: c}}", "1.yaml:1:9: sinks.a b: `a b` is not a name: 1 to 64 of "),
     (
-        "sinks: {a: {type: redis_list, key: '{{punctual:r:0}}:dead'}}",
-        "1.yaml:1:31: sinks.a.key: `{punctual:r:0}:dead` is among punctual's own keys",
+        "sinks: {a: {type: redis_list, key: '{{punctual:r:0/1}}:dead'}}",
+        "1.yaml:1:31: sinks.a.key: `{punctual:r:0/1}:dead` is among punctual's own keys",
     ),
     ("sinks: {a: {type: redis_list, key: ''}}", "1.yaml:1:31: sinks.a.key: is empty"),
     (

@@ -28,7 +28,7 @@ async fn a_fail_over_that_an_operator_asks_for_moves_deliveries_and_wake_ups() {
     let new = redis.switched(0).await;
     eventually("wake-ups come from the new master", PATIENCE, async || {
         let mut command = redis::cmd("PUBSUB");
-        let channels = command.arg(&["NUMSUB", "{punctual:web:0}:wake"]);
+        let channels = command.arg(&["NUMSUB", "{punctual:web:0/1}:wake"]);
         let (_, count): (String, u64) =
             channels.query_async(&mut redis.servers[new].connection().await).await.expect("counted");
         (count == 1).then_some(())

@@ -112,7 +112,7 @@ async fn a_fail_over_under_load_costs_little() {
     for replies in Replies::runs() {
         let switch = Switch::begin(2, replies, SMALL).await;
         switch.redis.fail_over().await;
-        let unsettled = switch.redis.promoted_has("{punctual:web:0}").await;
+        let unsettled = switch.redis.promoted_has("{punctual:web:0/1}").await;
         let recovered = switch.recovered().await;
         if scale::full() {
             switch.rejoined().await;

@@ -76,7 +76,7 @@ async fn properties_set_through_produce_lua_are_checked_and_survive() {
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let script = redis::Script::new(include_str!("../../../../lua/produce.lua"));
     let mut produce = async |id: &str, options: &str| {
-        let mut call = script.key("{punctual:r:0}:pending");
+        let mut call = script.key("{punctual:r:0/1}:pending");
         call.arg("1").arg(id).arg("+0").arg("payload").arg(options);
         call.invoke_async::<redis::Value>(&mut connection).await.map_err(|error| error.to_string())
     };

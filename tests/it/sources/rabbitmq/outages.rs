@@ -20,7 +20,7 @@ fn distinct(got: &[(u64, Got)]) -> usize {
 
 /// Messages that wait, and those in flight.
 async fn in_redis(connection: &mut MultiplexedConnection) -> (usize, usize) {
-    let [pending, unack] = ["pending", "unack"].map(|set| format!("{{punctual:r:0}}:{set}"));
+    let [pending, unack] = ["pending", "unack"].map(|set| format!("{{punctual:r:0/1}}:{set}"));
     redis::pipe().zcard(pending).zcard(unack).query_async(connection).await.unwrap()
 }
 

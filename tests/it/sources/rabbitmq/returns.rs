@@ -139,7 +139,7 @@ async fn ends_with_messages_held(name: &str, how: How, (ends, limit): (usize, Ve
     let mut keys = vec!["resetkeys".to_owned(), "~punctual:*".to_owned()];
     for key in ["pending", "unack", "attempts", "errors", "dead", "remembered", "records", "paused", "route", "rights"]
     {
-        keys.push(format!("~{{punctual:r:0}}:{key}"));
+        keys.push(format!("~{{punctual:r:0/1}}:{key}"));
     }
     acl(&keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     publish(server, name, delayed(MESSAGES, 0)).await;

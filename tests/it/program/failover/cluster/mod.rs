@@ -48,8 +48,7 @@ impl Partition {
     async fn all(redis: &ClusterRedis, route: &str) -> Vec<Self> {
         let mut all = Vec::new();
         for index in 0..PARTITIONS {
-            // Another number of partitions has other numbers.
-            let tag = format!("{{punctual:{route}:{}}}", PARTITIONS * (PARTITIONS - 1) / 2 + index);
+            let tag = format!("{{punctual:{route}:{index}/{PARTITIONS}}}");
             let slot = redis.slot(&tag).await;
             all.push(Self { index, tag, slot, primary: redis.primary_of(slot).await });
         }
