@@ -58,7 +58,7 @@ fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
     Origin { key_base64: None, ..origin.clone() }.or_none()
 }
 
-/// What a pending message waits for.
+/// The reason why a pending message is not delivered yet.
 #[derive(Debug, Default, Serialize)]
 pub struct Waits {
     /// `due`, `retry`, `sink`, `paused` or `capacity`.

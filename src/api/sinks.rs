@@ -13,7 +13,7 @@ use crate::{store::Snapshot, time::UnixMillis};
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
-/// What a message waits for that is down: its route's sink, by its name, or its failure domain there.
+/// The sink or failure domain that is down and that a message waits for, by the name of the sink, the route and the message.
 pub type FailingSinks = Arc<dyn Fn(&str, &str, &Snapshot) -> Option<Failing> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

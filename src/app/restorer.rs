@@ -18,7 +18,7 @@ use crate::{
 /// One call for each partition, of which Redis compares four numbers.
 const INTERVAL: Duration = Duration::from_mins(10);
 
-/// Runs until `stop`. `routes` have so many partitions.
+/// Runs until `stop`. `routes`: names, each with its number of partitions.
 pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop: watch::Receiver<bool>) {
     for (route, _) in &routes {
         metrics::restored(route, 0);

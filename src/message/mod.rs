@@ -75,7 +75,7 @@ impl MessageId {
         &self.0
     }
 
-    /// The index of the partition where the id belongs, among so many: CRC32 (IEEE) of the id modulo `partitions`.
+    /// The index, from 0, of the partition that the id belongs to: CRC32 (IEEE) of the id modulo `partitions`.
     pub fn partition(&self, partitions: u16) -> u16 {
         let index = crc32fast::hash(self.0.as_bytes()) % u32::from(partitions);
         u16::try_from(index).expect("below the number of partitions")

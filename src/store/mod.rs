@@ -22,8 +22,8 @@ pub use self::{
     wake::{WakeReason, WakeSignal},
 };
 
-/// One partition of a route's queue: the one with this index, from 0, of so many. Partitions of another count have keys of
-/// their own, so that messages can be moved from these to those.
+/// One partition of a route's queue, by its index (from 0) and the number of partitions. Each number of partitions has keys of
+/// its own, so that messages can be moved from one number to another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     pub route: Arc<str>,
@@ -32,13 +32,13 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// All of a route that has so many.
+    /// All partitions of a route that has `count`.
     pub fn all(route: &Arc<str>, count: u16) -> impl Iterator<Item = Self> + use<> {
         let route = route.clone();
         (0..count).map(move |index| Self { route: route.clone(), index, count })
     }
 
-    /// Where the id belongs, among so many partitions of the same route.
+    /// The partition that the id belongs to when the same route has `count` partitions.
     #[must_use]
     pub fn among(&self, count: u16, id: &MessageId) -> Self {
         Self { route: self.route.clone(), index: id.partition(count), count }

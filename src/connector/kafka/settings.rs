@@ -118,7 +118,7 @@ pub enum Start {
     Latest,
 }
 
-/// What a record without a value and without a timing header means.
+/// The meaning of a record without a value and without a timing header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tombstones {

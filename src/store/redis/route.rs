@@ -182,7 +182,7 @@ impl RouteSettings {
         [share(messages), share(bytes), delay.map_or(0, |delay| whole_millis(delay).max(1))]
     }
 
-    /// What a partition's `route` holds behind version, partitions and index.
+    /// The rest of a partition's `route`, behind version, partitions and index.
     pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
         if self.limits == RouteLimits::default() {

@@ -38,7 +38,7 @@ function Waits({ message, overview }) {
     retry: () => html`Attempt ${count(message.attempts)} failed. It waits for the next one: ${next}`,
     sink: () => {
       const { domain, since, error } = message.down ?? {};
-      return html`It waits for ${domain && html`<${Text}>${domain}</${Text}> of `}<a href=${link("sinks")}>sink ${stats?.sink}</a>, which is down ${since && html`since <${Time} at=${since} far="only" />`}. No attempt counts.${error && html` <${Text} tag="span" class="more">${error}</${Text}>`}`;
+      return html`It waits for ${domain && html`<${Text}>${domain}</${Text}> of `}<a href=${link("sinks")}>sink ${stats?.sink}</a>, which is down ${since && html`since <${Time} at=${since} />`}. No attempt counts.${error && html` <${Text} tag="span" class="more">${error}</${Text}>`}`;
     },
     paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
     capacity: () => "It is due, and waits until an instance has capacity.",

@@ -48,7 +48,7 @@ function Sink({ sink, routes }) {
       ${sink.down_domains.length > 0 && html`
         <h4>Domains that are down</h4>
         <ul class="domains">${sink.down_domains.slice(0, DOMAINS).map(({ name, error, since }) => html`
-          <li key=${name}><${Lamp} state="bad"><${Text}>${name}</${Text}></${Lamp}> <span class="muted">since <${Time} at=${since} far="only" /></span> <${Text} tag="span" class="more">${error}</${Text}></li>`)}</ul>
+          <li key=${name}><${Lamp} state="bad"><${Text}>${name}</${Text}></${Lamp}> <span class="muted">since <${Time} at=${since} /></span> <${Text} tag="span" class="more">${error}</${Text}></li>`)}</ul>
         ${more > 0 && html`<p class="muted">and ${count(more)} more</p>`}`}
     </article>`;
 }
