@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt::Write, net::IpAddr, sync::Arc};
 
 use axum::{extract::FromRequestParts, http::request::Parts};
 
-use super::{auth::Grant, server::Peer};
+use super::{auth::Grant, connections::Peer};
 use crate::{
     message::MessageId,
     store::{Filter, Selection},

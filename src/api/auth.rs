@@ -4,16 +4,16 @@
 //! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
 //! comparison reveals nothing about a token.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
 use super::{
-    Api, console, origin,
+    connections::Peer,
+    console, origin,
     problem::Problem,
     rate::{Rate, TooFast},
     readers::Share,
-    server::Peer,
 };
 use crate::{
     config::{AuthConfig, Right, TokenConfig, TokenDigest},
@@ -104,6 +104,8 @@ pub struct Guard {
     /// `None`: every caller has all rights.
     tokens: Option<Vec<(TokenDigest, Arc<Grant>)>>,
     open_metrics: bool,
+    has_console: bool,
+    routes: Arc<BTreeSet<Arc<str>>>,
     everything: Arc<Grant>,
     refused: Refused,
 }
@@ -131,7 +133,7 @@ impl Refused {
 
 impl Guard {
     /// `open`: every program of this host can connect, which the mode of a Unix socket prevents.
-    pub fn new(config: Option<&AuthConfig>, open: bool) -> Self {
+    pub fn new(config: Option<&AuthConfig>, open: bool, has_console: bool, routes: Arc<BTreeSet<Arc<str>>>) -> Self {
         if config.is_none() && open {
             tracing::warn!("the API asks for no token: every program on this host may do everything");
         }
@@ -149,6 +151,8 @@ impl Guard {
         Self {
             tokens,
             open_metrics: config.is_some_and(|auth| auth.open_metrics),
+            has_console,
+            routes,
             everything: Arc::new(Grant::all()),
             refused: Refused::default(),
         }
@@ -169,7 +173,7 @@ impl Guard {
     }
 
     fn is_open(&self, path: &str) -> bool {
-        is_probe(path) || (path == "/metrics" && self.open_metrics)
+        is_probe(path) || (path == "/metrics" && self.open_metrics) || (self.has_console && console::is_open(path))
     }
 }
 
@@ -180,10 +184,9 @@ pub fn is_probe(path: &str) -> bool {
 
 /// 401 without a known token, for unknown paths too: a caller without a token learns nothing about the paths. Without
 /// configured tokens, requests of web pages are refused.
-pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
-    let guard = &api.guard;
+pub async fn authenticate(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_open = guard.is_open(path) || (api.console && console::is_open(path));
+    let is_open = guard.is_open(path);
     if guard.tokens.is_none()
         && !is_open
         && let Err(problem) = origin::check(request.method(), request.headers())
@@ -205,7 +208,7 @@ pub async fn authenticate(State(api): State<Arc<Api>>, mut request: Request, nex
 
 /// 403 when the token lacks the right or the route, then 404 when there is no such route.
 pub async fn authorise(
-    State((api, access)): State<(Arc<Api>, Access)>,
+    State((guard, access)): State<(Arc<Guard>, Access)>,
     params: RawPathParams,
     request: Request,
     next: Next,
@@ -213,7 +216,7 @@ pub async fn authorise(
     let grant = request.extensions().get::<Arc<Grant>>().expect("set by `authenticate`");
     let right = match access {
         Access::Needs(right) => Some(right),
-        Access::Metrics if !api.guard.open_metrics => Some(Right::Read),
+        Access::Metrics if !guard.open_metrics => Some(Right::Read),
         Access::Metrics | Access::Open | Access::AnyToken => None,
     };
     if let Some(right) = right.filter(|right| !grant.rights.contains(right)) {
@@ -225,7 +228,7 @@ pub async fn authorise(
             let text = "the token is for other routes";
             return Problem::new(StatusCode::FORBIDDEN, "forbidden", text).into_response();
         }
-        if !api.routes.contains(route) {
+        if !guard.routes.contains(route) {
             return Problem::unknown_route(route).into_response();
         }
     }
@@ -247,7 +250,7 @@ mod tests {
             messages_per_second: None,
         };
         let tokens = vec![token("s3cret", &[Right::Read], &["*"]), token("other", &[Right::Admin], &["a", "b"])];
-        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }), true)
+        Guard::new(Some(&AuthConfig { tokens, open_metrics: false }), true, false, Arc::default())
     }
 
     fn grant_for(value: &'static str) -> Option<Arc<Grant>> {
@@ -278,6 +281,6 @@ mod tests {
 
     #[test]
     fn without_tokens_everything_is_allowed() {
-        assert!(Guard::new(None, true).grant(&HeaderMap::new()).unwrap().covers("a"));
+        assert!(Guard::new(None, true, false, Arc::default()).grant(&HeaderMap::new()).unwrap().covers("a"));
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Api, deadline::Deadline, problem::Problem};
+use super::{deadline::Deadline, problem::Problem};
 
 /// Memory of all request bodies in progress, in KiB: 256 MiB. Sixteen of the largest, or thousands of usual ones;
 /// others wait, up to the request timeout.
@@ -88,7 +88,7 @@ pub struct ReadBody {
 /// # Errors
 /// 413 above `limit`, 408 when it is incomplete at the request timeout, 400 when it breaks off, 503 when no memory
 /// becomes free in time. In all of these cases nothing was changed.
-pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody, Problem> {
+pub async fn read(memory: &BodyMemory, request: Request, limit: usize) -> Result<ReadBody, Problem> {
     let Deadline(deadline) = *request.extensions().get().expect("set by the middleware around every endpoint");
     // Of a `Content-Length`.
     let announced = request.body().size_hint().lower();
@@ -107,7 +107,7 @@ pub async fn read(api: &Api, request: Request, limit: usize) -> Result<ReadBody,
         if bytes.len() + chunk.len() > limit {
             return Err(refuse(stream, deadline, limit).await);
         }
-        let covered = timeout_at(deadline, share.cover(&api.body_memory, bytes.len() + chunk.len())).await;
+        let covered = timeout_at(deadline, share.cover(memory, bytes.len() + chunk.len())).await;
         covered.map_err(|_| Problem::unavailable("too many large requests at once; nothing was changed"))?;
         bytes.extend_from_slice(&chunk);
     }

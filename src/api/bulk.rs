@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    Api,
     audit::{self, Caller, Of},
     auth::Grant,
     body,
@@ -22,6 +21,7 @@ use super::{
     message_body::{self, DeadRequest, PurgeRequest},
     messages::FilterQuery,
     problem::Problem,
+    state::Api,
 };
 use crate::{
     message::State as MessageState,
@@ -44,7 +44,7 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
                     Extension(deadline): Extension<Deadline>,
                     Path(route): Path<String>,
                     request: Request| {
-            let body = body::read(&api, request, MAX_BYTES).await?;
+            let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
             let DeadRequest { action, selection, limit, dry_run, cursor } =
                 message_body::parse_dead(&body.bytes, action)?;
             let work = DeadWork { action, selection: &selection, limit, dry_run, deadline: api.end_of_work(deadline) };
@@ -103,7 +103,7 @@ pub async fn purge_pending(
     Path(route): Path<String>,
     request: Request,
 ) -> Result<Json<Bulk>, Problem> {
-    let body = body::read(&api, request, MAX_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_BYTES).await?;
     let PurgeRequest { ids, limit, dry_run } = message_body::parse_purge(&body.bytes)?;
     let (end, mut bulk) = (api.end_of_work(deadline), Bulk::default());
     let result = api.queue.purge_pending(&route, ids.as_deref(), limit, dry_run, end, &mut bulk).await;

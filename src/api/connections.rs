@@ -63,6 +63,10 @@ impl ConnectionLimits {
     }
 }
 
+/// The address that a request came from; a request extension, which is missing with a Unix socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
 /// That this process may open.
 fn open_files() -> usize {
     let limit = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Api, problem::Problem};
+use super::problem::Problem;
 
 /// Extra time for a call that ends by itself at the timeout, so that it can report the reason.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -32,15 +32,20 @@ const LONGEST_REST: Duration = Duration::from_mins(1);
 pub struct Deadline(pub Instant);
 
 /// The calls in progress.
-pub struct Calls(Arc<Semaphore>);
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_CALLS)))
-    }
+pub struct Calls {
+    places: Arc<Semaphore>,
+    request_timeout: Duration,
 }
 
 impl Calls {
+    pub fn new(request_timeout: Duration) -> Self {
+        Self::of(MAX_CALLS, request_timeout)
+    }
+
+    fn of(places: usize, request_timeout: Duration) -> Self {
+        Self { places: Arc::new(Semaphore::new(places)), request_timeout }
+    }
+
     /// Continues when the handle is dropped, until `end` at most: then there is no output. `None` when too many are in
     /// progress: nothing was done.
     fn spawn<T: Send + 'static>(
@@ -48,7 +53,7 @@ impl Calls {
         end: Instant,
         call: impl Future<Output = T> + Send + 'static,
     ) -> Option<JoinHandle<Option<T>>> {
-        let place = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         Some(tokio::spawn(async move {
             let _place = place;
             timeout_at(end, call).await.ok()
@@ -59,17 +64,17 @@ impl Calls {
 /// Replies 503 at `request_timeout`: it is then unknown whether the request took effect.
 ///
 /// The call itself continues for a bounded time, as it does when its caller disconnects.
-pub async fn bound(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+pub async fn bound(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
     if request.uri().path() == "/livez" {
         // It waits for nothing, and must answer under any load.
         return next.run(request).await;
     }
-    let deadline = Instant::now() + api.request_timeout;
+    let deadline = Instant::now() + calls.request_timeout;
     request.extensions_mut().insert(Deadline(deadline));
     let method = request.method().clone();
     // The pattern, not the path: the log must not contain a caller's text.
     let path = request.extensions().get::<MatchedPath>().cloned();
-    let response = match api.calls.spawn(deadline + LONGEST_REST, next.run(request)) {
+    let response = match calls.spawn(deadline + LONGEST_REST, next.run(request)) {
         None => Problem::unavailable("too many requests are under way; nothing was changed").into_response(),
         Some(call) => match timeout_at(deadline + LAST_WORDS, call).await {
             Ok(Ok(Some(response))) => response,
@@ -95,7 +100,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_without_a_waiting_caller_ends_all_the_same() {
-        let calls = Calls(Arc::new(Semaphore::new(1)));
+        let calls = Calls::of(1, Duration::ZERO);
         let (held, dropped) = oneshot::channel::<()>();
         let end = Instant::now() + LONGEST_REST;
         let endless = calls.spawn(end, async move {
@@ -110,7 +115,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_comes_free_with_the_end_of_its_call() {
-        let calls = Calls(Arc::new(Semaphore::new(1)));
+        let calls = Calls::of(1, Duration::ZERO);
         for number in 0..3 {
             let call = calls.spawn(Instant::now() + LONGEST_REST, async move { number });
             assert_eq!(call.expect("a free place").await.expect("no panic"), Some(number));

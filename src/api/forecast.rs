@@ -9,7 +9,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Api, auth::Grant, problem::Problem};
+use super::{auth::Grant, problem::Problem, state::Api};
 use crate::{queue::Forecast, time::Due};
 
 /// The next hour by the minute, unless the query asks for something else.

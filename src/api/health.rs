@@ -6,7 +6,7 @@ use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{Api, problem::Problem};
+use super::problem::Problem;
 use crate::queue::Queue;
 
 /// How long a reply is reused: a probe needs no token, and each check costs five Redis commands.
@@ -15,18 +15,25 @@ const READY_FRESH: Duration = Duration::from_secs(1);
 const UNREADY_FRESH: Duration = Duration::from_millis(100);
 
 /// The last check and its time. Probes during a check wait for it.
-#[derive(Default)]
-pub struct ReadinessCache(Mutex<Option<(Instant, Result<(), String>)>>);
+#[derive(Clone)]
+pub struct Readiness {
+    queue: Arc<Queue>,
+    last: Arc<Mutex<Option<(Instant, Result<(), String>)>>>,
+}
 
-impl ReadinessCache {
-    pub async fn check(&self, queue: &Queue) -> Result<(), String> {
-        let mut last = self.0.lock().await;
+impl Readiness {
+    pub fn new(queue: Arc<Queue>) -> Self {
+        Self { queue, last: Arc::default() }
+    }
+
+    pub async fn check(&self) -> Result<(), String> {
+        let mut last = self.last.lock().await;
         if let Some((at, answer)) = &*last
             && at.elapsed() < if answer.is_ok() { READY_FRESH } else { UNREADY_FRESH }
         {
             return answer.clone();
         }
-        let answer = queue.ready().await;
+        let answer = self.queue.ready().await;
         *last = Some((Instant::now(), answer.clone()));
         answer
     }
@@ -37,8 +44,8 @@ pub async fn livez() -> Json<Value> {
 }
 
 /// Depends on Redis alone: messages are accepted while a sink is down.
-pub async fn readyz(State(api): State<Arc<Api>>) -> Result<Json<Value>, Problem> {
-    match api.readiness.check(&api.queue).await {
+pub async fn readyz(State(readiness): State<Readiness>) -> Result<Json<Value>, Problem> {
+    match readiness.check().await {
         Ok(()) => Ok(livez().await),
         Err(text) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", text)),
     }

@@ -13,7 +13,6 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    Api,
     audit::{Caller, Of},
     auth::Grant,
     body,
@@ -23,6 +22,7 @@ use super::{
     readers::{self, Broken, Permit, Share, Writer},
     scheduled::ScheduledReply,
     shown::{self, Down, Waits},
+    state::Api,
 };
 use crate::{
     config::Right,
@@ -84,7 +84,7 @@ pub async fn reschedule(
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     let due = message_body::parse_due(&body.bytes)?;
     move_to(&api, &caller, "move", &route, &id, due).await
 }
@@ -96,7 +96,7 @@ pub async fn deliver(
     Path((route, id)): Path<(String, String)>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     move_to(&api, &caller, "deliver", &route, &id, Due::NOW).await
 }
@@ -136,7 +136,7 @@ pub async fn cancel(
     request: Request,
 ) -> Result<Response, Problem> {
     let id = parse_id(&id)?;
-    let body = body::read(&api, request, MAX_PATCH_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_PATCH_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     let keep_dead = !caller.grant.has(Right::Admin);
     let cancellation = Cancellation { keep_dead, ..Cancellation::from(id.clone()) };
@@ -331,7 +331,7 @@ impl Api {
             return Waits::of("paused");
         }
         if let Some(sink) = self.queue.sink(route)
-            && let Some(failing) = (self.failing)(&sink, route, snapshot)
+            && let Some(failing) = (self.statuses.failing)(&sink, route, snapshot)
         {
             let since = u64::try_from(failing.since.elapsed().as_millis()).unwrap_or(u64::MAX);
             let since = UnixMillis::new(now.get().saturating_sub(since)).unwrap_or_default();

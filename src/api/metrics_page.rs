@@ -3,16 +3,16 @@
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
-    extract::{MatchedPath, Request, State},
-    http::{Method, header},
+    extract::{MatchedPath, Request},
+    http::Method,
     middleware::Next,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use futures::future::join_all;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::time::{Instant, timeout};
 
-use super::{Api, SourceStatuses};
+use super::statuses::SourceStatuses;
 use crate::{
     metrics::{self, QueueGauges},
     queue::{HORIZONS, Queue, QueueError, RouteStats},
@@ -21,7 +21,7 @@ use crate::{
 
 /// How long a scrape waits for the numbers of the queues: below the request timeout and the usual 10 s of a
 /// scraper, so that the counters are served while Redis is down.
-const STATS_TIMEOUT: Duration = Duration::from_secs(2);
+pub const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Renders the page.
 pub struct MetricsPage {
@@ -43,7 +43,7 @@ impl MetricsPage {
 
     /// The gauges of a route whose numbers cannot be read within `patience` keep their last values. `ready`: the check of
     /// readiness.
-    async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
+    pub async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
         let routes = self.queue.routes();
         // In tasks that continue after the timeout: the store must reach its own timeout to detect a dead connection.
         let stats = join_all(routes.iter().cloned().map(|route| {
@@ -77,11 +77,6 @@ pub async fn measure(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     metrics::api_request(&call.into(), response.status().as_u16(), began.elapsed());
     response
-}
-
-pub async fn page(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    let page = api.metrics.render(STATS_TIMEOUT.min(api.request_timeout / 2), api.readiness.check(&api.queue)).await;
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }
 
 fn gauges(stats: &RouteStats) -> QueueGauges {

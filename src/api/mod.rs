@@ -36,12 +36,12 @@ mod routes;
 mod scheduled;
 mod server;
 mod shown;
-mod sinks;
-mod sources;
 mod spare;
+mod state;
+mod statuses;
 mod strict;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -49,16 +49,8 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     routing::{MethodRouter, any, delete, get, patch, post},
 };
-use tokio::time::Instant;
 
-use self::{
-    auth::{Access, Guard},
-    body::BodyMemory,
-    deadline::Calls,
-    health::ReadinessCache,
-    readers::Readers,
-    replaced::Replacements,
-};
+use self::auth::Access;
 pub use self::{
     connections::ConnectionLimits,
     ids::{NewId, ulids},
@@ -69,89 +61,29 @@ pub use self::{
     problem::TYPE as PROBLEM_TYPE,
     scheduled::status as schedule_status,
     server::serve,
-    sinks::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses},
-    sources::SourceStatuses,
+    state::Api,
+    statuses::{BreakerState, DownDomain, Failing, FailingSinks, SinkStatus, SinkStatuses, SourceStatuses, Statuses},
 };
 use crate::{
-    config::{Listen, Right, ServerConfig},
-    queue::Queue,
+    config::Right,
     store::{DeadAction, Expiry},
 };
-
-/// What the handlers share.
-pub struct Api {
-    queue: Arc<Queue>,
-    routes: BTreeSet<Arc<str>>,
-    guard: Guard,
-    console: bool,
-    max_payload: usize,
-    request_timeout: Duration,
-    body_memory: BodyMemory,
-    calls: Calls,
-    readers: Readers,
-    readiness: ReadinessCache,
-    sinks: SinkStatuses,
-    failing: FailingSinks,
-    sources: SourceStatuses,
-    metrics: MetricsPage,
-    replacements: Replacements,
-    new_id: NewId,
-    started: Instant,
-}
-
-/// Return the state of sinks and sources.
-pub struct Statuses {
-    pub sinks: SinkStatuses,
-    pub failing: FailingSinks,
-    pub sources: SourceStatuses,
-}
-
-impl Api {
-    /// `new_id` makes the ids of messages that come without one: `ulids()`, unless a test wants to know them.
-    pub fn new(
-        queue: Arc<Queue>,
-        config: &ServerConfig,
-        statuses: Statuses,
-        metrics: MetricsPage,
-        new_id: NewId,
-    ) -> Self {
-        Self {
-            routes: queue.routes().into_iter().collect(),
-            queue,
-            guard: Guard::new(config.auth.as_ref(), matches!(config.listen, Listen::Tcp(_))),
-            console: config.console,
-            max_payload: config.max_payload,
-            request_timeout: config.request_timeout,
-            body_memory: BodyMemory::default(),
-            calls: Calls::default(),
-            readers: Readers::default(),
-            readiness: ReadinessCache::default(),
-            sinks: statuses.sinks,
-            failing: statuses.failing,
-            sources: statuses.sources,
-            metrics,
-            replacements: Replacements::default(),
-            new_id,
-            started: Instant::now(),
-        }
-    }
-}
 
 /// The calls of the API, ready for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     let api = api.into();
     let mut router = Router::new().route("/v1/routes/{route}/dead", any(bulk::removed));
     for Endpoint { path, access, query, handler, .. } in endpoints() {
-        let authorise = from_fn_with_state((Arc::clone(&api), access), auth::authorise);
+        let authorise = from_fn_with_state((Arc::clone(&api.guard), access), auth::authorise);
         let check_query = from_fn_with_state(query, strict::check_query);
         router = router.route(path, handler.route_layer(check_query).route_layer(authorise));
     }
-    if api.console {
-        router = console::routes(router);
+    if api.has_console {
+        router = console::routes(router, api.guard.asks());
     }
     router
-        .layer(from_fn_with_state(Arc::clone(&api), auth::authenticate))
-        .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn_with_state(Arc::clone(&api.guard), auth::authenticate))
+        .layer(from_fn_with_state(Arc::clone(&api.calls), deadline::bound))
         .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
         .layer(from_fn(metrics_page::measure))
@@ -163,7 +95,7 @@ pub fn probes(api: Arc<Api>) -> Router {
     Router::new()
         .route("/livez", get(health::livez))
         .route("/readyz", get(health::readyz))
-        .layer(from_fn_with_state(Arc::clone(&api), deadline::bound))
+        .layer(from_fn_with_state(Arc::clone(&api.calls), deadline::bound))
         .layer(from_fn(strict::check))
         .layer(from_fn(problem::normalise))
         .with_state(api)
@@ -211,9 +143,9 @@ fn endpoints() -> Vec<Endpoint> {
         call(Method::GET, "/v1/routes", read, get(routes::list)),
         call(Method::GET, "/v1/routes/{route}", read, get(routes::stats)),
         call(Method::GET, "/v1/overview", read, get(overview::overview)),
-        call(Method::GET, "/v1/sinks", read, get(sinks::list)),
-        call(Method::GET, "/v1/sources", read, get(sources::list)),
-        call(Method::GET, "/metrics", Access::Metrics, get(metrics_page::page)),
+        call(Method::GET, "/v1/sinks", read, get(statuses::sinks)),
+        call(Method::GET, "/v1/sources", read, get(statuses::sources)),
+        call(Method::GET, "/metrics", Access::Metrics, get(overview::metrics)),
         call(Method::GET, "/livez", Access::Open, get(health::livez)),
         call(Method::GET, "/readyz", Access::Open, get(health::readyz)),
         call(Method::GET, "/openapi.json", Access::AnyToken, get(openapi::document)),

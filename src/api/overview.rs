@@ -1,12 +1,13 @@
-//! Everything at once: routes, sinks, sources, Redis, this instance and its work, and the caller's rights.
+//! Everything at once: as JSON for people (routes, sinks, sources, Redis, this instance and its work, the caller's rights),
+//! and as the page of metrics.
 
 use std::{process, sync::Arc, time::Duration};
 
-use axum::{Extension, Json, extract::State};
+use axum::{Extension, Json, extract::State, http::header, response::IntoResponse};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Api, activity, auth::Grant, routes, sinks, sources};
+use super::{activity, auth::Grant, metrics_page::STATS_TIMEOUT, routes, state::Api};
 
 pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Value> {
     // The other parts are shown while Redis is down.
@@ -14,9 +15,9 @@ pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<A
     let listed = timeout(patience, routes::entries(&api, &grant));
     let (listed, sinks, sources, ready) = tokio::join!(
         listed,
-        sinks::shown(&api, &grant),
-        sources::shown(&api, &grant),
-        timeout(patience, api.readiness.check(&api.queue)),
+        api.statuses.sinks(&grant),
+        api.statuses.sources(&grant),
+        timeout(patience, api.readiness.check()),
     );
     let (routes, mut error) = match listed {
         Ok(Ok(routes)) => (json!(routes), None),
@@ -41,4 +42,9 @@ pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<A
         "activity": activity::shown(&api.metrics.recorded(), &grant),
         "token": grant.shown(),
     }))
+}
+
+pub async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    let page = api.metrics.render(STATS_TIMEOUT.min(api.request_timeout / 2), api.readiness.check()).await;
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }

@@ -9,12 +9,12 @@ use axum::{
 };
 
 use super::{
-    Api,
     audit::Caller,
     body,
     message_body::{self, Batch, Rules},
     problem::{FieldError, Problem},
     scheduled,
+    state::Api,
 };
 use crate::message::{MessageId, NewMessage};
 
@@ -31,7 +31,7 @@ pub async fn messages(
     request: Request,
 ) -> Result<Response, Problem> {
     let idempotency_key = idempotency_key(request.headers())?;
-    let body = body::read(&api, request, MAX_JSON_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_JSON_BYTES).await?;
     let rules = Rules { max_payload: api.max_payload, idempotency_key, new_id: &*api.new_id };
     let (is_one, messages) = match message_body::parse(&body.bytes, &rules)? {
         Batch::One(message) => (true, vec![*message]),

@@ -10,12 +10,12 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    Api,
     audit::Caller,
     body,
     post::{VIA, check_expiry, idempotency_key},
     problem::Problem,
     scheduled,
+    state::Api,
 };
 use crate::{
     message::{MessageId, Metadata, NewMessage, OnConflict},
@@ -55,7 +55,7 @@ pub async fn raw(
     };
     let due = query.due()?;
     let metadata = query.metadata(request.headers())?;
-    let body = body::read(&api, request, api.max_payload).await?;
+    let body = body::read(&api.body_memory, request, api.max_payload).await?;
     let message = NewMessage {
         id: id.unwrap_or_else(|| (api.new_id)()),
         due,

@@ -13,11 +13,11 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    Api,
     audit::{Caller, Of},
     auth::Grant,
     body, message_body,
     problem::Problem,
+    state::Api,
 };
 use crate::{
     queue::{QueueError, RouteStats},
@@ -77,7 +77,7 @@ pub async fn pause(
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let note = message_body::parse_note(&body.bytes)?;
     api.queue.pause(&route, caller.grant.name(), &note).await?;
     caller.record("pause", &route, &Of::Note(&note), 1);
@@ -90,7 +90,7 @@ pub async fn resume(
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     message_body::parse_nothing(&body.bytes)?;
     api.queue.resume(&route).await?;
     caller.record("resume", &route, &Of::Route, 1);
@@ -104,7 +104,7 @@ pub async fn repartition(
     Path(route): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read(&api, request, MAX_NOTE_BODY_BYTES).await?;
+    let body = body::read(&api.body_memory, request, MAX_NOTE_BODY_BYTES).await?;
     let partitions = message_body::parse_partitions(&body.bytes)?;
     api.queue.choose_partitions(&route, partitions).await?;
     caller.record("repartition", &route, &Of::Note(&format!("partitions: {partitions}")), 1);

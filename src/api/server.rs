@@ -1,6 +1,6 @@
 //! Connections: their timeouts and their end. `connections` bounds their number.
 
-use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::is_probe,
-    connections::{ConnectionLimits, Slot, Slots},
+    connections::{ConnectionLimits, Peer, Slot, Slots},
     listener::{Accepted, Listener},
     problem::Problem,
     spare::SpareFiles,
@@ -117,10 +117,6 @@ async fn accept(listener: &Listener, slots: &Arc<Slots>, spare: &mut SpareFiles)
         }
     }
 }
-
-/// The address that a request came from; a request extension, which is missing with a Unix socket.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub IpAddr);
 
 /// Serves one connection to its end.
 async fn talk(

@@ -9,7 +9,7 @@ use super::{
     sinks::{self, RunningSink},
     sources,
 };
-use crate::config::{Config, RedisTopology};
+use crate::config::{Config, RedisTopology, all_or_errors};
 
 /// Every configured sink by its name, where nothing else is wrong either. They may connect in the background from now on.
 ///
@@ -24,16 +24,11 @@ pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     };
     let running_sinks = sinks::all(config);
     let sinks = running_sinks.as_ref().map(drop).map_err(Clone::clone);
-    together::<(), ()>([redis, sinks, listening::check_settings(&config.server), sources::check_settings(config)])?;
+    all_or_errors::<(), ()>([
+        redis,
+        sinks,
+        listening::check_settings(&config.server),
+        sources::check_settings(config),
+    ])?;
     running_sinks
-}
-
-/// # Errors
-/// All of them, a line each.
-pub fn together<T, All: FromIterator<T>>(made: impl IntoIterator<Item = Result<T, String>>) -> Result<All, String> {
-    let (made, errors): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
-    if errors.is_empty() {
-        return Ok(made.into_iter().flatten().collect());
-    }
-    Err(errors.into_iter().filter_map(Result::err).collect::<Vec<_>>().join("\n"))
 }

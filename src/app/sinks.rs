@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::settings::together;
 use crate::{
-    config::Config,
+    config::{Config, all_or_errors},
     scheduler::{Breaker, Target},
     sink::{Delivery, Domain, OpenSink, SinkSettings},
 };
@@ -23,7 +22,7 @@ pub struct RunningSink {
 /// All that cannot be used, a line each. The checks of the configuration find most of it; what only a library can tell,
 /// such as a file that holds no certificate, is found here.
 pub fn all(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
-    together(config.sinks.iter().map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
+    all_or_errors(config.sinks.iter().map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
 }
 
 impl RunningSink {

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-use super::{backend::Backend, clock::RedisClock, settings::together};
+use super::{backend::Backend, clock::RedisClock};
 use crate::{
     api,
-    config::Config,
+    config::{Config, all_or_errors},
     incidents::Incidents,
     metrics,
     queue::Queue,
@@ -32,7 +32,7 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, Str
     let open = |(name, source): (&String, &Arc<dyn SourceSettings>)| {
         RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)
     };
-    together(config.sources.iter().map(open))
+    all_or_errors(config.sources.iter().map(open))
 }
 
 /// Makes, and drops, what can be made without Redis.
@@ -41,7 +41,7 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, Str
 /// All that cannot be used, a line each.
 pub fn check_settings(config: &Config) -> Result<(), String> {
     let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
-    together(elsewhere.map(|(name, source)| {
+    all_or_errors(elsewhere.map(|(name, source)| {
         RunningSource::new(name, &**source, || Err("needs Redis".into()), config.max_sleep).map(drop)
     }))
 }

@@ -4,15 +4,20 @@ use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{
-    tokens::Right,
-    value::{Flag, List, Whole},
-};
+use super::value::{Flag, List, Whole};
 use crate::secret::Secret;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Right {
+    Schedule,
+    Read,
+    Admin,
+}
 
 /// Who may call the API.
 #[derive(Debug, Deserialize, JsonSchema)]

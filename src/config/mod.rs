@@ -12,9 +12,10 @@ use serde::Deserialize;
 
 pub use self::{
     address::{ServerAddress, server_address},
+    auth::Right,
     listen::Listen,
     load::{RedisUrlOption, Sources, load},
-    problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin},
+    problem::{ConfigErrors, Path, Problem, Problems, SettingOrigin, all_or_errors},
     redis::{ClusterConfig, DurabilityConfig, RedisConfig, RedisTopology, RedisUrl, SentinelConfig},
     registry::Registry,
     routes::RouteConfig,
@@ -24,7 +25,7 @@ pub use self::{
         Context, GrowingDelay, Settings, Timeout, check_allow, check_redis_url, check_tls, non_empty, parsed,
         redis_url, template,
     },
-    tokens::{AuthConfig, Right, TokenConfig, TokenDigest},
+    tokens::{AuthConfig, TokenConfig, TokenDigest},
     value::{Flag, List, Period, Property, Real, Size, Whole},
 };
 

@@ -166,3 +166,17 @@ impl Problems {
         }
     }
 }
+
+/// All results, or all errors.
+///
+/// # Errors
+/// The errors, one a line.
+pub fn all_or_errors<T, All: FromIterator<T>>(
+    results: impl IntoIterator<Item = Result<T, String>>,
+) -> Result<All, String> {
+    let (results, errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    if errors.is_empty() {
+        return Ok(results.into_iter().flatten().collect());
+    }
+    Err(errors.into_iter().filter_map(Result::err).collect::<Vec<_>>().join("\n"))
+}

@@ -6,11 +6,9 @@ use std::{
 };
 
 use ring::digest::{SHA256, digest as hash};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::{
-    auth::{ConfiguredToken, TokenEntry, Tokens},
+    auth::{ConfiguredToken, Right, TokenEntry, Tokens},
     problem::{Path, Problems},
     read::unknown,
 };
@@ -44,14 +42,6 @@ pub struct TokenConfig {
     pub routes: Vec<String>,
     /// At least 1; `None`: any number.
     pub messages_per_second: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Right {
-    Schedule,
-    Read,
-    Admin,
 }
 
 /// The SHA-256 digest of a token: all that is kept of it.

@@ -1,17 +1,17 @@
 //! One attempt to deliver one claimed message: from its stored body to the end of its claim.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use rand::RngExt;
+use rand::{RngExt, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    batch::Batch,
     crowd::CrowdShare,
     decide::{Attribution, decide},
     held::Held,
     route::ActiveRoute,
+    settler::Settler,
 };
 use crate::{
     message::{
@@ -19,13 +19,22 @@ use crate::{
         codec::{self, DecodeError},
     },
     sink::{Domain, Outcome, Reply},
-    store::ClaimEnd,
+    store::{ClaimEnd, Partition},
     time::ServerClock,
 };
 
 /// How long a message that a later release wrote is deferred: long enough to cost nothing, while an
 /// instance of that release has its chance every time.
 const LATER_RELEASE_PAUSE: Duration = Duration::from_secs(2);
+
+/// What the messages of one claim share.
+pub struct Batch {
+    pub route: Arc<ActiveRoute>,
+    pub partition: Partition,
+    pub settler: Settler,
+    pub clock: ServerClock,
+    pub rng: StdRng,
+}
 
 pub struct Attempt {
     pub held: Held,

@@ -2,23 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rand::{RngExt, rngs::StdRng};
+use rand::RngExt;
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, sleep_until},
 };
 
 use super::{
-    attempt::{Attempt, read},
+    attempt::{Attempt, Batch, read},
     crowd::CrowdShare,
     held::Held,
-    route::{ActiveRoute, Target},
-    settler::Settler,
+    route::Target,
 };
 use crate::{
     sink::{Delivery, Outcome, Report, Reported, Sink},
-    store::{ClaimEnd, Claimed, Partition},
-    time::ServerClock,
+    store::{ClaimEnd, Claimed},
 };
 
 /// What must be left of a lease beyond the sink's timeout when a batch starts. Half of the 500 ms by which a
@@ -31,15 +29,6 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// Outcomes that are concluded before the timeout is looked at again: those of one claim.
 const MAX_TOGETHER: usize = 500;
-
-/// What the messages of one claim share.
-pub struct Batch {
-    pub route: Arc<ActiveRoute>,
-    pub partition: Partition,
-    pub settler: Settler,
-    pub clock: ServerClock,
-    pub rng: StdRng,
-}
 
 impl Batch {
     /// Ends when every message is with the settler, or was moved into its list.

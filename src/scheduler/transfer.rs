@@ -8,8 +8,7 @@ use std::ops::Range;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    attempt::Attempt,
-    batch::Batch,
+    attempt::{Attempt, Batch},
     held::Held,
     settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},

@@ -5,19 +5,17 @@
 
 mod files;
 
-use std::sync::Arc;
-
 use axum::{
     Router,
     body::Bytes,
-    extract::{Path, State},
+    extract::Path,
     http::{HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 
 use self::files::{FILES, INDEX};
-use super::{Api, problem::Problem};
+use super::problem::Problem;
 
 /// Content-Security-Policy. With `trusted-types` no script of the page can turn a text into HTML.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -33,21 +31,19 @@ pub fn is_open(path: &str) -> bool {
 }
 
 /// The page and what leads to it. The redirects are relative, so that a proxy may add a prefix to the path.
-pub fn routes(router: Router<Arc<Api>>) -> Router<Arc<Api>> {
+/// `asks`: whether the API asks for a token.
+pub fn routes<S: Clone + Send + Sync + 'static>(router: Router<S>, asks: bool) -> Router<S> {
+    let index = if asks { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
+    let index = Bytes::from(index);
     router
         .route("/", get(moved))
         .route("/console", get(moved))
-        .route("/console/", get(index))
+        .route("/console/", get(async move || shown("text/html; charset=utf-8", index)))
         .route("/console/{file}", get(file))
 }
 
 async fn moved() -> impl IntoResponse {
     (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "console/")])
-}
-
-async fn index(State(api): State<Arc<Api>>) -> Response {
-    let index = if api.guard.asks() { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
-    shown("text/html; charset=utf-8", index)
 }
 
 async fn file(Path(name): Path<String>) -> Result<Response, Problem> {

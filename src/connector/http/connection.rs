@@ -3,7 +3,10 @@
 use std::{
     future::{pending, poll_fn},
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
@@ -12,13 +15,12 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use hyper::{
     body::Incoming,
-    client::conn::{TrySendError, http1},
+    client::conn::{TrySendError, http1, http2},
 };
 use hyper_util::rt::TokioIo;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    connector::Shared,
     target::MessageRequest,
     wire::{Exchange, Stream, Wire},
 };
@@ -29,6 +31,14 @@ pub enum Connection {
     Http1(Own),
     /// Shared by all workers; a task of its own drives it.
     Http2(Shared),
+}
+
+/// One worker's share of an HTTP/2 connection.
+#[derive(Clone)]
+pub struct Shared {
+    pub sender: http2::SendRequest<Body>,
+    /// Whether a request was answered over it. It also tells one connection from the next.
+    pub answered: Arc<AtomicBool>,
 }
 
 /// A connection of one worker.

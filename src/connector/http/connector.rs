@@ -1,9 +1,6 @@
 //! Opens connections to the endpoint. The name is resolved for each one.
 
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use http::Uri;
 use hyper::{client::conn::http2, service::Service};
@@ -19,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::{
-    connection::{Body, Connection, Own},
+    connection::{Connection, Own, Shared},
     outcome::causes,
     reuse::Reuse,
     wire::Stream,
@@ -60,14 +57,6 @@ enum Protocol {
     Http1,
     /// The connection that all requests share.
     Http2(Shared),
-}
-
-/// One worker's share of an HTTP/2 connection.
-#[derive(Clone)]
-pub struct Shared {
-    pub sender: http2::SendRequest<Body>,
-    /// Whether a request was answered over it. It also tells one connection from the next.
-    pub answered: Arc<AtomicBool>,
 }
 
 impl Connector {

@@ -1,10 +1,13 @@
 //! One attempt to deliver one message: from the request to the outcome.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
 use tracing::info;
 
 use super::{
@@ -15,9 +18,8 @@ use super::{
     outcome, reply,
     request::RequestFactory,
     reuse::Permission,
-    workers::Job,
 };
-use crate::sink::{Delivery, Domain, Outcome, Reply};
+use crate::sink::{Delivery, Domain, Outcome, Reply, Report};
 
 /// Share of `timeout` within which a message is sent, or not at all: each request has at least the rest for its reply.
 const SEND_WITHIN: f64 = 0.5;
@@ -25,6 +27,28 @@ const SEND_WITHIN: f64 = 0.5;
 /// Most connections, one after the other, that refuse a request without processing it. An HTTP/2 server that ends its
 /// connection refuses what came too late, on a connection that others opened.
 const MAX_REFUSALS: u32 = 3;
+
+/// What the messages of one batch share.
+pub struct Batch {
+    pub deadline: Instant,
+    pub report: Report,
+    /// Dropped with the last message.
+    pub _unfinished: oneshot::Sender<()>,
+}
+
+/// One message that waits or is sent.
+pub struct Job {
+    pub index: usize,
+    pub delivery: Delivery,
+    pub batch: Arc<Batch>,
+}
+
+impl Job {
+    pub fn unsent(self) {
+        let error = "not sent: the sink stops".into();
+        self.batch.report.outcome(self.index, Outcome::Unsent { error });
+    }
+}
 
 pub struct Sender {
     pub requests: RequestFactory,

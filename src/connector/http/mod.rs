@@ -35,9 +35,9 @@ use tokio::{
 pub use self::settings::{HttpSettings, SigningSecret};
 use self::{
     connector::Connector,
-    delivery::Sender,
+    delivery::{Batch, Job, Sender},
     request::RequestFactory,
-    workers::{Batch, Job, Workers},
+    workers::Workers,
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 

@@ -7,17 +7,14 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::{
-    sync::{Notify, oneshot},
-    time::{Instant, sleep},
-};
+use tokio::{sync::Notify, time::sleep};
 
 use super::{
     alarm::Alarm,
     connection::{self, Connection},
-    delivery::Sender,
+    delivery::{Job, Sender},
 };
-use crate::sink::{Delivery, Outcome, Report, turns::Turns};
+use crate::sink::turns::Turns;
 
 /// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
 /// would be lost.
@@ -25,28 +22,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Most requests at once over HTTP/2, where they share a connection: what servers commonly allow is 100 to 256.
 const MAX_STREAMS: usize = 256;
-
-/// What the messages of one batch share.
-pub struct Batch {
-    pub deadline: Instant,
-    pub report: Report,
-    /// Dropped with the last message.
-    pub _unfinished: oneshot::Sender<()>,
-}
-
-/// One message that waits or is sent.
-pub struct Job {
-    pub index: usize,
-    pub delivery: Delivery,
-    pub batch: Arc<Batch>,
-}
-
-impl Job {
-    fn unsent(self) {
-        let error = "not sent: the sink stops".into();
-        self.batch.report.outcome(self.index, Outcome::Unsent { error });
-    }
-}
 
 pub struct Workers {
     sender: Arc<Sender>,

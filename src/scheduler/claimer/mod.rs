@@ -20,7 +20,7 @@ use tokio::{
 
 use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
-    batch::Batch,
+    attempt::Batch,
     held::Held,
     joint::Answer,
     pace::{ClaimYield, Pace},

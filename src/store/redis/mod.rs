@@ -27,7 +27,6 @@ mod route;
 mod safety;
 mod schedule;
 mod script;
-mod shard_wake;
 mod wake;
 mod writes;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
-use tokio::time::{Instant, timeout};
+use redis::{Client, aio::MultiplexedConnection};
+use tokio::time::Instant;
 
-use super::{ANSWER_TIMEOUT, NO_LINK, classify, mastership::Mastership, sentinel::Sentinels};
+use super::{ANSWER_TIMEOUT, endpoint::open, mastership::Mastership, sentinel::Sentinels};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.
@@ -108,18 +108,5 @@ impl Upstream {
     /// Returns once a link made at `made` is to be replaced.
     pub async fn outdated(&self, made: Instant) {
         self.mastership.outdated(made).await;
-    }
-}
-
-/// A link to the server of `client`.
-///
-/// # Errors
-/// `Unavailable`, also when it takes longer than `longest`.
-pub(super) async fn open(client: &Client, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
-    // Each command has a bound of its own.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(longest));
-    match timeout(longest, client.get_multiplexed_async_connection_with_config(&config)).await {
-        Ok(result) => result.map_err(|error| classify(&error)),
-        Err(_) => Err(StoreError::Unavailable { kind: NO_LINK, text: format!("no link in {longest:?}") }),
     }
 }

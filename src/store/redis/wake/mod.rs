@@ -10,9 +10,12 @@
 //! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
 //! any connection to the same Redis finds it out (`connection`).
 //!
-//! On a cluster there is a subscription on each primary (`shard_wake`).
+//! On a cluster there is a subscription on each primary (`cluster`).
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+mod cluster;
+mod signals;
+
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use redis::Client;
@@ -21,34 +24,29 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use self::{
+    cluster::ShardListeners,
+    signals::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, Signals, notify, set_listening},
+};
 use super::{
     connection::{Cluster, Upstream},
-    engine::CALL,
     keys::PartitionKeys,
-    shard_wake::ShardListeners,
 };
 use crate::store::{Partition, WakeSignal};
 
-/// How often an idle subscription is asked whether it lives: with a fallback poll every 30 s for ten partitions, and the
-/// keeper's check once a minute, this stays below one command in two seconds, the budget of an idle instance.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(8);
-/// The same with few sleepers, which leave more of that budget.
+/// `PING_INTERVAL` with few sleepers, which leave more of the budget of an idle instance.
 const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
 const FEW_SLEEPERS: usize = 3;
 /// A source's fallback poll is two commands, as much as two partitions send.
 const SLEEPERS_OF_A_SOURCE: usize = 2;
-/// Longest wait for its answer, and for a connection.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before the next try to subscribe; the fallback sleep is 1 s meanwhile.
-pub(super) const RESUBSCRIBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
     place: WakePlace,
     /// Of partitions, by channel.
-    signals: HashMap<String, Vec<Arc<WakeSignal>>>,
+    signals: Signals,
     /// Of other programs' keys, by channel.
-    others: HashMap<String, Vec<Arc<WakeSignal>>>,
+    others: Signals,
     /// Partitions, and sources as so many.
     sleepers: usize,
     /// Counts the subscriptions that stood so far.
@@ -77,7 +75,7 @@ impl WakeListener {
     }
 
     fn at(place: WakePlace) -> Self {
-        let (signals, others) = (HashMap::new(), HashMap::new());
+        let (signals, others) = (Signals::new(), Signals::new());
         Self { place, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
@@ -138,8 +136,8 @@ impl WakeListener {
                 );
                 logged = true;
             }
-            set_listening(&self.signals, false);
-            set_listening(&self.others, false);
+            set_listening(self.signals.values(), false);
+            set_listening(self.others.values(), false);
             sleep(RESUBSCRIBE_INTERVAL).await;
         }
     }
@@ -163,9 +161,9 @@ impl WakeListener {
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no answer in {ANSWER_TIMEOUT:?}")),
         };
-        set_listening(&self.signals, true);
+        set_listening(self.signals.values(), true);
         match refused {
-            None => set_listening(&self.others, true),
+            None => set_listening(self.others.values(), true),
             Some(_) if *logged => {}
             Some(error) => {
                 *logged = true;
@@ -184,7 +182,7 @@ impl WakeListener {
                 Ok(Some(message)) => {
                     let channel = message.get_channel_name();
                     let signals = self.signals.get(channel).into_iter().chain(self.others.get(channel));
-                    notify(signals.flatten(), message.get_payload_bytes());
+                    notify(signals, message.get_payload_bytes());
                 }
                 Ok(None) => return Ok(SubscriptionEnd::Lost),
                 // Nothing for a while: is the connection alive?
@@ -197,28 +195,10 @@ impl WakeListener {
     }
 }
 
-/// A wake-up with this text came.
-pub(super) fn notify<'a>(signals: impl Iterator<Item = &'a Arc<WakeSignal>>, text: &[u8]) {
-    let notify = if text == CALL.as_bytes() { WakeSignal::notify_overdue } else { WakeSignal::notify };
-    signals.for_each(|signal| notify(signal));
-}
-
 /// How a subscription ended.
 enum SubscriptionEnd {
     /// The connection did.
     Lost,
     /// It may lead to what is no master any more.
     Outdated,
-}
-
-fn set_listening(signals: &HashMap<String, Vec<Arc<WakeSignal>>>, listening: bool) {
-    set_each(signals.values().flatten(), listening);
-}
-
-pub(super) fn set_each<'a>(signals: impl Iterator<Item = &'a Arc<WakeSignal>>, listening: bool) {
-    for signal in signals {
-        if listening || signal.is_listening() {
-            signal.set_listening(listening);
-        }
-    }
 }

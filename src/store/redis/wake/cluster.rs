@@ -4,7 +4,8 @@
 //! after the other is subscribed to again: that asks whether the connection lives, and whether the slot is there still.
 
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
+    iter,
     sync::Arc,
 };
 
@@ -16,13 +17,9 @@ use tokio::{
 };
 
 use super::{
-    connection::{Cluster, ServerAddress, Upstream, classify, is_denied, is_of_cluster, slot_of},
-    wake::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, notify, set_each},
+    super::connection::{Cluster, ServerAddress, Upstream, classify, is_denied, is_of_cluster, slot_of},
+    signals::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, Signals, notify, set_listening},
 };
-use crate::store::WakeSignal;
-
-/// Of partitions, by channel.
-type Signals = BTreeMap<String, Vec<Arc<WakeSignal>>>;
 
 /// The subscriptions on all primaries.
 pub struct ShardListeners {
@@ -41,12 +38,8 @@ struct ShardListener {
 }
 
 impl ShardListeners {
-    pub fn new(
-        cluster: Arc<Cluster>,
-        signals: HashMap<String, Vec<Arc<WakeSignal>>>,
-        subscriptions: watch::Sender<u64>,
-    ) -> Self {
-        Self { cluster, signals: signals.into_iter().collect(), subscriptions }
+    pub fn new(cluster: Arc<Cluster>, signals: Signals, subscriptions: watch::Sender<u64>) -> Self {
+        Self { cluster, signals, subscriptions }
     }
 
     /// Never returns; drop it to end the subscriptions.
@@ -62,7 +55,7 @@ impl ShardListeners {
                     Some(owner) => {
                         wanted.entry(owner.clone()).or_default().insert(channel.clone(), signals.clone());
                     }
-                    None => set_each(signals.iter(), false),
+                    None => set_listening(iter::once(signals), false),
                 }
             }
             running.retain(|address, (channels, task)| {
@@ -75,7 +68,7 @@ impl ShardListeners {
             for (address, signals) in wanted {
                 let Entry::Vacant(place) = running.entry(address) else { continue };
                 // Until it stands, wake-ups are lost.
-                set_each(signals.values().flatten(), false);
+                set_listening(signals.values(), false);
                 let channels = signals.keys().cloned().collect();
                 let (cluster, subscriptions) = (self.cluster.clone(), self.subscriptions.clone());
                 let listener = ShardListener { cluster, address: place.key().clone(), signals, subscriptions };
@@ -103,7 +96,7 @@ impl ShardListener {
                 tracing::warn!(server = %self.address, error, "wake-ups do not arrive: queues there are polled every second");
                 logged = true;
             }
-            set_each(self.signals.values().flatten(), false);
+            set_listening(self.signals.values(), false);
             self.cluster.suspect();
             sleep(RESUBSCRIBE_INTERVAL).await;
         }
@@ -118,7 +111,7 @@ impl ShardListener {
             Err(_) => return no_answer(),
         };
         *logged = false;
-        set_each(self.signals.values().flatten(), true);
+        set_listening(self.signals.values(), true);
         self.subscriptions.send_modify(|count| *count += 1);
         let mut again = self.signals.keys().cycle();
         loop {
@@ -132,7 +125,7 @@ impl ShardListener {
                         let channel = String::from_utf8_lossy(channel);
                         // Programs that call produce.lua use the channel that a single server has.
                         let signals = self.signals.get(&*channel).or_else(|| self.signals.get(&*of_slot(&channel)));
-                        notify(signals.into_iter().flatten(), text);
+                        notify(signals.into_iter(), text);
                     }
                 }
                 Ok(Some(PushInfo { kind: PushKind::SUnsubscribe, .. })) => return ShardEnd::Moved,

@@ -1,4 +1,4 @@
-//! The state of the sinks, as this instance sees it.
+//! The state of the sinks and the sources, as this instance sees it.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use futures::future::BoxFuture;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Api, auth::Grant};
-use crate::{store::Snapshot, time::UnixMillis};
+use super::auth::Grant;
+use crate::{source::SourceStatus, store::Snapshot, time::UnixMillis};
 
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
@@ -62,29 +62,62 @@ pub enum BreakerState {
     Open,
 }
 
+/// Returns the state of every source, including its depth in the external system; bounded in time.
+pub type SourceStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SourceStatus>> + Send + Sync>;
+
+/// Return the state of sinks and sources.
+#[derive(Clone)]
+pub struct Statuses {
+    pub sinks: SinkStatuses,
+    pub failing: FailingSinks,
+    pub sources: SourceStatuses,
+}
+
 /// The error of a check, for tokens that see no errors.
 const HIDDEN: &str = "fails: the error is shown to tokens for all routes";
+
+impl Statuses {
+    /// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
+    pub async fn sinks(&self, grant: &Grant) -> Vec<SinkStatus> {
+        let mut sinks = (self.sinks)().await;
+        if !grant.covers_all() {
+            for sink in &mut sinks {
+                sink.last_error = None;
+                if let Some(check) = sink.check.as_mut().filter(|check| *check != "ok") {
+                    HIDDEN.clone_into(check);
+                }
+                sink.down_domains.clear();
+            }
+        }
+        sinks
+    }
+
+    /// Errors as in `sinks`.
+    pub async fn sources(&self, grant: &Grant) -> Vec<SourceStatus> {
+        let mut sources = (self.sources)().await;
+        if !grant.covers_all() {
+            for source in &mut sources {
+                source.last_error = None;
+            }
+        }
+        sources
+    }
+}
 
 #[derive(Serialize)]
 pub struct SinkListing {
     sinks: Vec<SinkStatus>,
 }
 
-/// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
-pub async fn shown(api: &Api, grant: &Grant) -> Vec<SinkStatus> {
-    let mut sinks = (api.sinks)().await;
-    if !grant.covers_all() {
-        for sink in &mut sinks {
-            sink.last_error = None;
-            if let Some(check) = sink.check.as_mut().filter(|check| *check != "ok") {
-                HIDDEN.clone_into(check);
-            }
-            sink.down_domains.clear();
-        }
-    }
-    sinks
+#[derive(Serialize)]
+pub struct SourceListing {
+    sources: Vec<SourceStatus>,
 }
 
-pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<SinkListing> {
-    Json(SinkListing { sinks: shown(&api, &grant).await })
+pub async fn sinks(State(statuses): State<Statuses>, Extension(grant): Extension<Arc<Grant>>) -> Json<SinkListing> {
+    Json(SinkListing { sinks: statuses.sinks(&grant).await })
+}
+
+pub async fn sources(State(statuses): State<Statuses>, Extension(grant): Extension<Arc<Grant>>) -> Json<SourceListing> {
+    Json(SourceListing { sources: statuses.sources(&grant).await })
 }
