@@ -17,6 +17,7 @@ RUN apt-get update \
 WORKDIR /build
 COPY Cargo.toml Cargo.lock README.md ./
 COPY src src
+COPY migrate migrate
 COPY lua lua
 COPY config config
 RUN cargo build --locked --profile dist --bin punctual

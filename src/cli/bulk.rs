@@ -1,16 +1,41 @@
 //! A call on many messages: counts them, asks, and repeats the call until all are done.
 
+use std::{collections::HashSet, io};
+
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Session, confirm, failure::Failure, ids::MAX_IDS, output, progress::Progress};
+use super::{client::Session, failure::Failure, global::read_stdin, output, progress::Progress};
 
+/// Most ids of one call.
+pub const MAX_IDS: usize = 1000;
 /// Most messages of one call: so the bar moves, and Ctrl-C ends the work between two calls.
 const MESSAGES_PER_CALL: u64 = 10_000;
 /// Most messages that a dry run of `purge` counts.
 const MAX_COUNTED: u64 = 100_000;
 /// Most ids that are named when they are not found: each takes some 20 calls.
 const MAX_NAMED: usize = 10;
+
+/// Each once. `-` stands for the lines of standard input, which come last.
+///
+/// # Errors
+/// When standard input cannot be read, or has no ids.
+pub fn ids(mut given: Vec<String>) -> Result<Vec<String>, Failure> {
+    if given.iter().any(|id| id == "-") {
+        given.retain(|id| id != "-");
+        let failed = |error: io::Error| Failure::Failed(format!("standard input: {error}"));
+        let text = String::from_utf8(read_stdin().map_err(failed)?);
+        let text = text.map_err(|_| Failure::Usage("standard input is not UTF-8".into()))?;
+        let before = given.len();
+        given.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));
+        if given.len() == before {
+            return Err(Failure::Usage("standard input has no ids".into()));
+        }
+    }
+    let mut seen = HashSet::new();
+    given.retain(|id| seen.insert(id.clone()));
+    Ok(given)
+}
 
 #[derive(Args)]
 pub struct BulkArguments {
@@ -110,7 +135,7 @@ impl Bulk<'_> {
             return self.found(&missing);
         }
         if !arguments.yes && count > 0 {
-            confirm::ask(&format!("{verb} {about}{what}"))?;
+            output::ask(&format!("{verb} {about}{what}"))?;
         }
         // No more than was counted: what arrives meanwhile was not asked about.
         let limit = if is_whole { Some(count) } else { arguments.limit };

@@ -8,9 +8,9 @@ use futures::{FutureExt, future::join_all};
 use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
 
-use super::{Global, failure::Failure, open, output, table};
+use super::{failure::Failure, global::Global, output, table};
 use crate::{
-    app::{embedded, settings, sinks::RunningSink, sources::RunningSource},
+    app::{backend::Backend, embedded, settings, sinks::RunningSink, sources::RunningSource},
     config::{Config, Problem, RedisTopology, SettingOrigin},
     sink::SinkSettings,
     source::SourceSettings,
@@ -124,7 +124,7 @@ async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(),
 }
 
 async fn ask_sources(config: &Config) -> Vec<(String, Answer)> {
-    let backend = open::backend(config).await.map_err(|error| error.to_string());
+    let backend = open(config).await.map_err(|error| error.to_string());
     let runs_later = embedded_runs_later(config).await;
     let ask = async |name: &str, source: &dyn SourceSettings| {
         if runs_later && source.is_on_redis() {
@@ -152,7 +152,7 @@ async fn embedded_runs_later(config: &Config) -> bool {
 /// Each sentinel, or each configured server of a cluster, so that a wrong address shows before it is needed.
 async fn ask_namers(config: &Config) -> Vec<(String, Answer)> {
     // What is wrong without any answer is reported for the whole of Redis.
-    let Ok(backend) = open::backend(config).await else { return Vec::new() };
+    let Ok(backend) = open(config).await else { return Vec::new() };
     if let Some(cluster) = backend.cluster() {
         let named = |answer: Result<SlotMap, StoreError>| match answer.map(|map| map.primaries().len()) {
             Ok(1) => Ok(Some("names 1 primary".to_owned())),
@@ -175,7 +175,7 @@ async fn ask_redis(config: &Config) -> Answer {
     if embedded_runs_later(config).await {
         return embedded::check_installed().map(|()| None).map_err(|error| error.to_string());
     }
-    let backend = open::backend(config).await.map_err(|error| error.to_string())?;
+    let backend = open(config).await.map_err(|error| error.to_string())?;
     let store = backend.store(&config.redis.key_prefix, []);
     // Here, and not in every error of Redis: /readyz shows those to callers without a token.
     let with_address = |error: String| match (config.redis.topology(), backend.master()) {
@@ -199,4 +199,15 @@ async fn ask_redis(config: &Config) -> Answer {
 
 async fn within<T>(answer: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(format!("no answer in {ANSWER_TIMEOUT:?}")))
+}
+
+/// The Redis of the configuration.
+async fn open(config: &Config) -> Result<Backend, Failure> {
+    let embedded = match config.redis.topology() {
+        RedisTopology::Embedded => Some(
+            embedded::running_url(&config.redis.data_dir).await.map_err(|error| Failure::Failed(error.to_string()))?,
+        ),
+        RedisTopology::Url(_) | RedisTopology::Sentinel(_) | RedisTopology::Cluster(_) => None,
+    };
+    Backend::new(&config.redis, embedded).map_err(Failure::Configuration)
 }

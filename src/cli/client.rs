@@ -10,7 +10,10 @@ use reqwest::{
 };
 use serde_json::Value;
 
-use super::{Global, failure::Failure, refusal::Refusal};
+use super::{
+    failure::{Failure, Refusal},
+    global::Global,
+};
 use crate::{
     config::{Listen, ServerAddress},
     tls,
@@ -43,6 +46,28 @@ pub struct ApiArguments {
     /// A file with the token
     #[arg(long, global = true, value_name = "FILE", help_heading = "API")]
     token_file: Option<PathBuf>,
+}
+
+/// A command that calls the API.
+#[derive(Args)]
+pub struct Operator<A: Args> {
+    #[command(flatten)]
+    pub own: A,
+    #[command(flatten)]
+    pub api: ApiArguments,
+}
+
+/// What an operator command works with.
+pub struct Session<'a> {
+    pub global: &'a Global,
+    pub client: Client,
+}
+
+impl<A: Args> Operator<A> {
+    pub fn open(self, global: &Global) -> Result<(Session<'_>, A), Failure> {
+        let client = Client::new(global, &self.api)?;
+        Ok((Session { global, client }, self.own))
+    }
 }
 
 impl ApiArguments {

@@ -2,7 +2,9 @@
 
 use std::{io, process::ExitCode};
 
-use crate::app::serve::ServeError;
+use serde_json::Value;
+
+use crate::{api::PROBLEM_TYPE as TYPE, app::serve::ServeError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -52,6 +54,87 @@ impl From<ServeError> for Failure {
         match error {
             ServeError::Configuration(text) => Failure::Configuration(text),
             ServeError::Failed(text) => Failure::Failed(text),
+        }
+    }
+}
+
+/// An answer other than 2xx.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    /// The last part of the problem's `type`.
+    pub kind: String,
+    detail: String,
+    /// JSON pointer and text of each invalid field.
+    pub fields: Vec<(String, String)>,
+    /// Seconds.
+    pub retry_after: Option<u64>,
+}
+
+impl Refusal {
+    /// `None` for the answer of something else than a punctual.
+    pub fn parse(status: u16, body: &[u8], retry_after: Option<u64>) -> Option<Self> {
+        let document: Value = serde_json::from_slice(body).ok()?;
+        let kind = document["type"].as_str()?.strip_prefix(TYPE)?.to_owned();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let fields = document["errors"].as_array().into_iter().flatten();
+        Some(Self {
+            status,
+            kind,
+            detail: text(&document["detail"]),
+            fields: fields.map(|field| (text(&field["pointer"]), text(&field["detail"]))).collect(),
+            retry_after,
+        })
+    }
+
+    /// The detail, and each field that it does not name.
+    pub fn text(&self) -> String {
+        let mut text = self.detail.clone();
+        if let [(_, only)] = self.fields.as_slice()
+            && text.ends_with(only)
+        {
+            return text;
+        }
+        for (pointer, detail) in &self.fields {
+            text = format!("{text}\n  {}: {detail}", pointer.trim_start_matches('/'));
+        }
+        text
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.text();
+        match refusal.status {
+            400 | 413 | 422 => Failure::Usage(text),
+            404 => Failure::NotFound(text),
+            401 => Failure::Failed(format!("{text} (--token, --token-file or PUNCTUAL_TOKEN)")),
+            _ => Failure::Failed(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(rest: &str) -> String {
+        let body = format!("{{\"type\":\"{TYPE}invalid\",{rest}}}");
+        Refusal::parse(422, body.as_bytes(), None).expect("a problem").text()
+    }
+
+    #[test]
+    fn every_field_is_named_once() {
+        let one = r#""detail":"/delay: wrong","errors":[{"pointer":"/delay","detail":"wrong"}]"#;
+        assert_eq!(text(one), "/delay: wrong");
+        let two = r#""detail":"2 fields are invalid","errors":[{"pointer":"/a","detail":"x"},{"pointer":"/b/0","detail":"y"}]"#;
+        assert_eq!(text(two), "2 fields are invalid\n  a: x\n  b/0: y");
+    }
+
+    #[test]
+    fn problems_of_others_are_no_refusals() {
+        for other in ["no JSON", "{}", r#"{"type":"about:blank","detail":"x"}"#] {
+            assert_eq!(Refusal::parse(404, other.as_bytes(), None), None, "{other}");
         }
     }
 }

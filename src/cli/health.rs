@@ -7,9 +7,9 @@ use reqwest::Method;
 use tokio::time::timeout;
 
 use super::{
-    Global,
     client::{ApiArguments, Client},
     failure::Failure,
+    global::Global,
     output,
 };
 

@@ -15,13 +15,11 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::time::sleep;
 
 use super::{
-    Session,
-    client::{CallError, of_route},
-    failure::Failure,
-    ids::MAX_IDS,
+    bulk::MAX_IDS,
+    client::{CallError, Session, of_route},
+    failure::{Failure, Refusal},
     output,
     progress::Progress,
-    refusal::Refusal,
     table,
 };
 use crate::api::MAX_JSON_BYTES;

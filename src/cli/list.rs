@@ -1,8 +1,17 @@
-//! `punctual list ROUTE`.
+//! `punctual list ROUTE`, and the filter and the pages of every listing.
+
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+use url::form_urlencoded::Serializer;
 
-use super::{Session, failure::Failure, filter::Filter, pages::Listing};
+use super::{
+    client::{Session, of_route},
+    failure::Failure,
+    output, table,
+};
+use crate::time::UnixMillis;
 
 #[derive(Args)]
 pub struct ListArguments {
@@ -28,7 +37,7 @@ enum State {
     Dead,
 }
 
-pub async fn run(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
+pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
     let (state, columns) = match arguments.state {
         State::Pending => ("pending", &["id", "deliver_at", "attempts", "last_error"][..]),
         State::Retrying => ("retrying", &["id", "deliver_at", "attempts", "last_error"][..]),
@@ -41,3 +50,127 @@ pub async fn run(session: &Session<'_>, arguments: ListArguments) -> Result<(), 
 
 /// Of a table of dead letters.
 pub const DEAD_COLUMNS: &[&str] = &["id", "died_at", "attempts", "last_error"];
+
+/// The options that select messages.
+#[derive(Args, Clone, Default)]
+pub struct Filter {
+    /// Why they are dead: rejected, attempts, expired, crash, orphan, undecodable or invalid
+    #[arg(long)]
+    reason: Option<String>,
+    /// A part of the last error; case matters
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
+    /// From this time on: RFC 3339, milliseconds since 1970, or a duration before now such as `2h`
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Before this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+}
+
+impl Filter {
+    /// Names and values as the API has them.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        #[expect(clippy::disallowed_methods, reason = "`2h` is before the time of the operator's own clock")]
+        let now = SystemTime::now();
+        let at = |text: &String| time(text, now);
+        let fields = [
+            ("reason", self.reason.clone()),
+            ("contains", self.contains.clone()),
+            ("since", self.since.as_ref().map(at)),
+            ("until", self.until.as_ref().map(at)),
+        ];
+        fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
+    /// As the body of a bulk call; empty for a filter that selects nothing.
+    pub fn body(&self) -> Map<String, Value> {
+        self.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+    }
+}
+
+/// A duration becomes the time so long before `now`; the API reads all else.
+fn time(text: &str, now: SystemTime) -> String {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let ago = humantime::parse_duration(text).ok().filter(|_| !is_number);
+    let at = ago.and_then(|ago: Duration| now.checked_sub(ago)?.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let at = at.and_then(|at| UnixMillis::new(u64::try_from(at.as_millis()).ok()?));
+    at.map_or_else(|| text.to_owned(), UnixMillis::to_rfc3339)
+}
+
+/// Most messages of a page.
+const MAX_PAGE: u64 = 1000;
+
+/// What is listed.
+pub struct Listing<'a> {
+    pub route: &'a str,
+    pub state: &'static str,
+    pub filter: &'a Filter,
+    /// `None`: all.
+    pub limit: Option<u64>,
+}
+
+impl Listing<'_> {
+    /// Whether there are more than `limit`. `each` takes the messages in their order.
+    pub async fn read(
+        &self,
+        session: &Session<'_>,
+        mut each: impl FnMut(Value) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let (mut left, mut cursor) = (self.limit, None::<String>);
+        loop {
+            let page = left.map_or(MAX_PAGE, |left| left.min(MAX_PAGE)).to_string();
+            let mut query = Serializer::new(String::new());
+            query.append_pair("state", self.state).append_pair("limit", &page).extend_pairs(self.filter.fields());
+            if let Some(cursor) = &cursor {
+                query.append_pair("cursor", cursor);
+            }
+            let path = of_route(self.route, &format!("/messages?{}", query.finish()))?;
+            let mut answer = session.client.get(&path).await?;
+            let Value::Array(messages) = answer["messages"].take() else {
+                return Err(Failure::Failed(format!("{path} answered without messages")));
+            };
+            left = left.map(|left| left.saturating_sub(messages.len() as u64));
+            messages.into_iter().try_for_each(&mut each)?;
+            cursor = answer["cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() || left == Some(0) {
+                return Ok(cursor.is_some());
+            }
+        }
+    }
+
+    /// Shows them: a table with `columns`, names of fields, or with `--json` a JSON object a line.
+    pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
+        let mut rows = Vec::new();
+        let more = self.read(session, |message| {
+            if session.global.json {
+                return output::listed(message);
+            }
+            let cell = |name: &&str| match &message[*name] {
+                Value::Null => "-".to_owned(),
+                value => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+            };
+            rows.push(columns.iter().map(cell).collect());
+            Ok(())
+        });
+        let more = more.await?;
+        if !session.global.json {
+            let header: Vec<String> = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
+            let header: Vec<&str> = header.iter().map(String::as_str).collect();
+            output::listed(table::text(&header, &rows))?;
+        }
+        if more {
+            output::note("there are more: --limit");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_duration_is_before_now() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
+    assert_eq!(time("2h", now), "2027-01-15T06:00:00.000Z");
+    assert_eq!(time("1799999999000", now), "1799999999000");
+    assert_eq!(time("2026-01-01T00:00:00Z", now), "2026-01-01T00:00:00Z");
+    assert_eq!(time("yesterday", now), "yesterday");
+}

@@ -2,55 +2,34 @@
 //! 0 done, 1 failed, 2 usage or configuration, 3 not found.
 
 mod bulk;
-mod cancel;
 mod check;
 mod client;
-mod completions;
-mod confirm;
 mod dead;
-mod deliver;
 #[cfg(feature = "http")]
 mod demo;
 mod failure;
-mod filter;
-mod get;
+mod global;
 mod health;
-mod ids;
 mod import;
 mod list;
-mod lua;
+mod message;
 #[cfg(feature = "rabbitmq")]
 mod migrate;
-mod move_to;
-mod open;
 mod output;
-mod pages;
-mod pause;
+mod print;
 mod progress;
-mod refusal;
-mod repartition;
+mod route;
 mod schedule;
 mod status;
 mod table;
 mod top;
 
-use std::{
-    io::{self, Read},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use self::{
-    client::{ApiArguments, Client},
-    failure::Failure,
-};
-use crate::{
-    app,
-    config::{self, Config, ConfigErrors, RedisUrlOption, ServerAddress, Sources},
-    connector,
-};
+use self::{client::Operator, failure::Failure, global::Global};
+use crate::{app, config, connector};
 
 /// The command line.
 #[derive(Parser)]
@@ -65,23 +44,6 @@ struct Cli {
     global: Global,
     #[command(subcommand)]
     command: Command,
-}
-
-#[derive(Args)]
-struct Global {
-    /// Configuration file; later ones win
-    #[arg(short, long = "config", global = true, value_name = "FILE")]
-    config: Vec<PathBuf>,
-    /// In place of `redis.url`; every user of this machine can read it: a password belongs in a file, or in the
-    /// environment as `PUNCTUAL__REDIS__URL`
-    #[arg(long, global = true, value_name = "URL")]
-    redis_url: Option<String>,
-    /// A file with what stands in place of `redis.url`
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "redis_url")]
-    redis_url_file: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 #[derive(Subcommand)]
@@ -101,57 +63,35 @@ enum Command {
     /// Schedule messages from NDJSON, one message a line
     Import(Operator<import::ImportArguments>),
     /// Show a message
-    Get(Operator<get::GetArguments>),
+    Get(Operator<message::GetArguments>),
     /// List messages
     List(Operator<list::ListArguments>),
     /// Move a pending message to another time
-    Move(Operator<move_to::MoveArguments>),
+    Move(Operator<message::MoveArguments>),
     /// Make pending messages due now
-    Deliver(Operator<deliver::DeliverArguments>),
+    Deliver(Operator<message::DeliverArguments>),
     /// Cancel pending messages
-    Cancel(Operator<cancel::CancelArguments>),
+    Cancel(Operator<message::CancelArguments>),
     /// Dead letters: summary, list, redrive, purge, export
     Dead(Operator<dead::DeadArguments>),
     /// Stop the delivery of a route, on every instance
-    Pause(Operator<pause::PauseArguments>),
+    Pause(Operator<route::PauseArguments>),
     /// Resume the delivery of a route
-    Resume(Operator<pause::ResumeArguments>),
+    Resume(Operator<route::ResumeArguments>),
     /// Follow the move of a route to another number of partitions
-    Repartition(Operator<repartition::RepartitionArguments>),
+    Repartition(Operator<route::RepartitionArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
     Health(Operator<health::HealthArguments>),
     /// See it work: a private Redis, a receiver, ten messages
     #[cfg(feature = "http")]
     Demo(demo::DemoArguments),
     /// Print a Lua script for producers
-    Lua(lua::LuaArguments),
+    Lua(print::LuaArguments),
     /// Print completions for a shell
-    Completions(completions::CompletionsArguments),
+    Completions(print::CompletionsArguments),
     /// Make the new definitions of a broker, and a configuration, from those of one with a delayed exchange
     #[cfg(feature = "rabbitmq")]
     Migrate(migrate::MigrateArguments),
-}
-
-/// A command that calls the API.
-#[derive(Args)]
-struct Operator<A: Args> {
-    #[command(flatten)]
-    own: A,
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-/// What an operator command works with.
-struct Session<'a> {
-    global: &'a Global,
-    client: Client,
-}
-
-impl<A: Args> Operator<A> {
-    fn open(self, global: &Global) -> Result<(Session<'_>, A), Failure> {
-        let client = Client::new(global, &self.api)?;
-        Ok((Session { global, client }, self.own))
-    }
 }
 
 /// Runs the command line of this process. Not async: all of it is compiled once, with the library.
@@ -203,48 +143,21 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Top(operator) => operate!(top::run, global, operator),
         Command::Schedule(operator) => operate!(schedule::run, global, operator),
         Command::Import(operator) => operate!(import::run, global, operator),
-        Command::Get(operator) => operate!(get::run, global, operator),
-        Command::List(operator) => operate!(list::run, global, operator),
-        Command::Move(operator) => operate!(move_to::run, global, operator),
-        Command::Deliver(operator) => operate!(deliver::run, global, operator),
-        Command::Cancel(operator) => operate!(cancel::run, global, operator),
+        Command::Get(operator) => operate!(message::get, global, operator),
+        Command::List(operator) => operate!(list::list, global, operator),
+        Command::Move(operator) => operate!(message::move_to, global, operator),
+        Command::Deliver(operator) => operate!(message::deliver, global, operator),
+        Command::Cancel(operator) => operate!(message::cancel, global, operator),
         Command::Dead(operator) => operate!(dead::run, global, operator),
-        Command::Pause(operator) => operate!(pause::run, global, operator),
-        Command::Repartition(operator) => operate!(repartition::run, global, operator),
-        Command::Resume(operator) => operate!(pause::resume, global, operator),
+        Command::Pause(operator) => operate!(route::pause, global, operator),
+        Command::Repartition(operator) => operate!(route::repartition, global, operator),
+        Command::Resume(operator) => operate!(route::resume, global, operator),
         Command::Health(operator) => health::run(global, &operator.api, &operator.own).await,
         #[cfg(feature = "http")]
         Command::Demo(arguments) => demo::run(arguments).await,
-        Command::Lua(arguments) => lua::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Lua(arguments) => print::lua(&arguments),
+        Command::Completions(arguments) => print::completions(&arguments, Cli::command()),
         #[cfg(feature = "rabbitmq")]
         Command::Migrate(arguments) => migrate::run(global, arguments).await,
-    }
-}
-
-fn read_stdin() -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    io::stdin().read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-impl Global {
-    fn load(&self) -> Result<Config, Failure> {
-        self.read().map_err(|errors| Failure::Configuration(errors.to_string()))
-    }
-
-    fn read(&self) -> Result<Config, ConfigErrors> {
-        let redis_url = match (&self.redis_url, &self.redis_url_file) {
-            (Some(url), _) => Some(RedisUrlOption::Text(url.clone())),
-            (None, Some(file)) => Some(RedisUrlOption::File(file.clone())),
-            (None, None) => None,
-        };
-        config::load(&Sources::of_process(self.config.clone(), redis_url), &connector::registry())
-    }
-
-    /// Where the instance of the configuration is reached; its other settings may be wrong or missing.
-    fn server_address(&self) -> Result<ServerAddress, Failure> {
-        let sources = Sources::of_process(self.config.clone(), None);
-        config::server_address(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
     }
 }

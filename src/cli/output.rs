@@ -1,13 +1,13 @@
-//! Standard output and standard error.
+//! Standard output, standard error, and the question before a change that cannot be taken back.
 
 use std::{
     fmt::Display,
-    io::{self, Write},
+    io::{self, BufRead, IsTerminal, Write},
 };
 
 use serde_json::Value;
 
-use super::{Global, failure::Failure};
+use super::{failure::Failure, global::Global};
 use crate::app::logging;
 
 /// Writes the result of a command: `json` with `--json`, else `text`.
@@ -67,4 +67,24 @@ pub fn scheduled(global: &Global, reply: Value) -> Result<(), Failure> {
     let (word, time) = if reply["ended_at"].is_null() { ("for", "deliver_at") } else { ("at", "ended_at") };
     let shown = format!("{} {} {word} {}", text("status"), text("id"), text(time));
     result(global, reply, shown)
+}
+
+/// Asks whether to do `what`, on the terminal.
+///
+/// # Errors
+/// `Usage` without a terminal; `Failed` when the answer is not yes.
+pub fn ask(what: &str) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::Usage(format!(
+            "this would {what}; without a terminal it needs --yes. Nothing was changed"
+        )));
+    }
+    let failed = |error: io::Error| Failure::Failed(error.to_string());
+    write!(io::stderr(), "{what}? [y/N] ").map_err(failed)?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::Failed("nothing was changed".into()))
 }

@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Session,
-    client::{CallError, of_route},
+    client::{CallError, Session, of_route},
     failure::Failure,
-    output, read_stdin,
+    global::read_stdin,
+    output,
 };
 use crate::api::{self, ulids};
 

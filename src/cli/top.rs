@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Session,
+    client::Session,
     failure::Failure,
     output,
     status::{overview, screen},

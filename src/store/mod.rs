@@ -2,6 +2,8 @@
 
 mod answer;
 mod claim;
+/// The queue in memory, which tests compare Redis with.
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod redis;
 mod selection;

@@ -8,8 +8,14 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::MAX_MESSAGES;
-use crate::api::problem::{FieldError, Problem};
+use crate::{
+    api::problem::{FieldError, Problem},
+    message::MessageId,
+    time,
+};
+
+/// Most messages of one request: as many as the store takes in one step.
+pub const MAX_MESSAGES: usize = 1000;
 
 /// Declares an object. Its fields stay raw: `None` is an absent one, and `null` is a value.
 macro_rules! raw_object {
@@ -130,4 +136,39 @@ impl<'de, F: FnMut(String, &'de RawValue) -> Result<(), String>> Visitor<'de> fo
         }
         Ok(())
     }
+}
+
+/// A field that is not `null`.
+pub fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
+    raw.filter(|raw| raw.get() != "null")
+}
+
+pub fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
+    MessageId::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
+}
+
+/// A whole number in any form of JSON, such as `3` and `3.0`.
+pub fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, FieldError> {
+    let number = time::number(raw.get()).unwrap_or_else(|| Err("is not a number".into()));
+    let text = |error: String| match error.split_once(':') {
+        Some((error, _)) => format!("`{}` {error}", raw.get()),
+        None => error,
+    };
+    let number = number.map_err(|error| FieldError::new(pointer, text(error)))?;
+    number.try_into().map_err(|_| FieldError::new(pointer, format!("`{number}` is too large")))
+}
+
+/// `parse` takes a string's text, or a number as it was written.
+pub fn moment<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, FieldError> {
+    let parsed = match raw.get().as_bytes().first() {
+        Some(b'"') => parse(&read::<String>(raw, pointer)?),
+        Some(b'-' | b'0'..=b'9') => parse(raw.get()),
+        _ => Err("must be a string or a number of milliseconds".into()),
+    };
+    parsed.map_err(|error| FieldError::new(pointer, error))
+}
+
+/// One raw JSON value without anything after it.
+pub fn json(body: &[u8]) -> Result<&RawValue, Problem> {
+    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))
 }

@@ -1,16 +1,14 @@
-//! Headers: an object of texts, or a list of headers with types.
+//! Headers: an object of texts, or a list of headers with types. Properties of AMQP.
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{
-    fields::{each_field, items, object, read},
-    given,
-};
+use super::fields::{each_field, given, integer, items, object, read};
 use crate::{
     api::problem::FieldError,
-    message::{Headers, TypedValue},
+    message::{Headers, Properties, TypedValue},
     sink::headers::ALL,
 };
 
@@ -55,4 +53,23 @@ fn header(raw: &RawValue, pointer: &str) -> Result<(String, TypedValue), FieldEr
         return Err(FieldError::new(at("/name"), "RabbitMQ would copy the message to other queues"));
     }
     Ok((name, typed))
+}
+
+pub fn properties(raw: &RawValue, pointer: &str) -> Result<Option<Box<Properties>>, FieldError> {
+    // Stored metadata is read leniently, for newer releases; requests are not.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Given<'a> {
+        content_encoding: Option<String>,
+        correlation_id: Option<String>,
+        reply_to: Option<String>,
+        r#type: Option<String>,
+        #[serde(borrow)]
+        priority: Option<&'a RawValue>,
+        app_id: Option<String>,
+    }
+    let Given { content_encoding, correlation_id, reply_to, r#type, priority, app_id } = object(raw, pointer)?;
+    let priority = given(priority).map(|raw| integer(raw, pointer)).transpose()?;
+    let properties = Properties { content_encoding, correlation_id, reply_to, r#type, priority, app_id };
+    Ok(properties.or_none().map(Box::new))
 }

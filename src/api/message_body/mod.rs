@@ -5,20 +5,21 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
+#[cfg(test)]
+pub use self::fields::MAX_MESSAGES;
 pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
 };
 use self::{
-    fields::{Faults, items, object, read},
-    headers::headers,
+    fields::{Faults, given, integer, items, json, moment, object, read},
+    headers::{headers, properties},
 };
 use super::problem::{FieldError, Problem};
 use crate::{
-    message::{MessageId, Metadata, NewMessage, OnConflict, Properties},
-    time::{self, Due, UnixMillis, parse_instant},
+    message::{MessageId, Metadata, NewMessage, OnConflict},
+    time::{Due, UnixMillis, parse_instant},
 };
 
 #[macro_use]
@@ -26,9 +27,6 @@ mod fields;
 mod headers;
 mod origin;
 mod selection;
-
-/// Most messages of one request: as many as the store takes in one step.
-pub const MAX_MESSAGES: usize = 1000;
 
 /// The content type of a message without one.
 pub const TEXT: &str = "text/plain; charset=utf-8";
@@ -180,62 +178,8 @@ fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, faults: &mut Fau
     delay.or_else(|| faults.field("deliver_at", deliver_at, |raw, at| moment(raw, at, Due::parse_deliver_at)))
 }
 
-/// A field that is not `null`.
-fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
-    raw.filter(|raw| raw.get() != "null")
-}
-
 fn new_id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
     MessageId::parse_new(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
-}
-
-fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
-    MessageId::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
-}
-
-/// A whole number in any form of JSON, such as `3` and `3.0`.
-fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, FieldError> {
-    let number = time::number(raw.get()).unwrap_or_else(|| Err("is not a number".into()));
-    let text = |error: String| match error.split_once(':') {
-        Some((error, _)) => format!("`{}` {error}", raw.get()),
-        None => error,
-    };
-    let number = number.map_err(|error| FieldError::new(pointer, text(error)))?;
-    number.try_into().map_err(|_| FieldError::new(pointer, format!("`{number}` is too large")))
-}
-
-/// `parse` takes a string's text, or a number as it was written.
-fn moment<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, FieldError> {
-    let parsed = match raw.get().as_bytes().first() {
-        Some(b'"') => parse(&read::<String>(raw, pointer)?),
-        Some(b'-' | b'0'..=b'9') => parse(raw.get()),
-        _ => Err("must be a string or a number of milliseconds".into()),
-    };
-    parsed.map_err(|error| FieldError::new(pointer, error))
-}
-
-fn properties(raw: &RawValue, pointer: &str) -> Result<Option<Box<Properties>>, FieldError> {
-    // Stored metadata is read leniently, for newer releases; requests are not.
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Given<'a> {
-        content_encoding: Option<String>,
-        correlation_id: Option<String>,
-        reply_to: Option<String>,
-        r#type: Option<String>,
-        #[serde(borrow)]
-        priority: Option<&'a RawValue>,
-        app_id: Option<String>,
-    }
-    let Given { content_encoding, correlation_id, reply_to, r#type, priority, app_id } = object(raw, pointer)?;
-    let priority = given(priority).map(|raw| integer(raw, pointer)).transpose()?;
-    let properties = Properties { content_encoding, correlation_id, reply_to, r#type, priority, app_id };
-    Ok(properties.or_none().map(Box::new))
-}
-
-/// One raw JSON value without anything after it.
-fn json(body: &[u8]) -> Result<&RawValue, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))
 }
 
 #[cfg(test)]

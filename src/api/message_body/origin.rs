@@ -7,13 +7,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Properties,
-    fields::{object, read},
-    properties,
+    fields::{given, object, read},
+    headers::properties,
 };
 use crate::{
     api::problem::FieldError,
-    message::{Origin, check_text},
+    message::{Origin, Properties, check_text},
 };
 
 /// Longest value of an AMQP property, in bytes.
@@ -33,7 +32,7 @@ pub fn origin(raw: &RawValue, pointer: &str) -> Result<Origin, FieldError> {
         timestamp: optional(all.timestamp, pointer, "timestamp")?,
         tombstone: optional(all.tombstone, pointer, "tombstone")?.unwrap_or_default(),
         content_type: short(all.content_type, pointer, "content_type")?,
-        properties: match super::given(all.properties) {
+        properties: match given(all.properties) {
             Some(raw) => {
                 properties(raw, &format!("{pointer}/properties"))?.map(|properties: Box<Properties>| *properties)
             }
@@ -58,7 +57,7 @@ fn optional<'a, T: Deserialize<'a>>(
     pointer: &str,
     name: &str,
 ) -> Result<Option<T>, FieldError> {
-    super::given(raw).map(|raw| read(raw, &format!("{pointer}/{name}"))).transpose()
+    given(raw).map(|raw| read(raw, &format!("{pointer}/{name}"))).transpose()
 }
 
 fn short(raw: Option<&RawValue>, pointer: &str, name: &str) -> Result<Option<String>, FieldError> {

@@ -4,10 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::value::RawValue;
 
-use super::{
-    fields::{Faults, items, object, read},
-    id, integer, json, moment,
-};
+use super::fields::{Faults, id, integer, items, json, moment, object, read};
 use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId},

@@ -21,7 +21,7 @@ use tokio::{
 
 use self::{
     receiver::{Arrival, Receiver},
-    workplace::Workplace,
+    workplace::{POLL, START, Workplace},
 };
 use super::{client::Client, failure::Failure, output};
 use crate::{
@@ -36,11 +36,8 @@ use crate::{
 /// Messages, and the time from one to the next.
 const MESSAGES: u32 = 10;
 const STEP: Duration = Duration::from_millis(400);
-/// Longest start of Redis and the instance, and longest wait for the last message beyond its due time.
-const START: Duration = Duration::from_secs(20);
+/// Longest wait for the last message beyond its due time.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// Between two calls of /readyz.
-const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub struct DemoArguments {

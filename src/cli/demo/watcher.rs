@@ -9,13 +9,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    POLL, START,
-    workplace::{data_of, directory_of},
-};
+use super::workplace::{POLL, START, data_of, directory_of};
 use crate::{
     app::embedded::{Embedded, EmbeddedError},
-    cli::read_stdin,
+    cli::global::read_stdin,
 };
 
 /// Starts it, for the demo of this number.

@@ -6,9 +6,15 @@ use std::{
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use tokio::net::TcpListener;
+
+/// Longest start of Redis and the instance, and longest end of a Redis of a demo that was killed.
+pub const START: Duration = Duration::from_secs(20);
+/// Pause before Redis or the instance is asked again.
+pub const POLL: Duration = Duration::from_millis(20);
 
 /// Deleted on drop.
 pub struct Workplace {

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::definitions::Definitions;
 use crate::tls;
+use punctual_migrate::definitions::Definitions;
 
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(15);

@@ -1,34 +1,29 @@
 //! `punctual migrate rabbitmq EXPORT`: from a broker with the delayed-message exchange plugin to one without it.
 
-mod check;
-mod definitions;
 mod management;
-mod names;
-mod parameters;
-mod pattern;
-mod pipeline;
-mod plan;
-mod policies;
-mod retired;
-mod rights;
-mod scripts;
-mod summary;
 #[cfg(test)]
 mod tests;
-mod user;
-mod write;
 
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
 };
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::{Global, failure::Failure, output, read_stdin};
-use definitions::Definitions;
-use plan::{Plan, QueueType};
+use super::{
+    failure::Failure,
+    global::{Global, read_stdin},
+    output,
+};
+use punctual_migrate::{
+    check,
+    definitions::Definitions,
+    pipeline,
+    plan::{Plan, QueueType},
+    scripts, summary, user, write,
+};
 
 #[derive(Args)]
 pub struct MigrateArguments {
@@ -51,7 +46,7 @@ struct RabbitMq {
     out: Option<PathBuf>,
     /// Type of the queues that punctual reads
     #[arg(long, value_enum, default_value = "quorum")]
-    queue_type: QueueType,
+    queue_type: GivenQueueType,
     /// Compare with a running broker: the URL of its management API, such as `http://localhost:15672`, or an export of
     /// it, `-` from standard input
     #[arg(long, value_name = "URL|FILE")]
@@ -62,11 +57,26 @@ struct RabbitMq {
     user: String,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum GivenQueueType {
+    Quorum,
+    Classic,
+}
+
+impl std::convert::From<GivenQueueType> for QueueType {
+    fn from(given: GivenQueueType) -> Self {
+        match given {
+            GivenQueueType::Quorum => Self::Quorum,
+            GivenQueueType::Classic => Self::Classic,
+        }
+    }
+}
+
 pub async fn run(global: &Global, arguments: MigrateArguments) -> Result<(), Failure> {
     let From::Rabbitmq(arguments) = arguments.from;
     let path = &arguments.export;
     let nothing = || Failure::NotFound(format!("{}: there is no exchange of type x-delayed-message", path.display()));
-    let mut plan = plan::plan(read(path)?, arguments.queue_type).ok_or_else(nothing)?;
+    let mut plan = punctual_migrate::plan(read(path)?, arguments.queue_type.into()).ok_or_else(nothing)?;
     match (&arguments.check, &arguments.out) {
         (Some(broker), _) => compare(global, &plan, broker, &arguments).await,
         (None, Some(directory)) => {

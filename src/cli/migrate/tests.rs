@@ -4,14 +4,14 @@ use std::any::Any;
 
 use serde_json::{Value, json};
 
-use super::{
+use crate::connector::rabbitmq::{RabbitMqSinkSettings, RabbitMqSourceSettings};
+use punctual_migrate::{
     check,
     definitions::Definitions,
     pipeline,
-    plan::{self, Note, Plan, QueueType},
-    summary,
+    plan::{Note, Plan, QueueType},
+    summary, user,
 };
-use crate::connector::rabbitmq::{RabbitMqSinkSettings, RabbitMqSourceSettings};
 
 const OLD: &str = include_str!("../../../tests/it/program/rabbitmq_migration/old.json");
 
@@ -20,7 +20,7 @@ fn old() -> Value {
 }
 
 fn planned(old: &Value) -> Plan {
-    plan::plan(Definitions::parse(old.to_string().as_bytes()).unwrap(), QueueType::Quorum).unwrap()
+    punctual_migrate::plan(Definitions::parse(old.to_string().as_bytes()).unwrap(), QueueType::Quorum).unwrap()
 }
 
 fn new(plan: &Plan) -> Value {
@@ -86,9 +86,9 @@ fn each_delayed_exchange_becomes_an_entry_a_queue_and_an_exchange_of_its_type() 
 #[test]
 fn the_plan_of_a_plan_finds_nothing_to_move_and_nothing_to_complain_of() {
     let mut plan = planned(&old());
-    super::user::add(&mut plan, "secret", [1, 2, 3, 4]);
+    user::add(&mut plan, "secret", [1, 2, 3, 4]);
     assert_eq!(check::compare(&plan, &plan.definitions), []);
-    assert!(plan::plan(plan.definitions, QueueType::Quorum).is_none());
+    assert!(punctual_migrate::plan(plan.definitions, QueueType::Quorum).is_none());
 }
 
 #[test]

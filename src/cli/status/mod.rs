@@ -9,7 +9,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::{Session, client::Client, failure::Failure, output, table};
+use super::{
+    client::{Client, Session},
+    failure::Failure,
+    output, table,
+};
 
 #[derive(Args)]
 pub struct StatusArguments {

@@ -12,10 +12,12 @@ use tokio_rustls::TlsConnector;
 
 use super::{
     remedy::with_remedy,
-    settings::BrokerServer,
     transport::{BrokerEndpoint, ConnectionLink, LapinRuntime, Transport, lapin_runtime},
 };
-use crate::tls;
+use crate::{
+    secret::{Secret, SecretUrl},
+    tls::{self, TlsFiles},
+};
 
 /// Seconds between heartbeats, unless the URL sets them. A lost peer is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
@@ -25,6 +27,21 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(100);
 /// Longest reconnect delay: short beside an outage, long beside the cost of an attempt for a broker.
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(3);
+
+/// A broker and how to be let in.
+#[derive(Clone, Copy)]
+pub struct BrokerServer<'a> {
+    pub url: &'a SecretUrl,
+    pub username: Option<&'a str>,
+    pub password: Option<&'a Secret>,
+    pub tls: &'a TlsFiles,
+}
+
+impl BrokerServer<'_> {
+    pub fn is_encrypted(&self) -> bool {
+        self.url.expose().starts_with("amqps:")
+    }
+}
 
 #[derive(Clone)]
 pub struct Broker {

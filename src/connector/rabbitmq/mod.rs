@@ -17,10 +17,10 @@ mod transport;
 mod value;
 
 pub use self::{
-    broker::{Broker, BrokerConnection, ReconnectDelay, answer, text},
+    broker::{Broker, BrokerConnection, BrokerServer, ReconnectDelay, answer, text},
     notes::FrameNotes,
     remedy::with_remedy,
     rights::{check_readable, check_writable, explained, is_quorum, no_stream},
-    settings::{BrokerServer, DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
+    settings::{DelayFrom, IdFrom, RabbitMqSinkSettings, RabbitMqSourceSettings},
     value::{from_typed, to_typed},
 };

@@ -7,7 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
 use url::Url;
 
-use super::{Broker, check_writable, sink::RabbitMqSink, source::RabbitMqSource};
+use super::{
+    broker::{Broker, BrokerServer},
+    check_writable,
+    sink::RabbitMqSink,
+    source::RabbitMqSource,
+};
 use crate::{
     config::{
         Context, GrowingDelay, Path, Problems, Settings, Timeout, Whole, check_allow, check_tls, non_empty, parsed,
@@ -98,21 +103,6 @@ pub enum IdFrom {
 pub enum DelayFrom {
     Headers,
     XDeath,
-}
-
-/// A broker and how to be let in.
-#[derive(Clone, Copy)]
-pub struct BrokerServer<'a> {
-    pub url: &'a SecretUrl,
-    pub username: Option<&'a str>,
-    pub password: Option<&'a Secret>,
-    pub tls: &'a TlsFiles,
-}
-
-impl BrokerServer<'_> {
-    pub fn is_encrypted(&self) -> bool {
-        self.url.expose().starts_with("amqps:")
-    }
 }
 
 impl RabbitMqSinkSettings {

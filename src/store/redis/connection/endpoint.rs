@@ -3,19 +3,13 @@
 use std::{fmt, path::Path, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError,
-    TlsCertificates,
-    aio::MultiplexedConnection,
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, TlsCertificates,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use tokio::time::timeout;
-
-use super::{NO_LINK, classify};
 
 use crate::{
     secret::{Secret, SecretUrl},
-    store::StoreError,
     tls::{self, TlsFiles},
 };
 
@@ -110,18 +104,5 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
         Client::build_with_tls(info, certificates).map_err(|error| format!("TLS files: {error}"))
     } else {
         Client::open(info).map_err(|error| format!("url: {error}"))
-    }
-}
-
-/// A link to the server of `client`.
-///
-/// # Errors
-/// `Unavailable`, also when it takes longer than `longest`.
-pub(super) async fn open(client: &Client, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
-    // Each command has a bound of its own.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(longest));
-    match timeout(longest, client.get_multiplexed_async_connection_with_config(&config)).await {
-        Ok(result) => result.map_err(|error| classify(&error)),
-        Err(_) => Err(StoreError::Unavailable { kind: NO_LINK, text: format!("no link in {longest:?}") }),
     }
 }

@@ -7,6 +7,7 @@
 mod classify;
 mod cluster;
 mod endpoint;
+mod link;
 mod mastership;
 mod sentinel;
 mod servers;

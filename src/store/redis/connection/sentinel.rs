@@ -14,7 +14,7 @@ use redis::{Client, ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    ANSWER_TIMEOUT, NO_LINK, RedisEndpoint, ServerAddress, classify, client, endpoint::open, mastership::Mastership,
+    ANSWER_TIMEOUT, NO_LINK, RedisEndpoint, ServerAddress, classify, client, link::open, mastership::Mastership,
 };
 use crate::store::StoreError;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Client, aio::MultiplexedConnection};
 use tokio::time::Instant;
 
-use super::{ANSWER_TIMEOUT, endpoint::open, mastership::Mastership, sentinel::Sentinels};
+use super::{ANSWER_TIMEOUT, link::open, mastership::Mastership, sentinel::Sentinels};
 use crate::store::StoreError;
 
 /// Shared by all connections to the same Redis.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
+use crate::{
     definitions::{ALTERNATE, BrokerPolicy, Definitions},
     pattern,
     plan::{DELIVERY_LIMIT, Moved, Note, Plan},

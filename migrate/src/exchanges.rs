@@ -1,86 +1,19 @@
-//! From the definitions of a broker with delayed exchanges to those of one that punctual serves.
-//!
-//! An exchange of type `x-delayed-message` becomes three: an entry of its name, a fanout, so that producers publish as
-//! before and no routing key is lost; a queue behind it, which punctual reads; and an exchange of its `x-delayed-type`,
-//! to which its bindings move and punctual publishes.
+//! Each delayed exchange becomes an entry of its name, a queue, and an exchange for its bindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{
+use crate::{
     definitions::{Binding, BrokerQueue, DELAYED, DELAYED_TYPE, Definitions, Exchange},
-    names, parameters, policies, retired, rights,
+    names,
+    plan::{DELIVERY_LIMIT, Moved, Note, Plan, QueueType},
 };
 
-/// RabbitMQ 4 drops a message at its 21st return to a quorum queue, and each crash of punctual is a return.
-pub const DELIVERY_LIMIT: u32 = 1_000_000;
 /// Types that every broker has.
 const TYPES: [&str; 4] = ["direct", "fanout", "headers", "topic"];
 
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum QueueType {
-    Quorum,
-    Classic,
-}
-
-pub struct Plan {
-    pub definitions: Definitions,
-    pub moved: Vec<Moved>,
-    /// Of the broker, beside the three that every moved exchange becomes.
-    pub changed: Vec<Note>,
-    pub undecided: Vec<Note>,
-    /// The least-privilege user.
-    pub user: String,
-}
-
-/// What becomes of one delayed exchange.
-#[derive(Clone, Serialize)]
-pub struct Moved {
-    pub vhost: String,
-    pub exchange: String,
-    /// Its `x-delayed-type`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub queue: String,
-    pub out: String,
-    /// Of its route, sink and source.
-    pub route: String,
-    pub bindings: usize,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Note {
-    pub about: String,
-    pub text: String,
-}
-
-impl Note {
-    pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { about: about.into(), text: text.into() }
-    }
-}
-
-/// `None` where there is no delayed exchange.
-pub fn plan(old: Definitions, queue_type: QueueType) -> Option<Plan> {
-    if !old.exchanges.iter().any(|exchange| exchange.kind == DELAYED) {
-        return None;
-    }
-    let mut plan =
-        Plan { moved: choose(&old), user: user(&old), definitions: old, changed: Vec::new(), undecided: Vec::new() };
-    replace_exchanges(&mut plan);
-    add_queues(&mut plan, queue_type);
-    move_bindings(&mut plan);
-    // Each sees what the old exchange was matched by, which does not depend on its type.
-    policies::adapt(&mut plan);
-    rights::adapt(&mut plan);
-    parameters::look(&mut plan);
-    retired::remove(&mut plan);
-    Some(plan)
-}
-
-fn choose(old: &Definitions) -> Vec<Moved> {
+pub fn choose(old: &Definitions) -> Vec<Moved> {
     let delayed: Vec<_> = old.exchanges.iter().filter_map(|it| Some((it, it.delayed_type()?))).collect();
     let several = delayed.iter().map(|(it, _)| &it.vhost).collect::<BTreeSet<_>>().len() > 1;
     let mut routes = BTreeSet::new();
@@ -111,12 +44,12 @@ fn choose(old: &Definitions) -> Vec<Moved> {
     delayed.into_iter().map(choose).collect()
 }
 
-fn user(old: &Definitions) -> String {
+pub fn user(old: &Definitions) -> String {
     let mut taken: BTreeSet<_> = old.users.iter().map(|user| user.name.clone()).collect();
     names::free("punctual", "", &mut taken)
 }
 
-fn replace_exchanges(plan: &mut Plan) {
+pub fn replace_exchanges(plan: &mut Plan) {
     let mut added = Vec::new();
     for exchange in &mut plan.definitions.exchanges {
         let about = format!("exchange `{}` of `{}`", exchange.name, exchange.vhost);
@@ -151,7 +84,7 @@ fn replace_exchanges(plan: &mut Plan) {
     plan.definitions.exchanges.append(&mut added);
 }
 
-fn add_queues(plan: &mut Plan, queue_type: QueueType) {
+pub fn add_queues(plan: &mut Plan, queue_type: QueueType) {
     let arguments = match queue_type {
         QueueType::Quorum => json!({ "x-queue-type": "quorum", "x-delivery-limit": DELIVERY_LIMIT }),
         QueueType::Classic => json!({ "x-queue-type": "classic" }),
@@ -168,7 +101,7 @@ fn add_queues(plan: &mut Plan, queue_type: QueueType) {
     plan.definitions.queues.extend(plan.moved.iter().map(queue));
 }
 
-fn move_bindings(plan: &mut Plan) {
+pub fn move_bindings(plan: &mut Plan) {
     for moved in &mut plan.moved {
         for binding in &mut plan.definitions.bindings {
             if binding.vhost != moved.vhost {

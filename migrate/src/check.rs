@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
+use crate::{
     definitions::{Binding, BrokerPolicy, DELAYED, Definitions, Exchange},
     plan::{Moved, Note, Plan},
     rights,

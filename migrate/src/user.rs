@@ -8,7 +8,7 @@ use base64::{
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, json};
 
-use super::{definitions::User, plan::Plan, rights};
+use crate::{definitions::User, plan::Plan, rights};
 
 /// What the configuration has in place of the password; where it is set, it is the password.
 pub const PASSWORD: &str = "PUNCTUAL_RABBITMQ_PASSWORD";

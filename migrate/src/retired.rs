@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::plan::{Note, Plan};
+use crate::plan::{Note, Plan};
 
 /// Where the leader of a classic queue is: refused by 4.3.
 const LOCATOR: &str = "queue-master-locator";

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{
+use crate::{
     definitions::Permission,
     plan::{Moved, Note, Plan},
     rights,

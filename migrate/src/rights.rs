@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
+use crate::{
     definitions::Permission,
     pattern,
     plan::{Moved, Note, Plan},

@@ -1,6 +1,6 @@
 //! What a person runs, as shell scripts: the way there and the way back.
 
-use super::{
+use crate::{
     definitions::DELAYED,
     plan::{Moved, Plan},
 };

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{
+use crate::{
     definitions::Parameter,
     plan::{Moved, Note, Plan},
 };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::plan::Plan;
+use crate::plan::Plan;
 
 const HEAD: &str = r#"# Made by `punctual migrate rabbitmq`. Needs PUNCTUAL_RABBITMQ_PASSWORD, the content of the file `password` where that
 # was made; also heeds PUNCTUAL_RABBITMQ_URL, without the virtual host, and PUNCTUAL_REDIS_URL.

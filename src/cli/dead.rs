@@ -1,0 +1,198 @@
+//! `punctual dead`: the dead letters of a route.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    os::fd::AsFd,
+    path::PathBuf,
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value};
+use url::form_urlencoded::Serializer;
+
+use super::{
+    bulk::{self, Bulk, BulkArguments, Selection},
+    client::{Session, of_route},
+    failure::Failure,
+    list::{DEAD_COLUMNS, Filter, Listing},
+    output,
+    progress::Progress,
+    table,
+};
+
+#[derive(Args)]
+pub struct DeadArguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Count them by reason
+    Summary(SummaryArguments),
+    /// List them
+    List(ListArguments),
+    /// Schedule them again, due now, with 0 attempts
+    Redrive(RedriveArguments),
+    /// Delete them
+    Purge(ActArguments),
+    /// Write them as NDJSON, which `import` reads
+    Export(ExportArguments),
+}
+
+pub async fn run(session: &Session<'_>, arguments: DeadArguments) -> Result<(), Failure> {
+    match arguments.command {
+        Command::Summary(arguments) => summary(session, arguments).await,
+        Command::List(arguments) => list(session, arguments).await,
+        Command::Redrive(arguments) => redrive(session, arguments).await,
+        Command::Purge(arguments) => purge(session, arguments).await,
+        Command::Export(arguments) => export(session, arguments).await,
+    }
+}
+
+#[derive(Args)]
+pub struct SummaryArguments {
+    route: String,
+    #[command(flatten)]
+    filter: Filter,
+}
+
+async fn summary(session: &Session<'_>, arguments: SummaryArguments) -> Result<(), Failure> {
+    let query = Serializer::new(String::new()).extend_pairs(arguments.filter.fields()).finish();
+    let path = of_route(&arguments.route, &format!("/dead/summary?{query}"))?;
+    let summary = session.client.get(&path).await?;
+    let text = reasons(&summary);
+    output::result(session.global, summary, text)
+}
+
+fn reasons(summary: &Value) -> String {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).unwrap_or("-").to_owned();
+    let row = |group: &Value| {
+        let sample = &group["sample"];
+        let [oldest, newest] = ["oldest", "newest"].map(|name| text(&group[name]));
+        vec![
+            text(&group["reason"]),
+            group["count"].to_string(),
+            oldest,
+            newest,
+            text(&sample["id"]),
+            text(&sample["error"]),
+        ]
+    };
+    let rows: Vec<_> = summary["reasons"].as_array().into_iter().flatten().map(row).collect();
+    let table = table::text(&["REASON", "COUNT", "OLDEST", "NEWEST", "SAMPLE", "ERROR"], &rows);
+    let incomplete = if summary["complete"] == false { ", and more: not all were counted in time" } else { "" };
+    format!("{table}\ntotal {}{incomplete}", summary["total"])
+}
+
+#[derive(Args)]
+pub struct ListArguments {
+    route: String,
+    #[command(flatten)]
+    filter: Filter,
+    /// Most messages
+    #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+}
+
+async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Failure> {
+    let ListArguments { route, filter, limit } = &arguments;
+    Listing { route, state: "dead", filter, limit: Some(*limit) }.show(session, DEAD_COLUMNS).await
+}
+
+#[derive(Args)]
+pub struct ActArguments {
+    route: String,
+    /// These; `-`: one a line on standard input
+    ids: Vec<String>,
+    /// All
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    bulk: BulkArguments,
+}
+
+#[derive(Args)]
+pub struct RedriveArguments {
+    #[command(flatten)]
+    act: ActArguments,
+    /// Their time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all of them expire
+    #[arg(long, value_name = "EXPIRY", default_value = "drop")]
+    expiry: String,
+}
+
+async fn redrive(session: &Session<'_>, arguments: RedriveArguments) -> Result<(), Failure> {
+    let RedriveArguments { act, expiry } = arguments;
+    act_on(session, act, "redrive", "redrove", Map::from_iter([("expiry".to_owned(), expiry.into())])).await
+}
+
+async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Failure> {
+    act_on(session, arguments, "purge", "purged", Map::new()).await
+}
+
+/// `verb` is the call, `done` its past; `more`: fields of its body.
+async fn act_on(
+    session: &Session<'_>,
+    arguments: ActArguments,
+    verb: &str,
+    done: &str,
+    more: Map<String, Value>,
+) -> Result<(), Failure> {
+    let ActArguments { route, ids, all, filter, bulk } = arguments;
+    let filter = filter.body();
+    let selection = match (ids.is_empty(), all, filter.is_empty()) {
+        (false, false, true) => Selection::Ids(bulk::ids(ids)?),
+        (true, true, true) => Selection::all(),
+        (true, false, false) => Selection::Where(filter),
+        _ => {
+            let text =
+                "select them by ids, by a filter (--reason, --contains, --since, --until), or with --all: one of these";
+            return Err(Failure::Usage(text.into()));
+        }
+    };
+    let path = of_route(&route, &format!("/dead/{verb}"))?;
+    let work = Bulk { path, selection, more, verb, done, noun: "dead letter", route: &route, state: "dead" };
+    work.run(session, &bulk).await
+}
+
+#[derive(Args)]
+pub struct ExportArguments {
+    route: String,
+    #[command(flatten)]
+    filter: Filter,
+    /// Most messages; all without it
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// A new file; standard output without it
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+async fn export(session: &Session<'_>, arguments: ExportArguments) -> Result<(), Failure> {
+    let ExportArguments { route, filter, limit, output: file } = &arguments;
+    let file = file.as_ref().filter(|path| path.as_os_str() != "-");
+    let place = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+    let failed = |error: io::Error| Failure::of_output(&place, &error);
+    let opened = match file {
+        Some(path) => File::create_new(path),
+        // Not the shared standard output: the process flushes that at its end, and would wait for a reader after Ctrl-C.
+        None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+    };
+    let mut out = BufWriter::new(opened.map_err(failed)?);
+    let exported = |count: u64| format!("exported {} of {route}", output::counted(count, "dead letter"));
+    let (progress, mut count) = (Progress::new(*limit, exported(0), "at most: the export is incomplete"), 0);
+    let listing = Listing { route, state: "dead", filter, limit: *limit };
+    let read = listing.read(session, |message| {
+        count += 1;
+        progress.reached(count, exported(count));
+        writeln!(out, "{message}").map_err(failed)
+    });
+    read.await?;
+    out.flush().map_err(failed)?;
+    drop(progress);
+    output::note(exported(count));
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The options of every command, and the configuration that they name.
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+};
+
+use clap::Args;
+
+use super::failure::Failure;
+use crate::{
+    config::{self, Config, ConfigErrors, RedisUrlOption, ServerAddress, Sources},
+    connector,
+};
+
+#[derive(Args)]
+pub struct Global {
+    /// Configuration file; later ones win
+    #[arg(short, long = "config", global = true, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// In place of `redis.url`; every user of this machine can read it: a password belongs in a file, or in the
+    /// environment as `PUNCTUAL__REDIS__URL`
+    #[arg(long, global = true, value_name = "URL")]
+    redis_url: Option<String>,
+    /// A file with what stands in place of `redis.url`
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "redis_url")]
+    redis_url_file: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+impl Global {
+    pub fn load(&self) -> Result<Config, Failure> {
+        self.read().map_err(|errors| Failure::Configuration(errors.to_string()))
+    }
+
+    pub fn read(&self) -> Result<Config, ConfigErrors> {
+        let redis_url = match (&self.redis_url, &self.redis_url_file) {
+            (Some(url), _) => Some(RedisUrlOption::Text(url.clone())),
+            (None, Some(file)) => Some(RedisUrlOption::File(file.clone())),
+            (None, None) => None,
+        };
+        config::load(&Sources::of_process(self.config.clone(), redis_url), &connector::registry())
+    }
+
+    /// Where the instance of the configuration is reached; its other settings may be wrong or missing.
+    pub fn server_address(&self) -> Result<ServerAddress, Failure> {
+        let sources = Sources::of_process(self.config.clone(), None);
+        config::server_address(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))
+    }
+}
+
+pub fn read_stdin() -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::stdin().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,161 @@
+//! `punctual get`, `move`, `deliver` and `cancel`: messages by their ids.
+
+use clap::{ArgGroup, Args};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use super::{
+    bulk::{self, Bulk, BulkArguments, Selection},
+    client::{Session, of_message, of_route},
+    failure::Failure,
+    output, table,
+};
+
+/// What comes first, in this order; the payload is last.
+const FIRST: [&str; 10] = [
+    "id",
+    "route",
+    "state",
+    "waits_for",
+    "due",
+    "deliver_at",
+    "next_attempt_at",
+    "attempts",
+    "last_error",
+    "last_error_at",
+];
+
+#[derive(Args)]
+pub struct GetArguments {
+    route: String,
+    id: String,
+}
+
+pub async fn get(session: &Session<'_>, arguments: GetArguments) -> Result<(), Failure> {
+    let message = session.client.get(&of_message(&arguments.route, &arguments.id, "")?).await?;
+    let text = fields(&message);
+    output::result(session.global, message, text)
+}
+
+fn fields(message: &Value) -> String {
+    let all = message.as_object().into_iter().flatten();
+    let shown = all.filter(|(_, value)| !value.is_null() && value.as_object().is_none_or(|inner| !inner.is_empty()));
+    let mut shown: Vec<(&String, &Value)> = shown.collect();
+    let place = |name: &str| {
+        let first = FIRST.iter().position(|first| *first == name);
+        (first.unwrap_or(FIRST.len()), name.starts_with("payload"))
+    };
+    shown.sort_by_key(|(name, _)| place(name));
+    let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&String, &Value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), table::harmless);
+        format!("{name:width$}  {value}")
+    };
+    shown.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[derive(Args)]
+pub struct MoveArguments {
+    route: String,
+    id: String,
+    #[command(flatten)]
+    due: DueArguments,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct DueArguments {
+    /// From now on, e.g. `5m`, or milliseconds
+    #[arg(long)]
+    delay: Option<String>,
+    /// RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "TIME")]
+    deliver_at: Option<String>,
+}
+
+pub async fn move_to(session: &Session<'_>, arguments: MoveArguments) -> Result<(), Failure> {
+    let body = match (arguments.due.delay, arguments.due.deliver_at) {
+        (Some(delay), _) => json!({ "delay": delay }),
+        (None, deliver_at) => json!({ "deliver_at": deliver_at }),
+    };
+    let path = of_message(&arguments.route, &arguments.id, "")?;
+    let reply = session.client.call(Method::PATCH, &path, Some(body.to_string().into())).await?;
+    output::scheduled(session.global, reply)
+}
+
+#[derive(Args)]
+pub struct DeliverArguments {
+    route: String,
+    /// `-`: one a line on standard input
+    #[arg(required = true)]
+    ids: Vec<String>,
+}
+
+/// The others are tried after one that cannot be delivered.
+pub async fn deliver(session: &Session<'_>, arguments: DeliverArguments) -> Result<(), Failure> {
+    let mut failure = None;
+    for id in bulk::ids(arguments.ids)? {
+        match session.client.post(&of_message(&arguments.route, &id, "/deliver")?, &json!({})).await {
+            Ok(reply) => output::scheduled(session.global, reply)?,
+            Err(refused @ Failure::NotFound(_)) => {
+                output::note(format_args!("punctual: {refused}"));
+                failure.get_or_insert(refused);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    match failure {
+        Some(_) => Err(Failure::NotFound("not all were found".into())),
+        None => Ok(()),
+    }
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("selection").required(true).args(["ids", "all"])))]
+pub struct CancelArguments {
+    route: String,
+    /// One is cancelled without a question, or purged when it is dead; of several, the pending ones. `-`: one a line on
+    /// standard input
+    ids: Vec<String>,
+    /// All pending messages, those that are due first first
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    bulk: BulkArguments,
+}
+
+pub async fn cancel(session: &Session<'_>, arguments: CancelArguments) -> Result<(), Failure> {
+    let route = &arguments.route;
+    let ids = bulk::ids(arguments.ids)?;
+    if let [id] = ids.as_slice() {
+        return cancel_one(session, route, id, arguments.bulk.dry_run).await;
+    }
+    let selection = if arguments.all { Selection::all() } else { Selection::Ids(ids) };
+    let (path, more) = (of_route(route, "/purge")?, Map::new());
+    let (verb, done, noun) = ("cancel", "cancelled", "pending message");
+    let work = Bulk { path, selection, more, verb, done, noun, route, state: "pending" };
+    work.run(session, &arguments.bulk).await
+}
+
+async fn cancel_one(session: &Session<'_>, route: &str, id: &str, dry_run: bool) -> Result<(), Failure> {
+    let path = of_message(route, id, "")?;
+    if !dry_run {
+        let answer = session.client.call(Method::DELETE, &path, None).await?;
+        let done = if answer["status"] == "purged" { "purged" } else { "cancelled" };
+        return output::result(session.global, json!({ "count": 1, "status": done }), format_args!("{done} {id}"));
+    }
+    let text = match session.client.get(&path).await?["state"].as_str() {
+        Some("pending") => format!("would cancel {id}"),
+        Some("dead") => format!("would purge {id}, which is dead"),
+        Some("unack") => return Err(Failure::Failed(format!("`{id}` is being delivered at this moment"))),
+        _ => return Err(Failure::NotFound(format!("`{id}` is delivered, cancelled or unknown"))),
+    };
+    output::result(session.global, json!({ "count": 1, "dry_run": true }), text)
+}
+
+#[test]
+fn the_payload_is_last_and_empty_fields_are_left_out() {
+    let message =
+        serde_json::json!({ "payload": "x", "zone": 1, "id": "a", "key": null, "headers": {}, "state": "dead" });
+    assert_eq!(fields(&message), "id       a\nstate    dead\nzone     1\npayload  x");
+}

@@ -1,0 +1,38 @@
+//! `punctual lua` and `completions`: texts that need neither a configuration nor an instance.
+
+use clap::{Args, Command, ValueEnum};
+use clap_complete::Shell;
+
+use super::{failure::Failure, output};
+
+const PRODUCE: &str = include_str!("../../lua/produce.lua");
+
+#[derive(Args)]
+pub struct LuaArguments {
+    #[arg(value_enum, default_value = "produce")]
+    script: Script,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Script {
+    /// Schedules a message from any Redis client
+    Produce,
+}
+
+pub fn lua(arguments: &LuaArguments) -> Result<(), Failure> {
+    let text = match arguments.script {
+        Script::Produce => PRODUCE,
+    };
+    output::line(text.trim_end_matches('\n'))
+}
+
+#[derive(Args)]
+pub struct CompletionsArguments {
+    shell: Shell,
+}
+
+pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "punctual", &mut script);
+    output::line(String::from_utf8_lossy(&script).trim_end_matches('\n'))
+}
