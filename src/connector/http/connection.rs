@@ -3,24 +3,22 @@
 use std::{
     future::{pending, poll_fn},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::Response;
 use http_body_util::Full;
-use hyper::{
-    body::Incoming,
-    client::conn::{TrySendError, http1, http2},
-};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
+    body::ReplyBody,
+    errors::{ConnectionPermit, LostReply, SendError},
+    http2::Shared,
+    outcome::causes,
     target::MessageRequest,
     wire::{Exchange, Stream, Wire},
 };
@@ -31,14 +29,6 @@ pub enum Connection {
     Http1(Own),
     /// Shared by all workers; a task of its own drives it.
     Http2(Shared),
-}
-
-/// One worker's share of an HTTP/2 connection.
-#[derive(Clone)]
-pub struct Shared {
-    pub sender: http2::SendRequest<Body>,
-    /// Whether a request was answered over it. It also tells one connection from the next.
-    pub answered: Arc<AtomicBool>,
 }
 
 /// A connection of one worker.
@@ -56,8 +46,7 @@ pub struct Own {
 struct Driver {
     /// `None` when it has ended. It is dropped then, so that everything that waits for it ends, too.
     connection: Option<Box<http1::Connection<TokioIo<Wire>, Body>>>,
-    /// Of the sink's connections.
-    _permit: OwnedSemaphorePermit,
+    _permit: ConnectionPermit,
 }
 
 impl Driver {
@@ -84,19 +73,10 @@ impl Driver {
     }
 }
 
-/// A request without a reply that can be read.
-pub enum SendError {
-    /// Nothing of it was sent, or the server has not processed it: it may be sent over another connection.
-    NotSent(hyper::Error),
-    /// The reply has this status. The rest of its head is not valid HTTP, or is cut.
-    Unreadable(StatusCode),
-    Lost(hyper::Error),
-}
-
 impl Own {
     /// # Errors
     /// Why HTTP/1 cannot be spoken.
-    pub async fn open(stream: Box<dyn Stream>, permit: OwnedSemaphorePermit, once: bool) -> Result<Self, hyper::Error> {
+    pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit, once: bool) -> Result<Self, hyper::Error> {
         let (wire, exchange) = Wire::new(stream);
         // A reply that is still not valid HTTP counts by its status line; its connection is not used again.
         let mut builder = http1::Builder::new();
@@ -109,14 +89,14 @@ impl Own {
         Ok(Self { sender, driver, exchange, once, answered: false })
     }
 
-    async fn send(&mut self, request: MessageRequest) -> Result<Response<Incoming>, SendError> {
+    async fn send(&mut self, request: MessageRequest) -> Result<Response<ReplyBody>, SendError> {
         self.exchange.begin();
-        self.driver.run(self.sender.ready()).await.map_err(SendError::NotSent)?;
+        self.driver.run(self.sender.ready()).await.map_err(|error| SendError::NotSent(causes(&error)))?;
         let sent = self.driver.run(self.sender.try_send_request(request.over_http1(self.once))).await;
-        let error = match sent {
+        let mut error = match sent {
             Ok(response) => {
                 self.answered = true;
-                return Ok(response);
+                return Ok(response.map(ReplyBody::Http1));
             }
             Err(error) => error,
         };
@@ -125,24 +105,29 @@ impl Own {
         if let (true, Some(status)) = (is_of_head, self.exchange.status()) {
             return Err(SendError::Unreadable(status));
         }
-        if !error.error().is_user() && !self.exchange.is_written() {
-            return Err(SendError::NotSent(error.into_error()));
-        }
-        Err(send_error(error))
+        let is_returned = error.take_message().is_some();
+        let error = error.into_error();
+        let text = causes(&error);
+        Err(match error.is_user() {
+            _ if is_returned => SendError::NotSent(text),
+            true => SendError::Unsendable(text),
+            false if !self.exchange.is_written() => SendError::NotSent(text),
+            false => SendError::Lost(LostReply { text, is_invalid: error.is_parse(), is_of_connection: true }),
+        })
     }
 }
 
 impl Connection {
-    /// The head of the reply. Cancel-safe only in that the connection is not used again.
-    pub async fn send(&mut self, request: MessageRequest) -> Result<Response<Incoming>, SendError> {
+    /// The head of the reply. `patience`: how long it may wait for a stream of a shared connection. Cancel-safe only in that the
+    /// connection is not used again.
+    pub async fn send(
+        &mut self,
+        request: MessageRequest,
+        patience: Duration,
+    ) -> Result<Response<ReplyBody>, SendError> {
         match self {
             Self::Http1(own) => own.send(request).await,
-            Self::Http2(Shared { sender, answered }) => {
-                sender.ready().await.map_err(SendError::NotSent)?;
-                let response = sender.try_send_request(request.over_http2()).await.map_err(send_error)?;
-                answered.store(true, Ordering::Relaxed);
-                Ok(response)
-            }
+            Self::Http2(shared) => shared.send(request.over_http2(), patience).await,
         }
     }
 
@@ -166,7 +151,7 @@ impl Connection {
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Http1(own) => own.answered,
-            Self::Http2(shared) => shared.answered.load(Ordering::Relaxed),
+            Self::Http2(shared) => shared.has_answered(),
         }
     }
 
@@ -182,29 +167,4 @@ pub async fn closed(connection: &mut Option<Connection>) {
         Some(Connection::Http1(own)) => poll_fn(|context| own.driver.poll(context)).await,
         Some(Connection::Http2(_)) | None => pending().await,
     }
-}
-
-fn send_error<T>(mut error: TrySendError<T>) -> SendError {
-    let not_sent = error.take_message().is_some() || is_refused(error.error());
-    let error = error.into_error();
-    if not_sent { SendError::NotSent(error) } else { SendError::Lost(error) }
-}
-
-fn h2_cause(error: &hyper::Error) -> Option<&h2::Error> {
-    std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>())
-}
-
-/// Whether the connection was lost, rather than one request by itself.
-pub fn is_of_connection(error: &hyper::Error) -> bool {
-    !error.is_user() && h2_cause(error).is_none_or(|cause| !cause.is_reset())
-}
-
-/// Whether the server said, over HTTP/2, that it has not processed the request (RFC 9113, section 8.7).
-fn is_refused(error: &hyper::Error) -> bool {
-    h2_cause(error).is_some_and(|cause| {
-        let reason = cause.reason();
-        cause.is_remote()
-            && (cause.is_go_away() && reason == Some(h2::Reason::NO_ERROR)
-                || cause.is_reset() && reason == Some(h2::Reason::REFUSED_STREAM))
-    })
 }

@@ -1,22 +1,34 @@
 //! Opens connections to the endpoint. The name is resolved for each one.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use http::Uri;
-use hyper::{client::conn::http2, service::Service};
-use hyper_util::{
-    client::legacy::connect::HttpConnector,
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::service::Service;
+use hyper_util::{client::legacy::connect::HttpConnector, service::TowerToHyperService};
 use parking_lot::{Mutex, MutexGuard};
+use rustix::{
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 use rustls::pki_types::ServerName;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
 use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::{
-    connection::{Connection, Own, Shared},
+    connection::{Connection, Own},
+    errors::ConnectionPermit,
+    http2::Shared,
     outcome::causes,
     reuse::Reuse,
     wire::Stream,
@@ -25,33 +37,76 @@ use crate::tls::{self, TlsFiles};
 
 /// Detects a lost peer during a long call.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// Detects a lost peer over HTTP/2, where all requests share a connection.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a reply that HTTP/2 buffers for each request: as much as `reply` reads.
-const STREAM_WINDOW: u32 = 64 * 1024;
-/// Most bytes in the head of a reply over HTTP/2, with 32 more for each header. Over HTTP/1 hyper allows about 400 KiB.
-const MAX_HEAD: u32 = 128 * 1024;
+/// How long the next connections speak HTTP/1.1, after a server has broken HTTP/2 or asked for HTTP/1.1.
+const WITHOUT_HTTP_2: Duration = Duration::from_mins(10);
+/// Workers that start before the protocol of an https endpoint is known: over HTTP/2 it may take one request at a time.
+const FIRST_WORKERS: usize = 8;
+/// Files of the process that are left to Redis, the log and the like. The API takes half of them at most.
+const OTHER_FILES: usize = 20;
+/// Connections of all sinks, however few files the process can open.
+const MIN_CONNECTIONS: usize = 4;
 
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
+/// Connections of all HTTP sinks.
+static OUTGOING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
+    let most = (files.unwrap_or(Semaphore::MAX_PERMITS) / 2).saturating_sub(OTHER_FILES);
+    Arc::new(Semaphore::new(most.clamp(MIN_CONNECTIONS, Semaphore::MAX_PERMITS)))
+});
+
 pub struct Connector {
     /// Resolves, tries IPv6 and IPv4, and sets the options of the socket.
     tcp: TowerToHyperService<HttpConnector>,
-    tls: Option<TlsConnector>,
+    tls: Option<Tls>,
     url: Uri,
     host: String,
     port: u16,
     protocol: Mutex<Protocol>,
+    /// Until then HTTP/2 is not offered.
+    without_http2: Mutex<Option<Instant>>,
+    created: Instant,
+    /// Milliseconds from `created` to the last reply; 0 before the first.
+    answered: AtomicU64,
+    /// Requests at once that the last shared connection allowed.
+    streams: AtomicUsize,
     /// Held while a connection is opened that may become the shared one: the others wait for it.
     sharing: Semaphore,
+    max_connections: usize,
     /// A permit for each connection.
     connections: Arc<Semaphore>,
     pub reuse: Reuse,
 }
 
-/// What the endpoint spoke last.
+/// TLS with both protocols, and with HTTP/1.1 alone.
+struct Tls {
+    both: TlsConnector,
+    http1: TlsConnector,
+}
+
+/// Why there is no connection.
+pub struct ConnectError {
+    pub text: String,
+    /// This process or machine has no more files, ports or memory.
+    pub is_local: bool,
+}
+
+impl ConnectError {
+    fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let chain = std::iter::successors(Some(error), |cause| (*cause).source());
+        let is_local = |error: &io::Error| {
+            let code = error.raw_os_error().map(Errno::from_raw_os_error);
+            code.is_some_and(|code| {
+                [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL].contains(&code)
+            })
+        };
+        let is_local = chain.filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_local);
+        Self { text: causes(error), is_local }
+    }
+}
+
+/// The protocol that the endpoint spoke last.
 enum Protocol {
     Unknown,
     Http1,
@@ -70,20 +125,29 @@ impl Connector {
         // The addresses of the name share it: one that does not answer leaves time for the next.
         tcp.set_connect_timeout(Some(timeout));
         let encrypted = url.scheme() == "https";
-        let config = encrypted.then(|| tls::client_config(files)).transpose()?.map(|mut config| {
-            config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-            Arc::new(config)
+        let tls = encrypted.then(|| tls::client_config(files)).transpose()?.map(|config| {
+            let offering = |protocols: &[&[u8]]| {
+                let mut config = config.clone();
+                config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+                TlsConnector::from(Arc::new(config))
+            };
+            Tls { both: offering(&[HTTP_2, HTTP_1]), http1: offering(&[HTTP_1]) }
         });
         Ok(Self {
             tcp: TowerToHyperService::new(tcp),
-            tls: config.map(TlsConnector::from),
+            tls,
             url: url.as_str().parse().map_err(|error| format!("url: {error}"))?,
             // An IPv6 address stands in brackets in a URL only.
             host: url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
             port: url.port_or_known_default().unwrap_or_default(),
             // Without TLS there is no way to offer HTTP/2.
             protocol: Mutex::new(if encrypted { Protocol::Unknown } else { Protocol::Http1 }),
+            without_http2: Mutex::new(None),
+            created: Instant::now(),
+            answered: AtomicU64::new(0),
+            streams: AtomicUsize::new(FIRST_WORKERS.min(max_connections)),
             sharing: Semaphore::new(1),
+            max_connections,
             connections: Arc::new(Semaphore::new(max_connections)),
             reuse: Reuse::new(),
         })
@@ -94,29 +158,63 @@ impl Connector {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Whether the latest connection was one that all requests share.
-    pub fn is_shared(&self) -> bool {
-        matches!(*self.protocol(), Protocol::Http2(_))
+    /// Requests that can be sent at once.
+    pub fn limit(&self) -> usize {
+        match &*self.protocol() {
+            Protocol::Http1 => self.max_connections,
+            Protocol::Http2(shared) => shared.limit(),
+            Protocol::Unknown => self.streams.load(Ordering::Relaxed),
+        }
     }
 
     /// Closes the shared connection, or only that one, once its requests have ended: the next one is another.
     pub fn retire(&self, only: Option<&Shared>) {
         let mut protocol = self.protocol();
         if let Protocol::Http2(shared) = &*protocol
-            && only.is_none_or(|only| Arc::ptr_eq(&only.answered, &shared.answered))
+            && only.is_none_or(|only| only.is_same(shared))
         {
             *protocol = Protocol::Unknown;
         }
     }
 
+    /// A reply came.
+    pub fn answered(&self) {
+        let millis = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.answered.store(millis.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether a reply came within the last `time`.
+    pub fn has_answered_within(&self, time: Duration) -> bool {
+        let answered = self.answered.load(Ordering::Relaxed);
+        answered > 0 && self.created.elapsed() < Duration::from_millis(answered) + time
+    }
+
+    /// For a while connections speak HTTP/1.1, if the endpoint can. Returns that time, if it begins now.
+    pub fn avoid_http2(&self) -> Option<Duration> {
+        let (now, mut until) = (Instant::now(), self.without_http2.lock());
+        let begins = until.is_none_or(|until| until <= now);
+        *until = Some(now + WITHOUT_HTTP_2);
+        begins.then_some(WITHOUT_HTTP_2)
+    }
+
+    fn avoids_http2(&self) -> bool {
+        self.without_http2.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until another connection may be opened. Cancel-safe.
+    pub async fn permit(&self) -> ConnectionPermit {
+        let permit = async |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned().await.expect("never closed");
+        ConnectionPermit { _sink: permit(&self.connections).await, _process: permit(&OUTGOING).await }
+    }
+
     /// # Errors
     /// Why there is none, without the URL: its path and query may hold secrets.
-    pub async fn connect(&self) -> Result<Connection, String> {
+    pub async fn connect(&self, permit: ConnectionPermit) -> Result<Connection, ConnectError> {
         // Each would open a connection of its own, although one is enough over HTTP/2.
         let sharing = if self.is_http1() { None } else { self.sharing.acquire().await.ok() };
         match self.shared() {
             Some(shared) => Ok(shared),
-            None => self.open(sharing).await,
+            None => self.open(permit, sharing).await,
         }
     }
 
@@ -124,50 +222,50 @@ impl Connector {
         matches!(*self.protocol(), Protocol::Http1)
     }
 
-    fn shared(&self) -> Option<Connection> {
+    /// The connection that all requests share, if there is one.
+    pub fn shared(&self) -> Option<Connection> {
         match &*self.protocol() {
-            Protocol::Http2(shared) if !shared.sender.is_closed() => Some(Connection::Http2(shared.clone())),
+            Protocol::Http2(shared) if !shared.is_ending() => Some(Connection::Http2(shared.clone())),
             _ => None,
         }
     }
 
-    async fn open(&self, sharing: Option<SemaphorePermit<'_>>) -> Result<Connection, String> {
+    async fn open(
+        &self,
+        permit: ConnectionPermit,
+        sharing: Option<SemaphorePermit<'_>>,
+    ) -> Result<Connection, ConnectError> {
         let sharing = sharing.filter(|_| !self.is_http1());
-        let permit = Arc::clone(&self.connections).acquire_owned().await.map_err(|error| causes(&error))?;
         let (stream, protocol) = self.stream().await?;
         if protocol == HTTP_2 {
-            let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder
-                .timer(TokioTimer::new())
-                .initial_stream_window_size(STREAM_WINDOW)
-                .max_header_list_size(MAX_HEAD)
-                .keep_alive_interval(PING_INTERVAL)
-                .keep_alive_timeout(PING_TIMEOUT);
-            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| causes(&error))?;
-            // Ends when the connection is closed, or the last sender is dropped.
-            tokio::spawn(async move {
-                let _ = connection.await;
-                drop(permit);
-            });
-            let shared = Shared { sender, answered: Arc::default() };
+            let shared = Shared::open(stream, permit).await.map_err(|error| ConnectError::of(&error))?;
+            self.streams.store(shared.limit(), Ordering::Relaxed);
             *self.protocol() = Protocol::Http2(shared.clone());
             return Ok(Connection::Http2(shared));
         }
         *self.protocol() = Protocol::Http1;
         drop(sharing);
         let own = Own::open(stream, permit, self.reuse.is_paused()).await;
-        own.map(Connection::Http1).map_err(|error| causes(&error))
+        own.map(Connection::Http1).map_err(|error| ConnectError::of(&error))
     }
 
     /// A connection without a request, and the protocol that TLS negotiated.
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn stream(&self) -> Result<(Box<dyn Stream>, Vec<u8>), String> {
-        let stream = self.tcp.call(self.url.clone()).await.map_err(|error| causes(&error))?.into_inner();
-        let Some(tls) = &self.tls else { return Ok((Box::new(stream), HTTP_1.to_vec())) };
-        let name = ServerName::try_from(self.host.clone()).map_err(|error| causes(&error))?;
-        let stream = tls.connect(name, stream).await.map_err(|error| causes(&error))?;
+    pub async fn stream(&self) -> Result<(Box<dyn Stream>, Vec<u8>), ConnectError> {
+        let stream = self.tcp.call(self.url.clone()).await.map_err(|error| ConnectError::of(&error))?.into_inner();
+        let Some(Tls { both, http1 }) = &self.tls else { return Ok((Box::new(stream), HTTP_1.to_vec())) };
+        let name = ServerName::try_from(self.host.clone()).map_err(|error| ConnectError::of(&error))?;
+        let avoids_http2 = self.avoids_http2();
+        let tls = if avoids_http2 { http1 } else { both };
+        let stream = tls.connect(name, stream).await.map_err(|error| {
+            if avoids_http2 {
+                // It may speak HTTP/2 alone.
+                *self.without_http2.lock() = None;
+            }
+            ConnectError::of(&error)
+        })?;
         let protocol = stream.get_ref().1.alpn_protocol().unwrap_or(HTTP_1).to_vec();
         Ok((Box::new(stream), protocol))
     }

@@ -3,18 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{Response, StatusCode};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tracing::info;
 
 use super::{
     WallClock,
     alarm::{Alarm, Elapsed},
-    connection::{self, Connection, SendError},
+    body::ReplyBody,
+    connection::Connection,
     connector::Connector,
+    errors::{LostReply, SendError},
+    http2::Shared,
     outcome, reply,
     request::RequestFactory,
     reuse::Permission,
@@ -49,6 +52,9 @@ impl Job {
         self.batch.report.outcome(self.index, Outcome::Unsent { error });
     }
 }
+
+/// Pause after a connect that failed for lack of files, ports or memory of this machine.
+const LOCAL_PAUSE: Duration = Duration::from_millis(250);
 
 pub struct Sender {
     pub requests: RequestFactory,
@@ -105,7 +111,7 @@ impl Sender {
         deadline: Instant,
         connection: &mut Option<Connection>,
         alarm: &mut Alarm,
-    ) -> Result<(Option<Domain>, Response<Incoming>), Failure> {
+    ) -> Result<(Option<Domain>, Response<ReplyBody>), Failure> {
         let failure = |domain, outcome| Failure { domain, outcome, status: None };
         if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
             let error = format!("{}: no connection was free in time", self.connector.address());
@@ -132,9 +138,17 @@ impl Sender {
             }
             let used = connection.as_mut().expect("opened");
             let was_answering = used.has_answered();
-            let sent = alarm.timeout_at(deadline, used.send(request)).await;
-            let error = match sent {
+            let patience = self.patience(deadline);
+            let sent = alarm.timeout_at(deadline, used.send(request, patience)).await;
+            if used.shared().is_some_and(Shared::is_unusable)
+                && let Some(time) = self.connector.avoid_http2()
+            {
+                let address = self.connector.address();
+                info!(address, "HTTP/2 fails there: connections speak HTTP/1.1 for {time:?}");
+            }
+            let outcome = match sent {
                 Ok(Ok(response)) => {
+                    self.connector.answered();
                     if is_trial {
                         self.connector.reuse.passed();
                     }
@@ -145,32 +159,52 @@ impl Sender {
                     let outcome = outcome_of(status, None);
                     return Err(Failure { domain, outcome, status: Some(status) });
                 }
-                Ok(Err(SendError::Lost(error))) if was_answering && connection::is_of_connection(&error) => {
-                    let outcome = self.lost(&error, connection, is_trial, deadline).await;
+                Ok(Err(SendError::Lost(lost))) if was_answering && lost.is_of_connection => {
+                    let outcome = self.lost(&lost, connection, is_trial, deadline).await;
                     return Err(failure(domain, outcome));
                 }
                 Ok(Err(SendError::NotSent(_)))
                     if (may_be_closed || used.shared().is_some()) && refusals < MAX_REFUSALS =>
                 {
                     refusals += 1;
-                    if let Some(shared) = used.shared() {
-                        self.connector.retire(Some(shared));
-                    }
-                    *connection = None;
+                    self.close(connection);
                     continue;
                 }
-                Ok(Err(SendError::NotSent(error) | SendError::Lost(error))) => {
-                    outcome::of_error(&error, &self.connector.address())
+                Ok(Err(SendError::NotSent(text))) if self.connector.has_answered_within(self.timeout) => {
+                    Outcome::Unsent { error: self.named(&text) }
                 }
+                Ok(Err(SendError::NotSent(text))) => Outcome::Unavailable { error: self.named(&text) },
+                Ok(Err(SendError::NoStream)) => {
+                    Outcome::Unsent { error: self.named("no HTTP/2 stream was free in time") }
+                }
+                Ok(Err(SendError::Unsendable(text))) => Outcome::Unsendable { error: self.named(&text) },
+                Ok(Err(SendError::Lost(lost))) => outcome::of_lost(&lost, &self.connector.address()),
                 Err(Elapsed) => {
-                    let error = format!("{}: no reply within {:?}", self.connector.address(), self.timeout);
+                    let error = self.named(&format!("no reply within {:?}", self.timeout));
                     Outcome::Throttled { error, retry_after: None }
                 }
             };
-            if used.shared().is_none() {
+            if used.shared().is_none_or(Shared::is_ending) {
                 *connection = None;
             }
-            return Err(failure(domain, error));
+            return Err(failure(domain, outcome));
+        }
+    }
+
+    /// How long a message may still wait to be sent.
+    fn patience(&self, deadline: Instant) -> Duration {
+        let latest = deadline.checked_sub(self.timeout.mul_f64(1.0 - SEND_WITHIN));
+        latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(Instant::now()))
+    }
+
+    fn named(&self, text: &str) -> String {
+        format!("{}: {text}", self.connector.address())
+    }
+
+    /// Leaves a connection that takes no more requests.
+    fn close(&self, connection: &mut Option<Connection>) {
+        if let Some(shared) = connection.take().as_ref().and_then(Connection::shared) {
+            self.connector.retire(Some(shared));
         }
     }
 
@@ -178,20 +212,19 @@ impl Sender {
     /// That is no evidence against an endpoint to which a new connection can be opened; it is left for the next message.
     async fn lost(
         &self,
-        error: &hyper::Error,
+        lost: &LostReply,
         connection: &mut Option<Connection>,
         is_trial: bool,
         deadline: Instant,
     ) -> Outcome {
-        let outcome = outcome::of_error(error, &self.connector.address());
-        let Some(lost) = connection.take() else { return outcome };
-        if let Some(shared) = lost.shared() {
-            self.connector.retire(Some(shared));
-        } else if let Some(pause) = self.connector.reuse.lost(is_trial) {
+        let outcome = outcome::of_lost(lost, &self.connector.address());
+        if connection.as_ref().is_some_and(|lost| lost.shared().is_none())
+            && let Some(pause) = self.connector.reuse.lost(is_trial)
+        {
             let address = self.connector.address();
             info!(address, "a kept connection was lost: connections are used once for {pause:?}");
         }
-        drop(lost);
+        self.close(connection);
         match self.connect(deadline.min(Instant::now() + RECONNECT_WITHIN)).await {
             Ok(opened) => {
                 *connection = Some(opened);
@@ -203,15 +236,26 @@ impl Sender {
     }
 
     async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
-        let error = match timeout_at(deadline, self.connector.connect()).await {
+        if let Some(shared) = self.connector.shared() {
+            return Ok(shared);
+        }
+        let Ok(permit) = timeout_at(deadline, self.connector.permit()).await else {
+            return Err(Outcome::Unsent { error: self.named("no connection was free in time") });
+        };
+        let error = match timeout_at(deadline, self.connector.connect(permit)).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => error,
+            Ok(Err(error)) if error.is_local => {
+                // The message is claimed again at once.
+                sleep(LOCAL_PAUSE).await;
+                return Err(Outcome::Unsent { error: self.named(&error.text) });
+            }
+            Ok(Err(error)) => error.text,
             Err(_) => "not connected in time".into(),
         };
-        Err(Outcome::Unavailable { error: format!("{}: {error}", self.connector.address()) })
+        Err(Outcome::Unavailable { error: self.named(&error) })
     }
 
-    fn outcome(&self, response: &Response<Incoming>) -> Outcome {
+    fn outcome(&self, response: &Response<ReplyBody>) -> Outcome {
         let status = response.status();
         if status.is_success() {
             return Outcome::Confirmed;

@@ -2,15 +2,19 @@
 //!
 //! A bounded number of `workers` take messages, the routes and paths in turns, each over its own HTTP/1 connection or over a shared HTTP/2
 //! connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome` classifies the result,
-//! `reply` bounds what is read, `wire` notes the status line below the parser,
-//! `reuse` decides whether connections are kept. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
+//! `reply` bounds what is read, `wire` and `frames` note below the parsers what these do not report, `reuse` decides whether
+//! connections are kept. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
 
 mod alarm;
+mod body;
 mod connection;
 mod connector;
 mod delivery;
+mod errors;
+mod frames;
 #[cfg(test)]
 mod fuzz;
+mod http2;
 mod outcome;
 mod reply;
 mod request;
@@ -63,7 +67,7 @@ impl HttpSink {
         let requests = RequestFactory::new(config)?;
         let connector = Connector::new(requests.base(), &config.tls, max_connections, config.timeout.0)?;
         let sender = Arc::new(Sender { requests, connector, timeout: config.timeout.0, clock });
-        Ok(Self { workers: Workers::new(Arc::clone(&sender), max_connections), sender })
+        Ok(Self { workers: Workers::new(Arc::clone(&sender)), sender })
     }
 }
 
@@ -97,7 +101,7 @@ impl Sink for HttpSink {
         let Sender { connector, timeout: limit, .. } = &*self.sender;
         match timeout(*limit, connector.stream()).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("{}: {error}", connector.address())),
+            Ok(Err(error)) => Err(format!("{}: {}", connector.address(), error.text)),
             Err(_) => Err(format!("{}: not connected within {limit:?}", connector.address())),
         }
     }

@@ -4,6 +4,7 @@ use std::{error::Error, time::Duration};
 
 use http::StatusCode;
 
+use super::errors::LostReply;
 use crate::sink::Outcome;
 
 /// The outcome of a reply. `error` and `retry_after` are dropped if the outcome has no such field.
@@ -19,19 +20,11 @@ pub fn of_status(status: StatusCode, error: String, retry_after: Option<Duration
     }
 }
 
-/// The outcome of a request that was sent, without a reply. The text names `address` (host and port), but not the URL: its
-/// path and query may hold secrets.
-pub fn of_error(error: &hyper::Error, address: &str) -> Outcome {
-    let text = format!("{address}: {}", causes(error));
-    if error.is_user() {
-        return Outcome::Unsendable { error: text };
-    }
-    // The reply is not HTTP, or its head exceeds the limits. If a single message causes it, its attempts must end. If all
-    // do, the breaker opens after a few.
-    if error.is_parse() {
-        return Outcome::Throttled { error: text, retry_after: None };
-    }
-    Outcome::Unavailable { error: text }
+/// The outcome of a request whose reply was lost.
+pub fn of_lost(lost: &LostReply, address: &str) -> Outcome {
+    let error = format!("{address}: {}", lost.text);
+    // If a single message causes an invalid reply, its attempts must end. If all do, the breaker opens after a few.
+    if lost.is_invalid { Outcome::Throttled { error, retry_after: None } } else { Outcome::Unavailable { error } }
 }
 
 /// The texts of an error and its causes.

@@ -11,8 +11,10 @@ use http::{
     header::{CONTENT_LENGTH, DATE, LOCATION, RETRY_AFTER, TRANSFER_ENCODING},
 };
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use tokio::time::{Instant, timeout_at};
+
+use super::body::{Broken, ReplyBody};
 
 /// Most bytes of a body that are read. A new connection is cheaper than a larger rest.
 const DRAIN_BYTES: usize = 64 * 1024;
@@ -27,7 +29,7 @@ const TEXT_READ_BYTES: usize = 8 * 1024;
 const REDACTED: &str = "[redacted]";
 
 /// The beginning of the body, if that is text, in one line and without `secrets`.
-pub async fn text(body: &mut Incoming, deadline: Instant, secrets: &[String]) -> String {
+pub async fn text(body: &mut ReplyBody, deadline: Instant, secrets: &[String]) -> String {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut text = Vec::new();
     while text.len() < TEXT_READ_BYTES
@@ -79,7 +81,7 @@ fn excerpt(body: &[u8], secrets: &[String]) -> String {
 }
 
 /// Reads the rest of a body, within bounds. Returns whether that was all: else its connection cannot be used again.
-pub async fn drain(mut body: Incoming, deadline: Instant) -> bool {
+pub async fn drain(mut body: ReplyBody, deadline: Instant) -> bool {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut read = 0;
     while read <= DRAIN_BYTES {
@@ -92,11 +94,8 @@ pub async fn drain(mut body: Incoming, deadline: Instant) -> bool {
     body.is_end_stream()
 }
 
-/// The rest of a body does not come, or not in time.
-struct Broken;
-
 /// `None`: the end. Empty for trailers.
-async fn chunk(body: &mut Incoming, deadline: Instant) -> Result<Option<Bytes>, Broken> {
+async fn chunk(body: &mut ReplyBody, deadline: Instant) -> Result<Option<Bytes>, Broken> {
     match timeout_at(deadline, body.frame()).await {
         Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
         Ok(None) => Ok(None),

@@ -91,11 +91,11 @@ impl MessageRequest {
         if once {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        post(path, headers, self.body)
+        post(path, headers, Full::new(self.body))
     }
 
     /// The whole URI: HTTP/2 has it in place of `Host`.
-    pub fn over_http2(self) -> Request<Full<Bytes>> {
+    pub fn over_http2(self) -> Request<Bytes> {
         post(self.uri, self.headers, self.body)
     }
 
@@ -110,8 +110,8 @@ impl MessageRequest {
     }
 }
 
-fn post(uri: Uri, headers: HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body));
+fn post<B>(uri: Uri, headers: HeaderMap, body: B) -> Request<B> {
+    let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;

@@ -20,12 +20,8 @@ use crate::sink::turns::Turns;
 /// would be lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Most requests at once over HTTP/2, where they share a connection: what servers commonly allow is 100 to 256.
-const MAX_STREAMS: usize = 256;
-
 pub struct Workers {
     sender: Arc<Sender>,
-    max_connections: usize,
     queue: Mutex<Queue>,
     /// Wakes the worker that became idle last: so under a light load the others end.
     arrived: Notify,
@@ -41,13 +37,12 @@ struct Queue {
 }
 
 impl Workers {
-    pub fn new(sender: Arc<Sender>, max_connections: usize) -> Arc<Self> {
-        Arc::new(Self { sender, max_connections, queue: Mutex::default(), arrived: Notify::new() })
+    pub fn new(sender: Arc<Sender>) -> Arc<Self> {
+        Arc::new(Self { sender, queue: Mutex::default(), arrived: Notify::new() })
     }
 
     pub fn push(self: &Arc<Self>, jobs: impl Iterator<Item = Job>) {
-        let is_shared = self.sender.connector.is_shared();
-        let limit = if is_shared { self.max_connections.max(MAX_STREAMS) } else { self.max_connections };
+        let limit = self.sender.connector.limit();
         let (woken, started) = {
             let mut queue = self.lock();
             if queue.stopped {
@@ -67,8 +62,13 @@ impl Workers {
             self.arrived.notify_last();
         }
         for _ in 0..started {
-            tokio::spawn(Worker { workers: Arc::clone(self), counted: true }.run());
+            self.start();
         }
+    }
+
+    /// Starts a worker that is counted.
+    fn start(self: &Arc<Self>) {
+        tokio::spawn(Worker { workers: Arc::clone(self), counted: true }.run());
     }
 
     /// Reports what waits as unsent. Ends idle workers now, the others after their messages.
@@ -108,12 +108,20 @@ impl Worker {
         let mut ends = false;
         loop {
             {
+                let limit = self.workers.sender.connector.limit();
                 let mut queue = self.workers.lock();
-                let job = queue.jobs.pop();
+                // The endpoint takes fewer requests at once than before.
+                let is_surplus = queue.workers > limit;
+                let job = if is_surplus { None } else { queue.jobs.pop() };
                 if job.is_some() {
+                    // It takes more than before.
+                    if queue.jobs.len() > queue.idle && queue.workers < limit {
+                        queue.workers += 1;
+                        self.workers.start();
+                    }
                     return job;
                 }
-                if ends || queue.stopped {
+                if ends || is_surplus || queue.stopped {
                     queue.workers -= 1;
                     self.counted = false;
                     if queue.workers == 0 {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod heads;
+mod http2;
 mod kept;
 mod replies;
 mod tls;

@@ -19,13 +19,14 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::config;
-use crate::support::{Authority, RawServer, delivery, read_request, send, send_one};
+pub use crate::support::Authority;
+use crate::support::{RawServer, delivery, read_request, send, send_one};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Authority {
     /// A server's side of TLS; `client` asks for a certificate of this authority.
-    fn acceptor(&self, protocol: &[u8], client: bool) -> TlsAcceptor {
+    pub fn acceptor(&self, protocols: &[&[u8]], client: bool) -> TlsAcceptor {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.file("ca.pem")).unwrap()).unwrap();
@@ -39,13 +40,13 @@ impl Authority {
         let chain = vec![CertificateDer::from_pem_file(self.file("server.pem")).unwrap()];
         let key = PrivateKeyDer::from_pem_file(self.file("server.key")).unwrap();
         let mut config = builder.with_single_cert(chain, key).unwrap();
-        config.alpn_protocols = vec![protocol.to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         TlsAcceptor::from(Arc::new(config))
     }
 
     /// A server that confirms each request over HTTP/1.1.
     fn server(&self, client: bool) -> RawServer {
-        let acceptor = self.acceptor(b"http/1.1", client);
+        let acceptor = self.acceptor(&[b"http/1.1"], client);
         RawServer::start(move |stream| {
             let acceptor = acceptor.clone();
             async move {
@@ -57,7 +58,7 @@ impl Authority {
         })
     }
 
-    fn sink(&self, host: &str, port: u16, client: bool) -> HttpSink {
+    pub fn sink(&self, host: &str, port: u16, client: bool) -> HttpSink {
         let mut config = config(format!("https://{host}:{port}/due"), TIMEOUT);
         config.tls.ca_file = Some(self.file("ca.pem"));
         if client {
@@ -113,7 +114,7 @@ async fn a_client_certificate_is_shown_to_a_server_that_asks() {
 #[tokio::test]
 async fn a_server_that_speaks_http_2_gets_a_whole_batch_over_few_connections() {
     let authority = Authority::new();
-    let acceptor = authority.acceptor(b"h2", false);
+    let acceptor = authority.acceptor(&[b"h2"], false);
     let server = RawServer::start(move |stream| {
         let acceptor = acceptor.clone();
         async move {
@@ -138,7 +139,7 @@ async fn a_server_that_speaks_http_2_gets_a_whole_batch_over_few_connections() {
 #[tokio::test]
 async fn an_http_2_server_may_end_its_connections_without_a_loss() {
     let authority = Authority::new();
-    let acceptor = authority.acceptor(b"h2", false);
+    let acceptor = authority.acceptor(&[b"h2"], false);
     let server = RawServer::start(move |stream| {
         let acceptor = acceptor.clone();
         async move {
@@ -177,7 +178,7 @@ async fn an_http_2_server_may_end_its_connections_without_a_loss() {
 #[tokio::test]
 async fn a_first_batch_opens_one_http_2_connection() {
     let authority = Authority::new();
-    let acceptor = authority.acceptor(b"h2", false);
+    let acceptor = authority.acceptor(&[b"h2"], false);
     let server = RawServer::start(move |stream| {
         let acceptor = acceptor.clone();
         async move {

@@ -1,0 +1,310 @@
+//! The HTTP/2 frames of a connection, as they pass. It notes what the client library does not report: which streams were
+//! written, which of them a GOAWAY excludes, and the status of a reply whose head the library refuses.
+
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+};
+
+use super::wire::Stream;
+
+/// Bytes that a client sends before its first frame (RFC 9113, section 3.4).
+const PREFACE: usize = 24;
+const FRAME_HEAD: usize = 9;
+/// Bytes of a payload that are kept: padding, priority and the first field of HEADERS, or the first half of GOAWAY.
+const KEPT: usize = 16;
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+
+/// Flags of HEADERS.
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+const ACK: u8 = 0x1;
+
+/// What passed over a connection so far.
+#[derive(Default)]
+pub struct Frames {
+    noted: Mutex<Noted>,
+    settings: Notify,
+}
+
+#[derive(Default)]
+struct Noted {
+    /// The latest stream whose HEADERS began to be written.
+    written: u32,
+    /// The last stream that the server processes, from a GOAWAY.
+    last: Option<u32>,
+    has_settings: bool,
+    /// Open streams, and the status of their reply once it is known.
+    replies: HashMap<u32, Option<StatusCode>>,
+}
+
+impl Frames {
+    /// Waits for the first SETTINGS of the server. Cancel-safe.
+    pub async fn settings(&self) {
+        loop {
+            let arrived = self.settings.notified();
+            if self.noted.lock().has_settings {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// A request was given to the library. Its reply is noted until `forget`.
+    pub fn expect(&self, stream: u32) {
+        self.noted.lock().replies.insert(stream, None);
+    }
+
+    pub fn forget(&self, stream: u32) -> Option<StatusCode> {
+        self.noted.lock().replies.remove(&stream).flatten()
+    }
+
+    /// Whether the server has not processed a stream: nothing of it was written, or a GOAWAY excludes it.
+    pub fn is_unprocessed(&self, stream: u32) -> bool {
+        let noted = self.noted.lock();
+        stream > noted.written || noted.last.is_some_and(|last| stream > last)
+    }
+
+    /// Whether the server has announced the end of the connection.
+    pub fn is_ending(&self) -> bool {
+        self.noted.lock().last.is_some()
+    }
+
+    fn sent(&self, frame: &Frame) {
+        if frame.kind == HEADERS {
+            let mut noted = self.noted.lock();
+            noted.written = noted.written.max(frame.stream);
+        }
+    }
+
+    fn received(&self, frame: &Frame) {
+        match frame.kind {
+            SETTINGS if frame.flags & ACK == 0 => {
+                self.noted.lock().has_settings = true;
+                self.settings.notify_waiters();
+            }
+            GOAWAY => {
+                if let Some(last) = frame.kept().first_chunk::<4>() {
+                    let last = u32::from_be_bytes(*last) & (u32::MAX >> 1);
+                    let mut noted = self.noted.lock();
+                    noted.last = Some(noted.last.map_or(last, |known| known.min(last)));
+                }
+            }
+            HEADERS => {
+                if let Some(status) = success(frame.flags, frame.kept())
+                    && let Some(reply) = self.noted.lock().replies.get_mut(&frame.stream)
+                {
+                    *reply = Some(status);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The status of a reply, when it is one of the successes in the static table of HPACK (RFC 7541, appendix A). A server may
+/// write others in ways that only the table of the connection explains.
+fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
+    if flags & PADDED != 0 {
+        payload = payload.get(1..)?;
+    }
+    if flags & PRIORITY != 0 {
+        payload = payload.get(5..)?;
+    }
+    // A new size of the table may precede the first field.
+    while let [0x20..=0x3f, rest @ ..] = payload {
+        payload = rest;
+    }
+    match payload.first()? {
+        0x88 => Some(StatusCode::OK),
+        0x89 => Some(StatusCode::NO_CONTENT),
+        0x8a => Some(StatusCode::PARTIAL_CONTENT),
+        _ => None,
+    }
+}
+
+/// A frame of which the head, and the payload up to `KEPT` bytes, was read.
+#[derive(Default)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: [u8; KEPT],
+    /// Bytes of `payload`.
+    filled: usize,
+}
+
+impl Frame {
+    fn kept(&self) -> &[u8] {
+        &self.payload[..self.filled]
+    }
+}
+
+/// Finds the frames in a stream of bytes.
+struct Reader {
+    /// Bytes before the next head.
+    skipped: usize,
+    head: [u8; FRAME_HEAD],
+    head_filled: usize,
+    frame: Frame,
+    /// Bytes of the payload that are still to come, of which some are kept.
+    left: usize,
+}
+
+impl Reader {
+    fn after(skipped: usize) -> Self {
+        Self { skipped, head: [0; FRAME_HEAD], head_filled: 0, frame: Frame::default(), left: 0 }
+    }
+
+    /// Calls `found` with each frame once all that is kept of it is there.
+    fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(&Frame)) {
+        while !bytes.is_empty() {
+            let skipped = self.skipped.min(bytes.len());
+            (self.skipped, bytes) = (self.skipped - skipped, &bytes[skipped..]);
+            if self.head_filled < FRAME_HEAD {
+                let taken = (FRAME_HEAD - self.head_filled).min(bytes.len());
+                self.head[self.head_filled..][..taken].copy_from_slice(&bytes[..taken]);
+                (self.head_filled, bytes) = (self.head_filled + taken, &bytes[taken..]);
+                if self.head_filled < FRAME_HEAD {
+                    return;
+                }
+                let [a, b, c, kind, flags, stream @ ..] = self.head;
+                self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
+                self.frame = Frame { kind, flags, stream, ..Frame::default() };
+            }
+            let kept = self.left.min(KEPT - self.frame.filled);
+            let taken = kept.min(bytes.len());
+            self.frame.payload[self.frame.filled..][..taken].copy_from_slice(&bytes[..taken]);
+            self.frame.filled += taken;
+            (self.left, bytes) = (self.left - taken, &bytes[taken..]);
+            if taken == kept {
+                found(&self.frame);
+                (self.skipped, self.head_filled) = (self.left, 0);
+            }
+        }
+    }
+}
+
+/// The transport of an HTTP/2 connection.
+pub struct Tap {
+    stream: Box<dyn Stream>,
+    frames: Arc<Frames>,
+    read: Reader,
+    written: Reader,
+}
+
+impl Tap {
+    pub fn new(stream: Box<dyn Stream>) -> (Self, Arc<Frames>) {
+        let frames = Arc::<Frames>::default();
+        let tap = Self { stream, frames: Arc::clone(&frames), read: Reader::after(0), written: Reader::after(PREFACE) };
+        (tap, frames)
+    }
+}
+
+impl AsyncRead for Tap {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let Self { frames, read, .. } = &mut *self;
+        read.read(&buffer.filled()[before..], |frame| frames.received(frame));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Tap {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let count = ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        let Self { frames, written, .. } = &mut *self;
+        written.read(&bytes[..count], |frame| frames.sent(frame));
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        let Self { frames, written, .. } = &mut *self;
+        let mut left = count;
+        for slice in slices {
+            let taken = left.min(slice.len());
+            written.read(&slice[..taken], |frame| frames.sent(frame));
+            left -= taken;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn frames_are_found_however_the_bytes_are_cut() {
+        let bytes = [
+            frame(SETTINGS, 0, 0, &[0; 18]),
+            frame(0, 0, 1, &[7; 100]),
+            frame(SETTINGS, ACK, 0, b""),
+            frame(HEADERS, PADDED | PRIORITY, 5, &[2, 0, 0, 0, 0, 9, 0x20, 0x89, 0, 0]),
+            frame(HEADERS, 4, 7, b"\x48\x03307"),
+            frame(GOAWAY, 0, 0, &[0x80, 0, 0, 5, 0, 0, 0, 0]),
+        ]
+        .concat();
+        for size in [1, 5, 9, 40, 1000] {
+            let frames = Frames::default();
+            [1, 5, 7].into_iter().for_each(|stream| frames.expect(stream));
+            let mut reader = Reader::after(0);
+            bytes.chunks(size).for_each(|part| reader.read(part, |frame| frames.received(frame)));
+            assert!(frames.noted.lock().has_settings && frames.is_ending());
+            assert_eq!([1, 5, 7].map(|stream| frames.forget(stream)), [None, Some(StatusCode::NO_CONTENT), None]);
+            assert_eq!(frames.noted.lock().last, Some(5));
+        }
+    }
+
+    #[test]
+    fn a_stream_is_processed_when_it_was_written_and_no_goaway_excludes_it() {
+        let frames = Frames::default();
+        let mut written = Reader::after(PREFACE);
+        let bytes = [vec![b'x'; PREFACE], frame(SETTINGS, 0, 0, b""), frame(HEADERS, 4, 3, b"abc")].concat();
+        bytes.chunks(7).for_each(|part| written.read(part, |frame| frames.sent(frame)));
+        assert_eq!([1, 3, 5].map(|stream| frames.is_unprocessed(stream)), [false, false, true]);
+        Reader::after(0).read(&frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]), |frame| frames.received(frame));
+        assert_eq!([1, 3].map(|stream| frames.is_unprocessed(stream)), [false, true]);
+    }
+}

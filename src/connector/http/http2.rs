@@ -1,0 +1,234 @@
+//! An HTTP/2 connection that the workers of a sink share.
+//!
+//! A request waits for one of the streams that the server allows before it is given to the library, so that requests do not
+//! queue up behind each other there.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::{
+    Ping, PingPong, Reason,
+    client::{Builder, Connection, SendRequest},
+};
+use http::{Request, Response};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
+
+use super::{
+    body::ReplyBody,
+    errors::{ConnectionPermit, LostReply, SendError},
+    frames::{Frames, Tap},
+    wire::Stream,
+};
+
+/// Interval of pings while requests are in flight. They detect a peer that was lost.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a reply that are buffered for each request: as many as `reply` reads.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// Maximum bytes in the head of a reply, with 32 more for each header. Over HTTP/1 hyper allows about 400 KiB.
+const MAX_HEAD: u32 = 128 * 1024;
+/// Maximum requests at once, if the server allows more: common servers allow 100 to 256.
+pub const MAX_STREAMS: usize = 256;
+
+/// A handle of the connection. It ends with its last handle.
+#[derive(Clone)]
+pub struct Shared {
+    sender: SendRequest<Bytes>,
+    state: Arc<State>,
+}
+
+struct State {
+    frames: Arc<Frames>,
+    streams: Mutex<usize>,
+    /// Notified when a stream ends.
+    freed: Notify,
+    answered: AtomicBool,
+    ended: AtomicBool,
+    /// The server breaks HTTP/2, or asks for HTTP/1.1.
+    unusable: AtomicBool,
+}
+
+/// A stream in use, until it is dropped.
+struct StreamSlot(Arc<State>);
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        *self.0.streams.lock() -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+/// The reply to a request is expected until it is dropped.
+struct Expected<'a> {
+    frames: &'a Frames,
+    stream: u32,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        self.frames.forget(self.stream);
+    }
+}
+
+impl Shared {
+    /// Returns once the server has sent its settings.
+    ///
+    /// # Errors
+    /// Why HTTP/2 cannot be spoken.
+    pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit) -> Result<Self, h2::Error> {
+        let (tap, frames) = Tap::new(stream);
+        let mut builder = Builder::new();
+        builder.enable_push(false).initial_window_size(STREAM_WINDOW).max_header_list_size(MAX_HEAD);
+        let (sender, mut connection) = builder.handshake(tap).await?;
+        let state = Arc::new(State {
+            frames,
+            streams: Mutex::new(0),
+            freed: Notify::new(),
+            answered: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            unusable: AtomicBool::new(false),
+        });
+        let pings = connection.ping_pong().expect("the first call");
+        let (driven, begun) = (Arc::clone(&state), Arc::clone(&state));
+        let mut driver = tokio::spawn(async move {
+            let result = drive(connection, pings, &driven).await;
+            driven.ended.store(true, Ordering::Release);
+            driven.freed.notify_waiters();
+            drop(permit);
+            result
+        });
+        tokio::select! {
+            () = begun.frames.settings() => Ok(Self { sender, state }),
+            ended = &mut driver => Err(ended.ok().and_then(Result::err).unwrap_or_else(|| Reason::NO_ERROR.into())),
+        }
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// Whether it takes no more requests.
+    pub fn is_ending(&self) -> bool {
+        self.state.ended.load(Ordering::Acquire) || self.state.frames.is_ending()
+    }
+
+    /// Whether the next connection should speak HTTP/1.1.
+    pub fn is_unusable(&self) -> bool {
+        self.state.unusable.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request was answered over it.
+    pub fn has_answered(&self) -> bool {
+        self.state.answered.load(Ordering::Relaxed)
+    }
+
+    /// Requests that the server allows at once.
+    pub fn limit(&self) -> usize {
+        self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
+    }
+
+    /// Waits for a stream; `None` when the connection takes no more requests.
+    async fn slot(&self) -> Option<StreamSlot> {
+        loop {
+            let freed = self.state.freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            if self.is_ending() {
+                return None;
+            }
+            {
+                let mut streams = self.state.streams.lock();
+                if *streams < self.limit() {
+                    *streams += 1;
+                    break;
+                }
+            }
+            freed.await;
+        }
+        Some(StreamSlot(Arc::clone(&self.state)))
+    }
+
+    /// Sends a request over a stream that becomes free within `patience`, and returns the head of the reply.
+    pub async fn send(
+        &mut self,
+        request: Request<Bytes>,
+        patience: Duration,
+    ) -> Result<Response<ReplyBody>, SendError> {
+        let slot = match timeout(patience, self.slot()).await {
+            Ok(Some(slot)) => slot,
+            Ok(None) => return Err(SendError::NotSent("the connection ends".into())),
+            Err(_) => return Err(SendError::NoStream),
+        };
+        let (head, body) = request.into_parts();
+        let sent = self.sender.send_request(Request::from_parts(head, ()), body.is_empty());
+        let (reply, mut out) = sent.map_err(|error| self.refused(&error))?;
+        let stream = out.stream_id().as_u32();
+        let frames = Arc::clone(&self.state.frames);
+        frames.expect(stream);
+        let expected = Expected { frames: &frames, stream };
+        if !body.is_empty() {
+            // An error is that of the reply, too.
+            let _ = out.send_data(body, true);
+        }
+        match reply.await {
+            Ok(response) => {
+                self.state.answered.store(true, Ordering::Relaxed);
+                Ok(response.map(|body| ReplyBody::Http2 { body, _slot: Box::new(slot) }))
+            }
+            Err(error) => Err(self.failed(&error, &expected)),
+        }
+    }
+
+    /// An error before anything was sent.
+    fn refused(&self, error: &h2::Error) -> SendError {
+        let is_of_connection = error.is_io() || error.is_go_away() || error.is_reset() || self.is_ending();
+        if is_of_connection { SendError::NotSent(error.to_string()) } else { SendError::Unsendable(error.to_string()) }
+    }
+
+    fn failed(&self, error: &h2::Error, Expected { frames, stream }: &Expected<'_>) -> SendError {
+        let needs_http1 = error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED);
+        // The library ends the connection, with all its requests, after a reply that is not valid.
+        if needs_http1 || error.is_go_away() && error.is_library() {
+            self.state.unusable.store(true, Ordering::Relaxed);
+        }
+        if let Some(status) = frames.forget(*stream) {
+            return SendError::Unreadable(status);
+        }
+        let is_refused = error.is_reset() && error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
+        if needs_http1 || is_refused || frames.is_unprocessed(*stream) {
+            return SendError::NotSent(error.to_string());
+        }
+        SendError::Lost(LostReply {
+            text: error.to_string(),
+            is_invalid: error.is_library(),
+            is_of_connection: !error.is_reset(),
+        })
+    }
+}
+
+/// Ends when the connection is closed, when its last handle is dropped, or when the peer does not answer.
+async fn drive(connection: Connection<Tap, Bytes>, mut pings: PingPong, state: &State) -> Result<(), h2::Error> {
+    let lost = async {
+        loop {
+            sleep(PING_INTERVAL).await;
+            let is_idle = *state.streams.lock() == 0;
+            if !is_idle && !matches!(timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        result = connection => result,
+        () = lost => Ok(()),
+    }
+}

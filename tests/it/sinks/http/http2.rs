@@ -1,0 +1,213 @@
+//! HTTP/2 servers that end connections, allow few streams, or break the protocol. Their frames are written by hand: a library
+//! would not do most of it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use punctual::sink::{Delivery, Outcome};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::sleep,
+};
+
+use super::tls::{Authority, TIMEOUT};
+use crate::support::{RawServer, delivery, read_request, send};
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+const HTTP_1_1_REQUIRED: u32 = 0xd;
+
+/// What a server does with a whole request, the `number`th of its connection, from 1.
+type Act = fn(number: u32, stream: u32) -> (Vec<u8>, bool);
+
+/// A server, and how often each message came.
+struct FrameServer {
+    server: RawServer,
+    seen: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Status 200, with `more` header fields, in the code of HPACK.
+fn ok(stream: u32, more: &[u8]) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &[b"\x88", more].concat())
+}
+
+fn goaway(last: u32) -> Vec<u8> {
+    frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
+}
+
+impl FrameServer {
+    /// `streams`: requests at once. `act` answers each request after `pause`, and says whether the connection ends.
+    fn start(authority: &Authority, streams: u32, pause: Duration, act: Act) -> Self {
+        let acceptor = authority.acceptor(&[b"h2", b"http/1.1"], false);
+        let seen = Arc::<Mutex<BTreeMap<String, u32>>>::default();
+        let counted = Arc::clone(&seen);
+        let server = RawServer::start(move |stream| {
+            let (acceptor, counted) = (acceptor.clone(), Arc::clone(&counted));
+            async move {
+                let count = |body: &[u8]| {
+                    let body = String::from_utf8_lossy(body).into_owned();
+                    *counted.lock().unwrap().entry(body).or_default() += 1;
+                };
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                    while let Some(request) = read_request(&mut stream).await {
+                        let id = request.lines().find_map(|line| line.strip_prefix("punctual-id: m"));
+                        count(format!("body {}", id.expect("an id")).as_bytes());
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                    }
+                    return;
+                }
+                let mut preface = [0; 24];
+                if stream.read_exact(&mut preface).await.is_err() {
+                    return;
+                }
+                let settings = [&[0, 3][..], &streams.to_be_bytes()].concat();
+                let _ = stream.write_all(&frame(SETTINGS, 0, 0, &settings)).await;
+                let (mut number, mut bodies) = (0, BTreeMap::<u32, Vec<u8>>::new());
+                loop {
+                    let mut head = [0; 9];
+                    if stream.read_exact(&mut head).await.is_err() {
+                        return;
+                    }
+                    let [a, b, c, kind, flags, id @ ..] = head;
+                    let id = u32::from_be_bytes(id);
+                    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+                    if stream.read_exact(&mut payload).await.is_err() {
+                        return;
+                    }
+                    let mut reply = Vec::new();
+                    let mut ends = false;
+                    match kind {
+                        SETTINGS | PING if flags & ACK == 0 => {
+                            reply = frame(kind, ACK, 0, &payload[..payload.len() & 8])
+                        }
+                        HEADERS => drop(bodies.insert(id, Vec::new())),
+                        DATA => {
+                            bodies.get_mut(&id).expect("an open stream").extend(&payload);
+                            if flags & END_STREAM != 0 {
+                                number += 1;
+                                sleep(pause).await;
+                                (reply, ends) = act(number, id);
+                                if reply.get(3) != Some(&RST_STREAM) {
+                                    count(&bodies.remove(&id).unwrap());
+                                }
+                                let credit = u32::try_from(payload.len()).unwrap().to_be_bytes();
+                                reply.extend(frame(WINDOW_UPDATE, 0, 0, &credit));
+                            }
+                        }
+                        _ => {}
+                    }
+                    if stream.write_all(&reply).await.is_err() {
+                        return;
+                    }
+                    if ends {
+                        let _ = stream.shutdown().await;
+                        return;
+                    }
+                }
+            }
+        });
+        Self { server, seen }
+    }
+
+    /// The number of messages that came, and how often one of them came at most.
+    fn seen(&self) -> (usize, u32) {
+        let seen = self.seen.lock().unwrap();
+        (seen.len(), seen.values().copied().max().unwrap_or_default())
+    }
+}
+
+fn batch(count: usize) -> Vec<Delivery> {
+    (0..count).map(|n| delivery(&format!("m{n}"), Bytes::from(format!("body {n}")))).collect()
+}
+
+fn is_no_failure(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Confirmed | Outcome::Unsent { .. })
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_while_requests_wait_for_a_stream_fails_none_of_them() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 1, Duration::ZERO, |number, stream| (ok(stream, b""), number == 5));
+    let sink = authority.sink("localhost", server.server.port(), false);
+    for outcome in send(&sink, batch(60)).await {
+        // A request that was written when the connection ended may have been processed.
+        assert!(is_no_failure(&outcome) || matches!(outcome, Outcome::Lost { .. }), "{outcome:?}");
+    }
+    assert!(server.seen().0 > 40, "{:?}", server.seen());
+}
+
+#[tokio::test]
+async fn what_a_goaway_excludes_is_no_attempt_and_comes_once() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 100, Duration::ZERO, |_, stream| {
+        ([goaway(stream), ok(stream, b"")].concat(), true)
+    });
+    let sink = authority.sink("localhost", server.server.port(), false);
+    for round in 0..3 {
+        for outcome in send(&sink, batch(20)).await {
+            assert!(is_no_failure(&outcome), "round {round}: {outcome:?}");
+        }
+    }
+    assert!(server.seen().1 <= 3, "{:?}", server.seen());
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_a_stream_does_not_time_out() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 1, TIMEOUT / 20, |_, stream| (ok(stream, b""), false));
+    let sink = authority.sink("localhost", server.server.port(), false);
+    let outcomes = send(&sink, batch(60)).await;
+    assert!(outcomes.iter().all(is_no_failure), "{outcomes:?}");
+    let confirmed = outcomes.iter().filter(|outcome| **outcome == Outcome::Confirmed).count();
+    assert!(confirmed >= 9, "{confirmed}");
+    assert_eq!(server.seen(), (confirmed, 1));
+}
+
+#[tokio::test]
+async fn a_success_with_an_invalid_header_counts_and_is_the_last_over_http_2() {
+    let authority = Authority::new();
+    // A name in upper case: the library ends the connection.
+    let server =
+        FrameServer::start(&authority, 1, Duration::ZERO, |_, stream| (ok(stream, b"\x00\x04X-Up\x01y"), false));
+    let sink = authority.sink("localhost", server.server.port(), false);
+    let mut left = batch(20);
+    while !left.is_empty() {
+        let outcomes = send(&sink, left.clone()).await;
+        assert!(outcomes.iter().all(is_no_failure), "{outcomes:?}");
+        let mut confirmed = outcomes.iter().map(|outcome| *outcome == Outcome::Confirmed);
+        left.retain(|_| !confirmed.next().unwrap());
+    }
+    assert_eq!(server.seen(), (20, 1));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_asks_for_http_1_gets_it() {
+    let authority = Authority::new();
+    let server = FrameServer::start(&authority, 100, Duration::ZERO, |_, stream| {
+        (frame(RST_STREAM, 0, stream, &HTTP_1_1_REQUIRED.to_be_bytes()), false)
+    });
+    let sink = authority.sink("localhost", server.server.port(), false);
+    let outcomes = send(&sink, batch(20)).await;
+    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Confirmed), "{outcomes:?}");
+    assert_eq!(server.seen(), (20, 1));
+}
