@@ -14,11 +14,14 @@ const READY_FRESH: Duration = Duration::from_secs(1);
 /// The same while it is not ready, so that readiness shows soon.
 const UNREADY_FRESH: Duration = Duration::from_millis(100);
 
-/// The last check and its time. Probes during a check wait for it.
+/// When a check was answered, and the answer.
+type Checked = (Instant, Result<(), String>);
+
+/// The last check. Probes during a check wait for it.
 #[derive(Clone)]
 pub struct Readiness {
     queue: Arc<Queue>,
-    last: Arc<Mutex<Option<(Instant, Result<(), String>)>>>,
+    last: Arc<Mutex<Option<Checked>>>,
 }
 
 impl Readiness {
