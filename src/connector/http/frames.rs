@@ -288,7 +288,9 @@ mod tests {
         .concat();
         for size in [1, 5, 9, 40, 1000] {
             let frames = Frames::default();
-            [1, 5, 7].into_iter().for_each(|stream| frames.expect(stream));
+            for stream in [1, 5, 7] {
+                frames.expect(stream);
+            }
             let mut reader = Reader::after(0);
             bytes.chunks(size).for_each(|part| reader.read(part, |frame| frames.received(frame)));
             assert!(frames.noted.lock().has_settings && frames.is_ending());

@@ -100,7 +100,7 @@ impl Shared {
         });
         let pings = connection.ping_pong().expect("the first call");
         let (driven, begun) = (Arc::clone(&state), Arc::clone(&state));
-        let mut driver = tokio::spawn(async move {
+        let mut driving = tokio::spawn(async move {
             let result = drive(connection, pings, &driven).await;
             driven.ended.store(true, Ordering::Release);
             driven.freed.notify_waiters();
@@ -109,7 +109,7 @@ impl Shared {
         });
         tokio::select! {
             () = begun.frames.settings() => Ok(Self { sender, state }),
-            ended = &mut driver => Err(ended.ok().and_then(Result::err).unwrap_or_else(|| Reason::NO_ERROR.into())),
+            ended = &mut driving => Err(ended.ok().and_then(Result::err).unwrap_or_else(|| Reason::NO_ERROR.into())),
         }
     }
 

@@ -98,7 +98,7 @@ impl FrameServer {
                     let mut ends = false;
                     match kind {
                         SETTINGS | PING if flags & ACK == 0 => {
-                            reply = frame(kind, ACK, 0, &payload[..payload.len() & 8])
+                            reply = frame(kind, ACK, 0, &payload[..payload.len() & 8]);
                         }
                         HEADERS => drop(bodies.insert(id, Vec::new())),
                         DATA => {
