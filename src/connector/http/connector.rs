@@ -201,20 +201,25 @@ impl Connector {
         self.without_http2.lock().is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether no further connection may be opened now.
+    pub fn is_full(&self) -> bool {
+        self.connections.available_permits() == 0 || OUTGOING.available_permits() == 0
+    }
+
     /// Waits until another connection may be opened. Cancel-safe.
-    pub async fn permit(&self) -> ConnectionPermit {
+    async fn permit(&self) -> ConnectionPermit {
         let permit = async |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned().await.expect("never closed");
         ConnectionPermit { _sink: permit(&self.connections).await, _process: permit(&OUTGOING).await }
     }
 
     /// # Errors
     /// Why there is none, without the URL: its path and query may hold secrets.
-    pub async fn connect(&self, permit: ConnectionPermit) -> Result<Connection, ConnectError> {
+    pub async fn connect(&self) -> Result<Connection, ConnectError> {
         // Each would open a connection of its own, although one is enough over HTTP/2.
         let sharing = if self.is_http1() { None } else { self.sharing.acquire().await.ok() };
         match self.shared() {
             Some(shared) => Ok(shared),
-            None => self.open(permit, sharing).await,
+            None => self.open(sharing).await,
         }
     }
 
@@ -230,12 +235,10 @@ impl Connector {
         }
     }
 
-    async fn open(
-        &self,
-        permit: ConnectionPermit,
-        sharing: Option<SemaphorePermit<'_>>,
-    ) -> Result<Connection, ConnectError> {
+    async fn open(&self, sharing: Option<SemaphorePermit<'_>>) -> Result<Connection, ConnectError> {
         let sharing = sharing.filter(|_| !self.is_http1());
+        // Behind `sharing`: who waits for the shared connection needs no permit.
+        let permit = self.permit().await;
         let (stream, protocol) = self.stream().await?;
         if protocol == HTTP_2 {
             let shared = Shared::open(stream, permit).await.map_err(|error| ConnectError::of(&error))?;

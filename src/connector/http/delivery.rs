@@ -239,10 +239,7 @@ impl Sender {
         if let Some(shared) = self.connector.shared() {
             return Ok(shared);
         }
-        let Ok(permit) = timeout_at(deadline, self.connector.permit()).await else {
-            return Err(Outcome::Unsent { error: self.named("no connection was free in time") });
-        };
-        let error = match timeout_at(deadline, self.connector.connect(permit)).await {
+        let error = match timeout_at(deadline, self.connector.connect()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(error)) if error.is_local => {
                 // The message is claimed again at once.
@@ -250,6 +247,9 @@ impl Sender {
                 return Err(Outcome::Unsent { error: self.named(&error.text) });
             }
             Ok(Err(error)) => error.text,
+            Err(_) if self.connector.is_full() => {
+                return Err(Outcome::Unsent { error: self.named("no connection was free in time") });
+            }
             Err(_) => "not connected in time".into(),
         };
         Err(Outcome::Unavailable { error: self.named(&error) })

@@ -124,6 +124,10 @@ impl Worker {
                 if ends || is_surplus || queue.stopped {
                     queue.workers -= 1;
                     self.counted = false;
+                    if queue.idle > 0 && queue.jobs.len() > 0 {
+                        // A surplus worker may have been woken in place of one that stays.
+                        self.workers.arrived.notify_last();
+                    }
                     if queue.workers == 0 {
                         self.workers.sender.connector.retire(None);
                     }
