@@ -124,7 +124,7 @@ impl Worker {
                 if ends || is_surplus || queue.stopped {
                     queue.workers -= 1;
                     self.counted = false;
-                    if queue.idle > 0 && queue.jobs.len() > 0 {
+                    if queue.idle > 0 && !queue.jobs.is_empty() {
                         // A surplus worker may have been woken in place of one that stays.
                         self.workers.arrived.notify_last();
                     }
