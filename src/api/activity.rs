@@ -1,4 +1,5 @@
-//! Deliveries of this instance since its start, by route: counters and a histogram of lateness. Two calls give rates.
+//! Deliveries of this instance since its start, by route: counters and a histogram of lateness. The difference of two
+//! calls gives rates.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,11 @@ struct Activity {
     delivered: u64,
     /// Attempts that were not confirmed.
     failed: u64,
-    /// Deliveries that were no later than each bound, then all: cumulative, as in `/metrics`.
+    /// Deliveries with a lateness up to each bound, then all deliveries: cumulative, as in `/metrics`.
     lateness: Vec<u64>,
 }
 
-/// Of the routes of the token. `page`: of the recorder.
+/// The activity of the routes that the token covers. `page`: the recorder's page of metrics.
 pub fn shown(page: &str, grant: &Grant) -> Value {
     let mut routes = by_route(page);
     routes.retain(|route, _| grant.covers(route));
@@ -44,14 +45,14 @@ fn by_route(page: &str) -> BTreeMap<&str, Activity> {
     routes
 }
 
-/// Name, labels, value.
+/// Name, labels and value of a line of the page.
 fn series(line: &str) -> Option<(&str, &str, &str)> {
     let (name, rest) = line.split_once('{')?;
     let (labels, value) = rest.rsplit_once("} ")?;
     Some((name, labels, value))
 }
 
-/// Names of routes need no escape.
+/// Names of routes need no unescaping.
 fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = labels.split(',').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value.trim_matches('"'))

@@ -1,4 +1,4 @@
-//! The log of what operators change: one line for each call.
+//! The audit log: one line for each call that changes messages or routes.
 
 use std::{convert::Infallible, fmt::Write, net::IpAddr, sync::Arc};
 
@@ -11,10 +11,10 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Ids that a line names; it counts the others.
+/// Maximum number of ids that a line names; more ids are counted.
 pub const NAMED_IDS: usize = 10;
 
-/// Who calls: the token, and the address unless the connection is one of a Unix socket.
+/// The caller: its token and its address. A connection of a Unix socket has no address.
 pub struct Caller {
     pub grant: Arc<Grant>,
     pub peer: Option<IpAddr>,
@@ -29,7 +29,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// The messages, or the reason, of a call.
+/// The subject of a call.
 pub enum Of<'a> {
     Id(&'a MessageId),
     Selection(String),
@@ -48,7 +48,7 @@ impl Caller {
     }
 }
 
-/// One line.
+/// Logs one line.
 pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>, count: u64) {
     let (mut id, mut selection, mut note) = (None, None, None);
     match of {
@@ -60,7 +60,7 @@ pub fn log(token: &str, peer: Option<&str>, call: &str, route: &str, of: &Of<'_>
     tracing::info!(token, peer, call, route, id, selection, note, count, "audit");
 }
 
-/// As a line shows it.
+/// The selection as text for a line.
 pub fn shown(selection: &Selection) -> Of<'static> {
     Of::Selection(match selection {
         Selection::Ids(ids) => named(&ids.iter().collect::<Vec<_>>()),
@@ -68,7 +68,7 @@ pub fn shown(selection: &Selection) -> Of<'static> {
     })
 }
 
-/// Pending messages by their ids, or all.
+/// Pending messages by their ids, or all, as text for a line.
 pub fn pending(ids: Option<&[MessageId]>) -> Of<'static> {
     Of::Selection(ids.map_or_else(|| "all".to_owned(), |ids| named(&ids.iter().collect::<Vec<_>>())))
 }
@@ -86,7 +86,7 @@ fn filtered(filter: &Filter) -> String {
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             let space = if text.is_empty() { "" } else { " " };
-            // A string takes everything.
+            // Writing to a `String` cannot fail.
             let _ = write!(text, "{space}{name}={value}");
         }
     };

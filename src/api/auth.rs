@@ -1,6 +1,6 @@
-//! Who may call what: bearer tokens with rights and routes.
+//! Authentication and authorisation: bearer tokens with rights and routes.
 //!
-//! Rights are apart from each other: `schedule` is POST, PATCH and DELETE of messages, `read` every GET, `admin`
+//! Rights do not include each other: `schedule` is POST, PATCH and DELETE of messages, `read` every GET, `admin`
 //! redrive, purge, pause and resume. Only SHA-256 digests of the tokens are stored and compared, so the duration of a
 //! comparison reveals nothing about a token.
 
@@ -34,7 +34,7 @@ const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// The right that a call requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing.
+    /// No right, and no token.
     Open,
     /// `read`, unless the configuration opens the page.
     Metrics,
@@ -45,14 +45,14 @@ pub enum Access {
 /// The rights of a caller; a request extension.
 #[derive(Debug)]
 pub struct Grant {
-    /// Of the token, for the log; `None` without one.
+    /// Name of the token, for the log; `None` without a token.
     name: Option<String>,
     rights: Vec<Right>,
-    /// `None`: all.
+    /// `None`: all routes.
     routes: Option<Vec<String>>,
     /// `None`: unlimited.
     rate: Option<Rate>,
-    /// The bound on all of its readers.
+    /// The bound on all readers of the token.
     pub share: Share,
 }
 
@@ -67,7 +67,7 @@ impl Grant {
         }
     }
 
-    /// The name of the token, or its place in the configuration; empty where there are no tokens.
+    /// The name of the token, or its place in the configuration; empty if no tokens are configured.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
@@ -81,7 +81,7 @@ impl Grant {
         rate.admit(messages, Instant::now()).map_err(|TooFast { per_second, wait }| Problem::too_fast(per_second, wait))
     }
 
-    /// What the token may do, for those who hold it.
+    /// The token's name, rights and routes, for its holder.
     pub fn shown(&self) -> Value {
         json!({ "name": self.name, "rights": self.rights, "routes": self.routes })
     }
@@ -110,7 +110,7 @@ pub struct Guard {
     refused: Refused,
 }
 
-/// Calls without a known token: all are counted, and logged once a second at most.
+/// Calls without a known token. All are counted; they are logged at most once a second.
 #[derive(Default)]
 struct Refused(Mutex<Option<(Instant, u64)>>);
 
@@ -132,7 +132,7 @@ impl Refused {
 }
 
 impl Guard {
-    /// `open`: every program of this host can connect, which the mode of a Unix socket prevents.
+    /// `open`: every program of this host can connect. The mode of a Unix socket prevents that.
     pub fn new(config: Option<&AuthConfig>, open: bool, has_console: bool, routes: Arc<BTreeSet<Arc<str>>>) -> Self {
         if config.is_none() && open {
             tracing::warn!("the API asks for no token: every program on this host may do everything");
@@ -158,7 +158,7 @@ impl Guard {
         }
     }
 
-    /// `None` for no or a wrong token.
+    /// `None` for a missing or wrong token.
     fn grant(&self, headers: &HeaderMap) -> Option<&Arc<Grant>> {
         let Some(tokens) = &self.tokens else { return Some(&self.everything) };
         let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
@@ -177,7 +177,7 @@ impl Guard {
     }
 }
 
-/// Whether this is a probe of an orchestrator.
+/// Whether the path is one of an orchestrator's probes.
 pub fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
@@ -206,7 +206,7 @@ pub async fn authenticate(State(guard): State<Arc<Guard>>, mut request: Request,
     next.run(request).await
 }
 
-/// 403 when the token lacks the right or the route, then 404 when there is no such route.
+/// 403 when the token lacks the right or the route, then 404 for an unknown route.
 pub async fn authorise(
     State((guard, access)): State<(Arc<Guard>, Access)>,
     params: RawPathParams,

@@ -1,4 +1,4 @@
-//! Reading a request body within its bounds: size, time, and the memory that all bodies take together.
+//! Reads a request body within bounds: size, time, and the memory of all bodies together.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use tokio::{
 
 use super::{deadline::Deadline, problem::Problem};
 
-/// Memory of all request bodies in progress, in KiB: 256 MiB. Sixteen of the largest, or thousands of usual ones;
-/// others wait, up to the request timeout.
+/// Memory of all request bodies in progress, in KiB: 256 MiB. It holds sixteen of the largest bodies, or thousands of
+/// usual ones. Further bodies wait, up to the request timeout.
 const BODY_MEMORY_KIB: usize = 256 * 1024;
 
 /// Bytes of a refused body that are read and discarded, so that the client can read its 413 instead of a reset
@@ -27,8 +27,8 @@ const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
 /// The memory budget of request bodies.
 pub struct BodyMemory {
     kib: Arc<Semaphore>,
-    /// The holder continues without budget. So bodies that together fill the budget half-read do not deadlock: one after
-    /// the other completes and frees memory.
+    /// The holder continues without budget. So half-read bodies that fill the budget do not deadlock: the holder
+    /// completes and frees memory, then the next one holds it.
     overdraft: Arc<Semaphore>,
 }
 
@@ -44,8 +44,8 @@ impl BodyMemory {
     }
 }
 
-/// One body's share of the budget. It grows with the received bytes: a large `Content-Length` alone takes nothing from
-/// others.
+/// The share of one body in the budget. It grows with the received bytes, so a large `Content-Length` alone takes no
+/// memory from other bodies.
 #[derive(Default)]
 struct BodyShare {
     permits: Option<OwnedSemaphorePermit>,
@@ -53,7 +53,7 @@ struct BodyShare {
 }
 
 impl BodyShare {
-    /// Waits until it covers `bytes`.
+    /// Waits until the share covers `bytes`.
     async fn cover(&mut self, memory: &BodyMemory, bytes: usize) {
         let held = self.permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let missing = bytes.div_ceil(1024).saturating_sub(held);
@@ -77,20 +77,20 @@ impl BodyShare {
     }
 }
 
-/// A body, and its share of the budget for as long as it is held.
+/// A body and its share of the budget, which is freed with it.
 pub struct ReadBody {
     pub bytes: Bytes,
     _share: BodyShare,
 }
 
-/// At most `limit` bytes.
+/// Reads at most `limit` bytes.
 ///
 /// # Errors
-/// 413 above `limit`, 408 when it is incomplete at the request timeout, 400 when it breaks off, 503 when no memory
-/// becomes free in time. In all of these cases nothing was changed.
+/// 413 above `limit`, 408 when the body is incomplete at the request timeout, 400 when it breaks off, 503 when no
+/// memory becomes free in time. Nothing was changed in all of these cases.
 pub async fn read(memory: &BodyMemory, request: Request, limit: usize) -> Result<ReadBody, Problem> {
     let Deadline(deadline) = *request.extensions().get().expect("set by the middleware around every endpoint");
-    // Of a `Content-Length`.
+    // The `Content-Length`, or 0.
     let announced = request.body().size_hint().lower();
     let mut stream = request.into_body().into_data_stream();
     if announced > limit as u64 {

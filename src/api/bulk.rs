@@ -55,7 +55,7 @@ pub fn act_on_dead(action: DeadAction) -> MethodRouter<Arc<Api>> {
     )
 }
 
-/// Also a call that failed has changed something.
+/// Logs and returns the result. A call that failed may have changed messages, too.
 fn ended(
     caller: &Caller,
     call: &'static str,
@@ -90,7 +90,7 @@ pub async fn summary(
     Ok(Json(json!({ "total": summary.total, "complete": summary.complete, "reasons": reasons })))
 }
 
-/// `DELETE` of all dead messages was a call once.
+/// Replies 405: earlier releases had a `DELETE` of all dead messages.
 pub async fn removed() -> impl IntoResponse {
     let text = "this path has no methods: `POST /v1/routes/{route}/dead/purge` deletes dead messages";
     ([(header::ALLOW, "")], Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text))
@@ -111,7 +111,7 @@ pub async fn purge_pending(
 }
 
 impl Api {
-    /// When work that can be continued by another call ends: half of the request's time is left for the last step.
+    /// The end of work that another call can continue: half of the request's time is left for the last step.
     pub fn end_of_work(&self, Deadline(deadline): Deadline) -> Instant {
         deadline - self.request_timeout / 2
     }

@@ -1,4 +1,4 @@
-//! Bounds on connections, in total and per address, and which are closed when a bound is reached.
+//! Bounds on connections, in total and per address; selects the connection to close when a bound is reached.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,36 +15,37 @@ use rustix::process::{Resource, getrlimit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Most connections of the main listener, if the process may open enough files: some 16 KiB each while idle.
+/// Maximum number of connections of the main listener, if the process can open enough files: some 16 KiB each while
+/// idle.
 const MAX_CONNECTIONS: usize = 4096;
-/// Further connections for /livez and /readyz alone. Each serves one request, so they suffice for many orchestrators.
+/// Further connections for /livez and /readyz alone. Each serves one request, so 64 are enough for many orchestrators.
 const RESERVED: usize = 64;
-/// Most connections of a listener for probes.
+/// Maximum number of connections of a listener for probes.
 const MAX_PROBES: usize = 128;
-/// Reserved connections are a fixed part of those that the process may open, and so are those of a listener for probes.
+/// Divisor of the files that the process can open: that part is reserved, and as much is for a listener for probes.
 const RESERVED_SHARE: usize = 16;
-/// Idle connections that are compared to find the longest idle one. An approximation is enough; comparing all of them for
-/// each new connection would cost too much.
+/// Idle connections that are compared to find the longest idle one. An approximation is enough: comparing all of them
+/// for each new connection would cost too much.
 const COMPARED: usize = 64;
-/// Time after a connection was closed for another one in which replies end their connections: longer than a client that was
-/// closed needs to come again.
+/// After a connection is closed for another one, replies end their connections for this time. It is longer than the
+/// client of the closed connection needs to reconnect.
 const SCARCE: Duration = Duration::from_secs(1);
-/// The limit of open files if there is none: the usual default.
+/// The limit of open files if the system sets none: the usual default.
 const USUAL_OPEN_FILES: usize = 1024;
 
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     pub connections: usize,
-    /// Of one IPv4 address, or one IPv6 network of 64 bits.
+    /// Maximum for one IPv4 address, or one IPv6 network of 64 bits.
     pub per_address: usize,
-    /// Beyond both bounds, for probes alone.
+    /// Connections for probes alone, in addition to `connections`.
     pub reserved: usize,
 }
 
 impl ConnectionLimits {
-    /// With reserved and closing connections, half of the files that this process may open: the other half is for Redis and
-    /// the sinks. Without `per_address`, one address has half of the connections.
+    /// The bounds take half of the files that this process can open, including reserved and closing connections. The
+    /// other half is for Redis and the sinks. Without `per_address`, one address is allowed half of the connections.
     pub fn of_process(per_address: Option<usize>) -> Self {
         Self::of(open_files(), per_address)
     }
@@ -63,11 +64,11 @@ impl ConnectionLimits {
     }
 }
 
-/// The address that a request came from; a request extension, which is missing with a Unix socket.
+/// The address of the caller; a request extension, which is missing with a Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// That this process may open.
+/// Number of files that this process can open.
 fn open_files() -> usize {
     let limit = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
     limit.unwrap_or(USUAL_OPEN_FILES)
@@ -90,7 +91,7 @@ struct UsedSlots {
     by_peer: HashMap<IpAddr, usize>,
     /// Reserved slots that are not closing.
     reserved: usize,
-    /// When an idle connection was closed for another one.
+    /// The latest time at which an idle connection was closed for another one.
     latest_eviction: Option<Instant>,
 }
 
@@ -111,7 +112,7 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Registers a request; it ends when the guard is dropped.
+    /// Registers a request, until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         self.requests.fetch_add(1, Ordering::SeqCst);
         Busy(self.clone())
@@ -154,19 +155,20 @@ impl Slots {
         Arc::new(Self { limits, taken: Mutex::default(), uses: Arc::default() })
     }
 
-    /// Most open connections, including closing ones, each of which ends within a moment.
+    /// Maximum number of open connections, including closing ones. A closing connection ends shortly.
     pub fn most(&self) -> usize {
         self.limits.connections + 2 * self.limits.reserved.max(1)
     }
 
-    /// Whether three quarters are taken.
+    /// Whether more than three quarters are taken.
     pub fn is_crowded(&self) -> bool {
         self.taken().usual > self.limits.connections - self.limits.connections / 4
     }
 
-    /// `peer`: `None` for a Unix socket. When no slot is free, in total or for this peer, the longest idle connection of
-    /// the address with the most connections closes. When all are busy, a reserved slot is used; the oldest reserved one
-    /// closes.
+    /// Takes a slot. `peer`: `None` for a Unix socket. When this peer has no free slot, its longest idle connection is
+    /// closed. When no slot is free in total, the longest idle connection of the address with the most connections is
+    /// closed. When all are busy, a reserved slot is taken, and the oldest reserved connection is closed if all
+    /// reserved slots are taken.
     ///
     /// `None` when no slot is available.
     pub fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Slot> {
@@ -185,7 +187,7 @@ impl Slots {
         Some(self.occupy(taken, address, !has_place))
     }
 
-    /// A reserved slot.
+    /// Takes a reserved slot; closes the oldest reserved connection if all are taken.
     pub fn enter_reserved(self: &Arc<Self>, peer: Option<IpAddr>) -> Slot {
         self.occupy(self.taken(), peer, true)
     }
@@ -230,14 +232,14 @@ impl UsedSlots {
         }
     }
 
-    /// Closes an idle connection of the address with the most connections, else any idle one. Returns whether one was
-    /// found.
+    /// Closes an idle connection of the address with the most connections, or any idle one if that address has none.
+    /// Returns whether a connection was closed.
     fn evict_of_largest_crowd(&mut self) -> bool {
         let largest = self.by_peer.iter().max_by_key(|(_, count)| **count).map(|(peer, _)| *peer);
         largest.is_some_and(|_| self.evict_idle(|holder| holder.peer == largest)) || self.evict_idle(|_| true)
     }
 
-    /// Closes the longest idle one of the oldest few. Returns whether one was found.
+    /// Closes the longest idle of the first `COMPARED` idle connections. Returns whether a connection was closed.
     fn evict_idle(&mut self, among: impl Fn(&Holder) -> bool) -> bool {
         let idle =
             self.holders.iter().filter(|(_, holder)| !holder.reserved && !holder.activity.is_busy() && among(holder));
@@ -255,7 +257,7 @@ impl UsedSlots {
         evicted.inspect(|holder| holder.evicted.cancel()).is_some()
     }
 
-    /// Frees a slot. `None` when it was freed already: its connection was evicted.
+    /// Frees a slot. `None` when an eviction freed it before.
     fn remove(&mut self, number: u64) -> Option<Holder> {
         let holder = self.holders.remove(&number)?;
         self.count(&holder, -1);
@@ -264,8 +266,9 @@ impl UsedSlots {
 }
 
 impl Slot {
-    /// Whether the connection closes after a reply, which says so. While idle connections close for others, an idle one could
-    /// close when its next request has been sent, and the client would not know whether that was handled.
+    /// Whether the connection closes after a reply with `Connection: close`. While idle connections are closed for
+    /// others, an idle one might be closed just after its next request was sent. The client would not know whether that
+    /// request was handled.
     pub fn ends_with_reply(&self) -> bool {
         let is_scarce = || self.slots.taken().latest_eviction.is_some_and(|at| at.elapsed() < SCARCE);
         self.reserved || self.evicted.is_cancelled() || is_scarce()
@@ -278,7 +281,7 @@ impl Drop for Slot {
     }
 }
 
-/// One host usually controls a whole /64 network of IPv6 addresses.
+/// An IPv6 peer as its /64 network, because one host usually controls a whole /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {

@@ -19,11 +19,11 @@ use super::problem::Problem;
 /// Extra time for a call that ends by itself at the timeout, so that it can report the reason.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Most calls in progress, including those whose caller received 503 or disconnected: twice the connections, so that
-/// callers that disconnect do not exclude others.
+/// Maximum number of calls in progress, including calls that continue after their caller received 503 or disconnected:
+/// twice the connections, so that callers that disconnect do not exclude others.
 const MAX_CALLS: usize = 8192;
 
-/// Longest time that a call continues after its request: the largest `redis.timeout`. The store must reach its own
+/// Maximum time that a call continues after its request: the largest `redis.timeout`. The store must reach its own
 /// timeout to detect a dead connection. Longer work, such as the redrive of millions, continues with the next request.
 const LONGEST_REST: Duration = Duration::from_mins(1);
 
@@ -46,8 +46,8 @@ impl Calls {
         Self { places: Arc::new(Semaphore::new(places)), request_timeout }
     }
 
-    /// Continues when the handle is dropped, until `end` at most: then there is no output. `None` when too many are in
-    /// progress: nothing was done.
+    /// The call continues when the handle is dropped, at most until `end`. A call that reaches `end` has no output.
+    /// Returns `None`, and does nothing, when `MAX_CALLS` are in progress.
     fn spawn<T: Send + 'static>(
         &self,
         end: Instant,
@@ -61,12 +61,12 @@ impl Calls {
     }
 }
 
-/// Replies 503 at `request_timeout`: it is then unknown whether the request took effect.
+/// Replies 503 at `request_timeout`: the caller does not know then whether the request took effect.
 ///
-/// The call itself continues for a bounded time, as it does when its caller disconnects.
+/// The call itself continues for a bounded time, also when its caller disconnects.
 pub async fn bound(State(calls): State<Arc<Calls>>, mut request: Request, next: Next) -> Response {
     if request.uri().path() == "/livez" {
-        // It waits for nothing, and must answer under any load.
+        // `/livez` waits for nothing, and must answer under any load.
         return next.run(request).await;
     }
     let deadline = Instant::now() + calls.request_timeout;

@@ -1,4 +1,4 @@
-//! What comes due when.
+//! Numbers of messages that come due, by interval.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::{auth::Grant, problem::Problem, state::Api};
 use crate::{queue::Forecast, time::Due};
 
-/// The next hour by the minute, unless the query asks for something else.
+/// The default is the next hour by the minute.
 const DEFAULT_HORIZON: &str = "1h";
 const DEFAULT_BUCKETS: usize = 60;
-/// Most intervals: one count in Redis for each and each partition.
+/// Maximum number of intervals: each costs one count in Redis for each partition.
 const MAX_BUCKETS: usize = 1000;
 
 #[derive(Deserialize)]

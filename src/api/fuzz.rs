@@ -1,4 +1,4 @@
-//! Hostile request bodies.
+//! Fuzzing of request bodies.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 

@@ -11,13 +11,13 @@ use crate::queue::Queue;
 
 /// How long a reply is reused: a probe needs no token, and each check costs five Redis commands.
 const READY_FRESH: Duration = Duration::from_secs(1);
-/// The same while it is not ready, so that readiness shows soon.
+/// Time for which "not ready" is reused: short, so that readiness shows soon.
 const UNREADY_FRESH: Duration = Duration::from_millis(100);
 
-/// When a check was answered, and the answer.
+/// The time of a check, and its result.
 type Checked = (Instant, Result<(), String>);
 
-/// The last check. Probes during a check wait for it.
+/// The latest check. Probes during a check wait for its result.
 #[derive(Clone)]
 pub struct Readiness {
     queue: Arc<Queue>,
@@ -46,7 +46,7 @@ pub async fn livez() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Depends on Redis alone: messages are accepted while a sink is down.
+/// Checks Redis alone: messages are accepted while a sink is down.
 pub async fn readyz(State(readiness): State<Readiness>) -> Result<Json<Value>, Problem> {
     match readiness.check().await {
         Ok(()) => Ok(livez().await),

@@ -1,4 +1,4 @@
-//! Ids for messages that come without one.
+//! Generated ids, for messages that come without one.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -7,7 +7,7 @@ use ulid::Ulid;
 
 use crate::message::MessageId;
 
-/// Makes a new id, unlike any before.
+/// Returns a new, unique id.
 pub type NewId = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
 /// ULIDs: 48 bits of this machine's clock, which only sort them, and 80 random bits.

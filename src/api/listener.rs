@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// Time for a peer to acknowledge sent data: a stalled reader does not keep its reply in memory.
+/// Time for a peer to acknowledge sent data, so that a stalled reader does not keep its reply in memory.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Mode of a Unix socket: user and group of the process may connect.
@@ -50,10 +50,11 @@ impl Listener {
         Self(Kind::Tls(listener, settings))
     }
 
-    /// Binds a Unix socket, and replaces one at `path` without a listener. Must be called within a tokio runtime.
+    /// Binds a Unix socket. Replaces a socket at `path` that no process listens on. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// Also when a process listens at `path`, or another kind of file exists there.
+    /// Includes: a process listens at `path`, or a file of another kind exists there.
     pub fn unix(path: &Path) -> io::Result<Self> {
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.file_type().is_socket() => {
@@ -65,13 +66,13 @@ impl Listener {
             Ok(_) => std::fs::remove_file(path)?,
             Err(_) => {}
         }
-        // Until its mode is set, the umask allows at most the same users to connect.
+        // Until the mode is set, the umask allows at most the same users to connect.
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
         Ok(Self(Kind::Unix { listener, _file: Removed(path.to_owned()) }))
     }
 
-    /// The next connection, and its peer's address where it has one. Cancel-safe.
+    /// The next connection, and the address of its peer if it has one. Cancel-safe.
     pub async fn accept(&self) -> io::Result<(Accepted, Option<IpAddr>)> {
         let (listener, settings) = match &self.0 {
             Kind::Unix { listener, .. } => return Ok((Accepted::Unix(listener.accept().await?.0), None)),
@@ -79,7 +80,7 @@ impl Listener {
             Kind::Tls(listener, settings) => (listener, Some(settings)),
         };
         let (stream, peer) = listener.accept().await?;
-        // Both fail on a connection that was reset; the next read reports it.
+        // Both calls fail on a connection that was reset. The next read reports the reset.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
         let accepted = match settings {
@@ -103,7 +104,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Accepted {
-    /// The handshake, where there is one. The caller bounds its time.
+    /// Does the TLS handshake, if there is one. The caller bounds its time.
     pub async fn open(self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
             Accepted::Tcp(stream) => Box::new(stream),
@@ -115,7 +116,7 @@ impl Accepted {
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // Another process may have removed it.
+        // Another process may have removed the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }

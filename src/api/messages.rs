@@ -1,4 +1,4 @@
-//! Single messages: show, move, cancel. And the messages of a route, page by page.
+//! Shows, moves and cancels single messages, and lists the messages of a route by page.
 
 use std::sync::Arc;
 
@@ -34,13 +34,13 @@ use crate::{
 
 /// Default number of messages of a page.
 const DEFAULT_LIMIT: usize = 100;
-/// Most messages of a page: what the store lists at once.
+/// Maximum number of messages of a page: as many as the store lists at once.
 const MAX_LIMIT: usize = 1000;
-/// A page ends with the part that reaches so many bytes of JSON, escaped as it is sent.
+/// A page ends with the part that reaches this number of bytes of escaped JSON.
 const MAX_PAGE_BYTES: u64 = 8 * 1024 * 1024;
-/// A message with no larger payload, in bytes, is shown at once; a larger one is streamed.
+/// A message with a payload of at most this many bytes is sent at once; a larger one is streamed.
 const MAX_WHOLE_BYTES: usize = 64 * 1024;
-/// Largest body of a PATCH in bytes: one short field.
+/// Maximum size of the body of a PATCH in bytes: one short field.
 const MAX_PATCH_BYTES: usize = 4096;
 
 pub async fn look_at(
@@ -54,7 +54,7 @@ pub async fn look_at(
     match api.readers.fetch(&grant.share, api.queue.get(&route, &id)).await? {
         Some(Found::Live { snapshot, now, paused }) => {
             let mut waits = api.waits_for(&route, &snapshot, now, paused);
-            // They may contain values of messages of any route.
+            // Domain and error may contain values of messages of any route.
             if let Some(down) = waits.down.as_mut().filter(|_| !grant.covers_all()) {
                 (down.domain, down.error) = (None, None);
             }
@@ -89,7 +89,7 @@ pub async fn reschedule(
     move_to(&api, &caller, "move", &route, &id, due).await
 }
 
-/// Makes it due now, whatever its time.
+/// Makes a message due now.
 pub async fn deliver(
     Shared(api): Shared<Arc<Api>>,
     caller: Caller,
@@ -128,7 +128,7 @@ async fn move_to(
     }
 }
 
-/// A dead letter is purged only for the right `admin`.
+/// Cancels a pending message, or purges a dead letter. The latter needs the right `admin`.
 pub async fn cancel(
     Shared(api): Shared<Arc<Api>>,
     caller: Caller,
@@ -171,7 +171,7 @@ pub struct FilterQuery {
 }
 
 impl FilterQuery {
-    /// For messages of a state.
+    /// The filter for messages of `state`.
     pub fn filter(self, state: State) -> Result<Filter, Problem> {
         let time = |name: &str, text: Option<String>| {
             let at = text.map(|text| parse_instant(&text)).transpose();
@@ -200,7 +200,7 @@ impl FilterQuery {
     }
 }
 
-/// What a listing shows.
+/// The messages that a listing shows.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Listed {
@@ -244,7 +244,7 @@ pub async fn list(
     filter.retried = matches!(query.state, Some(Listed::Retrying));
     let part = api.queue.part_bytes(&route);
     let permit = api.enter(&grant.share, part + api.largest_message(), deadline).await?;
-    // Errors of the request or of Redis occur with the first part.
+    // Errors of the request or of Redis occur with the first part, before the reply begins.
     let end = (filter != Filter::default()).then(|| api.end_of_work(deadline));
     let payload = if query.payload.unwrap_or(true) { shown::Payload::Shown } else { shown::Payload::LeftOut };
     let listing = MessageListing { api, grant, route, state, filter, payload, part, end };
@@ -255,7 +255,7 @@ pub async fn list(
     }))
 }
 
-/// One page that is being sent.
+/// A page that is being sent.
 struct MessageListing {
     api: Arc<Api>,
     grant: Arc<Grant>,
@@ -263,9 +263,10 @@ struct MessageListing {
     state: State,
     filter: Filter,
     payload: shown::Payload,
-    /// Bytes of bodies in a part of it.
+    /// Maximum number of bytes of bodies in one part of the page.
     part: u64,
-    /// When a page with a filter ends: few of many messages may match. Others end by their size.
+    /// The time at which a page with a filter ends, because few of many messages may match. A page without a filter
+    /// ends by its size.
     end: Option<Instant>,
 }
 
@@ -317,7 +318,7 @@ async fn write(
 }
 
 impl Api {
-    /// Why a pending message is not delivered yet, as this instance sees its sink.
+    /// The reason why a pending message is not delivered yet, as this instance sees its sink.
     fn waits_for(&self, route: &str, snapshot: &Snapshot, now: UnixMillis, paused: bool) -> Waits {
         if snapshot.state != State::Pending {
             return Waits::default();
@@ -338,16 +339,16 @@ impl Api {
             let down = Down { sink: sink.to_string(), domain: failing.domain, error: failing.error, since };
             return Waits::of_sink(down);
         }
-        // Due, or deferred because a suspect is claimed alone.
+        // The message is due, or was deferred because a suspect is claimed alone.
         Waits::of(if waits && snapshot.attempts > 0 { "retry" } else { "capacity" })
     }
 
-    /// Waits for a reader's memory for half of the request's time: the other half is for Redis.
+    /// Waits at most half of the request's time for memory: the other half is for Redis.
     async fn enter(&self, share: &Share, bytes: u64, Deadline(deadline): Deadline) -> Result<Permit, Problem> {
         self.readers.enter(share, bytes, deadline - self.request_timeout / 2).await
     }
 
-    /// In bytes, with what belongs to it.
+    /// Size of the largest message in bytes, with its metadata.
     fn largest_message(&self) -> u64 {
         (self.max_payload + MAX_METADATA_BYTES) as u64
     }

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the recorder's page, with the queue gauges read at the moment of the scrape.
+//! `GET /metrics`: the recorder's page. The gauges of the queues are read at the time of the scrape.
 
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
     store::StoreError,
 };
 
-/// How long a scrape waits for the numbers of the queues: below the request timeout and the usual 10 s of a
-/// scraper, so that the counters are served while Redis is down.
+/// Time that a scrape waits for the numbers of the queues: below the request timeout and the usual 10 s of a scraper,
+/// so that the counters are served while Redis is down.
 pub const STATS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Renders the page.
@@ -31,32 +31,32 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// `recorder`: of the recorder that is installed for the process.
+    /// `recorder`: the handle of the recorder that is installed for the process.
     pub fn new(queue: Arc<Queue>, recorder: PrometheusHandle, sources: SourceStatuses) -> Self {
         Self { queue, recorder, sources }
     }
 
-    /// What the recorder has, unordered; the gauges of queues are those of the last scrape.
+    /// The recorder's page, unordered. The gauges of queues are those of the latest scrape.
     pub fn recorded(&self) -> String {
         self.recorder.render()
     }
 
-    /// The gauges of a route whose numbers cannot be read within `patience` keep their last values. `ready`: the check of
-    /// readiness.
+    /// The page. When the numbers of a route cannot be read within `patience`, its gauges keep their last values.
+    /// `ready`: the check of readiness.
     pub async fn render(&self, patience: Duration, ready: impl Future<Output = Result<(), String>>) -> String {
         let routes = self.queue.routes();
-        // In tasks that continue after the timeout: the store must reach its own timeout to detect a dead connection.
+        // Tasks continue after the timeout: the store must reach its own timeout to detect a dead connection.
         let stats = join_all(routes.iter().cloned().map(|route| {
             let queue = Arc::clone(&self.queue);
             timeout(patience, tokio::spawn(async move { queue.stats(&route).await }))
         }));
-        // It sets their gauges.
+        // Reading the state of the sources sets their gauges.
         let depths = timeout(patience, (self.sources)());
         let (stats, _, ready) = tokio::join!(stats, depths, timeout(patience, ready));
         let answers = |stats: &_| matches!(stats, Ok(Ok(Ok(_) | Err(QueueError::Store(StoreError::WrongType { .. })))));
         metrics::health(stats.iter().any(answers), matches!(ready, Ok(Ok(()))));
         for (route, stats) in routes.iter().zip(stats) {
-            // While Redis is down they keep their last values, and `punctual_redis_up` is 0.
+            // While Redis is down, the gauges keep their last values, and `punctual_redis_up` is 0.
             if let Ok(Ok(Ok(stats))) = stats {
                 metrics::queue(route, gauges(&stats));
             }
@@ -66,7 +66,7 @@ impl MetricsPage {
     }
 }
 
-/// Counts and times each call. Unknown paths and methods are one call, `other`.
+/// Counts and times each call. All unknown paths and methods are counted as one call, `other`.
 pub async fn measure(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let known = matches!(*request.method(), Method::GET | Method::POST | Method::PATCH | Method::DELETE);
@@ -97,7 +97,7 @@ fn gauges(stats: &RouteStats) -> QueueGauges {
     }
 }
 
-/// The page of the recorder in a stable order, without the samples that it holds as NaN ("absent").
+/// The page of the recorder in a stable order, without absent samples, which the recorder holds as NaN.
 fn ordered(page: &str) -> String {
     let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut family = "";
@@ -107,7 +107,7 @@ fn ordered(page: &str) -> String {
         }
         families.entry(family).or_default().push(line);
     }
-    // The buckets of a series stay together, in order.
+    // Keeps the buckets of a series together, in order.
     let series = |line: &str| {
         let labels =
             line.split_once('{').map_or("", |(_, labels)| labels.rsplit_once('}').map_or("", |(labels, _)| labels));

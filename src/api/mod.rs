@@ -1,10 +1,10 @@
-//! The HTTP API over the queue handle.
+//! The HTTP API of the queue.
 //!
-//! A request passes, from the outside in: `problem::normalise` (every error as problem+json), `strict::check` (ambiguous
-//! requests), `deadline::bound` (`request_timeout`), `auth::authenticate` (401; without tokens `origin::check`: 421, 403),
-//! the table of `endpoints`, `auth::authorise` (403, then 404 for an unknown route), and its handler. Only `body::read`
-//! reads bodies: it bounds size, time and the memory of all bodies. `readers` bounds the same of replies with messages.
-//! `server::serve` and `connections` bound connections.
+//! A request passes, from the outside in: `problem::normalise` (every error as problem+json), `strict::check`
+//! (ambiguous requests), `deadline::bound` (`request_timeout`), `auth::authenticate` (401; without tokens
+//! `origin::check`: 421, 403), the table of `endpoints`, `auth::authorise` (403, then 404 for an unknown route), and
+//! its handler. Only `body::read` reads bodies: it bounds size, time and the memory of all bodies. `readers` does that
+//! for replies with messages. `server::serve` and `connections` bound connections.
 
 mod activity;
 mod audit;
@@ -69,7 +69,7 @@ use crate::{
     store::{DeadAction, Expiry},
 };
 
-/// The calls of the API, ready for `serve`.
+/// The router of the API, for `serve`.
 pub fn router(api: impl Into<Arc<Api>>) -> Router {
     let api = api.into();
     let mut router = Router::new().route("/v1/routes/{route}/dead", any(bulk::removed));
@@ -101,7 +101,7 @@ pub fn probes(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-/// One call: `openapi.json` has the same ones, which a test checks.
+/// A call. A test checks that `openapi.json` has the same ones.
 struct Endpoint {
     #[cfg_attr(not(test), expect(dead_code, reason = "the handler knows its method; the test compares"))]
     method: Method,

@@ -1,4 +1,4 @@
-//! The description of the API for programs.
+//! The OpenAPI description.
 
 use axum::{http::header, response::IntoResponse};
 

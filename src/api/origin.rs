@@ -1,8 +1,8 @@
 //! Refuses requests of web pages where no tokens are configured.
 //!
-//! Without this, any page in a browser of the same machine could call an API on the loopback interface. A cross-origin
-//! request has an `Origin` header. After DNS rebinding, the attacker's name resolves to the loopback address and the
-//! origins agree: only the name in `Host` shows it.
+//! Without this check, any page in a browser of the same machine could call an API on the loopback interface. A
+//! cross-origin request has an `Origin` header. After DNS rebinding, the attacker's name resolves to the loopback
+//! address, so both origins agree and only the name in `Host` shows the attack.
 
 use std::net::IpAddr;
 
@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, Method, StatusCode, header, uri::Authority};
 use super::problem::Problem;
 
 /// # Errors
-/// 421 for a `Host` name that foreign DNS can resolve; 403 for a change by a page of another origin, and for every request
-/// by a page of another site. Programs without these headers pass.
+/// 421 for a `Host` name that external DNS can resolve; 403 for a change by a page of another origin, and for every
+/// request by a page of another site. Programs that send none of these headers pass.
 pub fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     if !headers.get_all(header::HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
         let text = "without tokens, only an IP address or `localhost` is served as `Host`: set `server.auth.tokens`";
@@ -29,7 +29,7 @@ pub fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether the name needs no DNS: an address, or a name that browsers resolve to the loopback address by themselves
+/// Whether the host needs no DNS: an address, or a name that browsers resolve to the loopback address by themselves
 /// (RFC 6761, section 6.3).
 fn is_own(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
@@ -39,7 +39,8 @@ fn is_own(host: &str) -> bool {
     address.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Browsers send `Origin` with every cross-origin request that may change state.
+/// Whether a page of another origin sends the request. Browsers send `Origin` with every cross-origin request that can
+/// change state.
 fn is_from_a_foreign_page(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return false };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());

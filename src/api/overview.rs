@@ -1,4 +1,4 @@
-//! Everything at once: as JSON for people (routes, sinks, sources, Redis, this instance and its work, the caller's rights),
+//! The overview: as JSON for people (routes, sinks, sources, Redis, this instance and its work, the caller's rights),
 //! and as the page of metrics.
 
 use std::{process, sync::Arc, time::Duration};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{activity, auth::Grant, metrics_page::STATS_TIMEOUT, routes, state::Api};
 
 pub async fn overview(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<Grant>>) -> Json<Value> {
-    // The other parts are shown while Redis is down.
+    // While Redis is down, the other parts are shown.
     let patience: Duration = api.request_timeout / 2;
     let listed = timeout(patience, routes::entries(&api, &grant));
     let (listed, sinks, sources, ready) = tokio::join!(

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::message::{MessageId, NewMessage};
 
-/// Largest JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped.
+/// Maximum size of a JSON body in bytes: 1000 messages of 16 KB, or the largest payload with every byte escaped.
 pub const MAX_JSON_BYTES: usize = 16 * 1024 * 1024;
 
 /// The label of `punctual_messages_scheduled_total`.
@@ -42,7 +42,7 @@ pub async fn messages(
     caller.grant.admit(messages.len())?;
     let scheduled = api.queue.schedule(&route, VIA, messages).await?;
     api.replacements.record(&caller, &route, &scheduled);
-    // One answer per message.
+    // One result per message.
     Ok(if is_one { scheduled::one(&route, &scheduled[0]) } else { scheduled::many(&route, &scheduled) })
 }
 
@@ -54,7 +54,7 @@ pub async fn check_expiry(
     messages: &[NewMessage],
     place: impl Fn(usize) -> String,
 ) -> Result<(), Problem> {
-    // Only they need Redis' clock.
+    // Only an expiry needs the clock of Redis.
     if messages.iter().all(|message| message.metadata.expires_at.is_none()) {
         return Ok(());
     }
@@ -66,11 +66,11 @@ pub async fn check_expiry(
     if errors.is_empty() { Ok(()) } else { Err(Problem::invalid(errors)) }
 }
 
-/// The id that a request carries in its header: bare, or as the quoted string of the IETF draft
+/// The id of the `Idempotency-Key` header: bare, or as the quoted string of the IETF draft
 /// (draft-ietf-httpapi-idempotency-key-header, section 2.1).
 ///
 /// # Errors
-/// 400 when it occurs twice or is no id.
+/// 400 when the header occurs twice or its value is not a valid id.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<MessageId>, Problem> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };

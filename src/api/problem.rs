@@ -13,13 +13,13 @@ use crate::{message::Limit, queue::QueueError, store::StoreError};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
-/// In front of the kind in `type`.
+/// Prefix of the kind in `type`.
 pub const TYPE: &str = "urn:problem-type:punctual:";
 
-/// Longest quoted text in characters: a long value is not echoed.
+/// Maximum number of characters of a quoted text: long values are not echoed.
 pub const MAX_DETAIL_CHARS: usize = 300;
 
-/// An error answer.
+/// An error reply.
 #[derive(Debug)]
 pub struct Problem {
     status: StatusCode,
@@ -27,7 +27,7 @@ pub struct Problem {
     kind: &'static str,
     detail: String,
     errors: Vec<FieldError>,
-    /// Seconds, for a `Retry-After`.
+    /// Seconds for `Retry-After`.
     retry_after: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ pub struct FieldError {
     /// RFC 6901; empty for the whole body.
     pub pointer: String,
     pub detail: String,
-    /// Whether it is only too large: 413 instead of 422.
+    /// Whether the only fault is the size: 413 instead of 422.
     #[serde(skip)]
     pub too_large: bool,
 }
@@ -49,7 +49,7 @@ impl FieldError {
 }
 
 impl Problem {
-    /// The text of the whole problem and of its fields.
+    /// The text of the problem and the errors of its fields.
     #[cfg(test)]
     pub fn parts(self) -> (String, Vec<FieldError>) {
         (self.detail, self.errors)
@@ -64,7 +64,7 @@ impl Problem {
         &self.detail
     }
 
-    /// The problem of a call that had changed so many messages before.
+    /// The problem of a call that had already changed `changed` messages.
     #[must_use]
     pub fn after(self, changed: u64) -> Self {
         if changed == 0 {
@@ -73,12 +73,12 @@ impl Problem {
         Self { detail: format!("{changed} or more messages were changed, then: {}", self.detail), ..self }
     }
 
-    /// A part of the request that is not in its JSON body: 400.
+    /// 400: an error outside of the JSON body.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", detail)
     }
 
-    /// Well-formed JSON with these faults (at least one): 422, or 413 when all of them are sizes.
+    /// Well-formed JSON with these faults (at least one): 422, or 413 when all faults are sizes.
     pub fn invalid(errors: Vec<FieldError>) -> Self {
         let detail = match errors.as_slice() {
             [only] if only.pointer.is_empty() => only.detail.clone(),
@@ -109,18 +109,18 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "in-flight", format!("`{id}` is being delivered at this moment"))
     }
 
-    /// Whether it was done is unknown: the caller repeats with the same id.
+    /// 503. The caller does not know whether the request took effect, and repeats it with the same id.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }
 
-    /// A limit of the route: 429. Nothing was written. `Retry-After` except for a too long delay.
+    /// 429 at a limit of the route: nothing was written. Has `Retry-After`, except for a delay that is too long.
     pub fn over(limit: Limit) -> Self {
         let base = Self::new(StatusCode::TOO_MANY_REQUESTS, limit.problem(), limit.explain());
         Self { retry_after: (limit != Limit::Delay).then_some(1), ..base }
     }
 
-    /// The token's rate is exceeded: 429. `seconds`: until the same number is admitted; at least 1.
+    /// 429: the token's rate is exceeded. `seconds`: time until the same number is admitted, at least 1.
     pub fn too_fast(rate: u32, seconds: u64) -> Self {
         let text =
             format!("the token may send {rate} messages a second: nothing was scheduled, try again in {seconds} s");
@@ -145,7 +145,7 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable { .. } => Self::unavailable(error.to_string()),
             StoreError::Refused { slug, text } if slug.contains("large") => Self::too_large(text),
             StoreError::Refused { text, .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "refused", text),
-            // Waiting does not help, so no `Retry-After`: an operator must act.
+            // No `Retry-After`, because waiting does not help: an operator must act.
             StoreError::WrongType { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "wrong-type", error.to_string())
             }
@@ -193,7 +193,7 @@ pub async fn normalise(request: Request, next: Next) -> Response {
         return response;
     }
     let (parts, body) = response.into_parts();
-    // The framework's texts are one line; `Problem` shortens them anyway.
+    // The framework's texts are one line. `Problem` shortens long ones.
     let text = to_bytes(body, 64 * 1024).await.unwrap_or_default();
     let (kind, fallback) = match status {
         StatusCode::NOT_FOUND => ("unknown-path", "there is nothing at this path"),

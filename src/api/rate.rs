@@ -21,10 +21,10 @@ struct Bucket {
     at: Option<Instant>,
 }
 
-/// Units of one message: a bucket of one message a second gains one unit in a nanosecond.
+/// Units per message: a bucket of one message per second gains one unit per nanosecond.
 const UNITS: i128 = 1_000_000_000;
 
-/// The rate is exceeded.
+/// The error when the rate is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooFast {
     pub per_second: u32,
@@ -37,15 +37,15 @@ impl Rate {
         Self { per_second, bucket: Mutex::new(Bucket { level: i128::from(per_second) * UNITS, at: None }) }
     }
 
-    /// Admits all of a call's messages or none. A full bucket admits a batch that is larger than its capacity; later calls
-    /// wait for the time of the excess.
+    /// Admits all messages of a call or none. A full bucket admits a batch that is larger than its capacity; later
+    /// calls wait until the excess is refilled.
     ///
     /// # Errors
-    /// The time until a retry.
+    /// The time to wait before a retry.
     pub fn admit(&self, messages: usize, now: Instant) -> Result<(), TooFast> {
         let per_second = i128::from(self.per_second);
         let (full, wanted) = (per_second * UNITS, messages as i128 * UNITS);
-        // A panic cannot leave it half-changed.
+        // A panic cannot leave the bucket half-changed.
         let mut bucket = self.bucket.lock();
         let passed = bucket.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let gained = i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX).saturating_mul(per_second);

@@ -22,13 +22,13 @@ use crate::{
     time::{Due, UnixMillis, parse_instant},
 };
 
-/// Sent on, as `Content-Type` is: without it a receiver could not decode a compressed payload.
+/// Stored and sent with the message, like `Content-Type`: a receiver needs it to decode a compressed payload.
 const CONTENT_ENCODING: &str = "Content-Encoding";
 
 /// A request header with this prefix becomes a header of the message.
 const FORWARD_PREFIX: &str = "punctual-forward-";
 
-/// Its query parameters.
+/// The query parameters of the call.
 pub const QUERY: &[&str] = &["delay", "deliver_at", "id", "key", "max_attempts", "expires_at", "on_conflict"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -101,7 +101,7 @@ impl RawQuery {
     }
 }
 
-/// A `+` in a query decodes to a space: an unescaped `...T09:30:00+01:00` is accepted all the same.
+/// A `+` in a query decodes to a space, so an unescaped `...T09:30:00+01:00` is accepted too.
 fn in_query(text: &str) -> Result<UnixMillis, Problem> {
     parse_instant(text)
         .or_else(|error| parse_instant(&text.replace(' ', "+")).map_err(|_| error))
@@ -129,8 +129,8 @@ fn forwarded(headers: &HeaderMap) -> Result<BTreeMap<String, String>, Problem> {
     Ok(forwarded)
 }
 
-/// `x-trace-id` to `X-Trace-Id`. HTTP names have no case, and the parser dropped the original one; `/messages` keeps the
-/// case of header names.
+/// `x-trace-id` to `X-Trace-Id`. HTTP names have no case, and the parser dropped the original one. `/messages` keeps
+/// the case of header names.
 fn title_case(name: &str) -> String {
     let capital = |part: &str| {
         let (first, rest) = part.split_at(part.len().min(1));

@@ -1,7 +1,7 @@
-//! Bounds on replies with messages: their number, their memory, and the time of a reader.
+//! Bounds on replies that contain messages: their number, their memory, and the time of a reader.
 //!
-//! A page is fetched part by part, as its reader takes it, over a connection of its own. So a page holds one part and a
-//! few pieces of JSON in memory, however large the page is.
+//! A page is fetched in parts, as its reader takes it, over a connection of its own. So a page holds one part and a few
+//! pieces of JSON in memory, whatever its size.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,20 +20,21 @@ use super::problem::Problem;
 use crate::queue::QueueError;
 
 /// Memory of all parts that readers hold, in KiB: 64 MiB, some 50 readers of routes with the default `max_payload`.
-/// In addition each has three pieces of at most 100 KiB, and the buffers of its connection.
+/// Each reader has, in addition, three pieces of at most 100 KiB and the buffers of its connection.
 const MEMORY_KIB: u64 = 64 * 1024;
 
-/// Where several tokens may read, memory and fetches are divided into equal shares, into so many at most: a smaller share
-/// of memory would not hold two parts of a page.
+/// If several tokens can read, memory and fetches are divided into equal shares, at most this many: a smaller share of
+/// memory would not hold two parts of a page.
 const MAX_SHARES: usize = 4;
 
-/// Most concurrent fetches: Redis blocks for one, and the others wait in its output buffers.
+/// Maximum number of concurrent fetches: Redis blocks during one, and the replies of the others wait in its output
+/// buffers.
 const FETCHES: usize = 4;
 
-/// Longest time for a reader to take a reply: a page of 8 MiB over 1.2 Mbit/s.
+/// Maximum time for a reader to take a reply: a page of 8 MiB over 1.2 Mbit/s.
 const READ_TIME: Duration = Duration::from_mins(1);
 
-/// JSON is sent in pieces of at least so many bytes, but for the last.
+/// Minimum size in bytes of a piece of JSON, except the last.
 const PIECE_BYTES: usize = 16 * 1024;
 
 /// The reader disconnected or is too slow, or Redis failed: the reply breaks off.
@@ -53,7 +54,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// The share of one of `tokens` that may read.
+    /// The share of one of `tokens` tokens that can read.
     pub fn new(tokens: usize) -> Self {
         Self::of(MEMORY_KIB, tokens)
     }
@@ -66,7 +67,7 @@ impl Share {
     }
 }
 
-/// The permit to hold messages, of the token's share and of all.
+/// The permit to hold messages, from the token's share and from the total.
 pub type Permit = [OwnedSemaphorePermit; 2];
 
 impl Default for Readers {
@@ -79,10 +80,10 @@ impl Readers {
     /// The permit to hold `bytes` of messages, until it is dropped.
     ///
     /// # Errors
-    /// 503 when other readers hold too much until `deadline`.
+    /// 503 when the memory is not free before `deadline`.
     pub async fn enter(&self, share: &Share, bytes: u64, deadline: Instant) -> Result<Permit, Problem> {
         let kib = u32::try_from(bytes.div_ceil(1024).min(share.memory_kib)).expect("at most 64 Ki");
-        // The token's share first: waiting for it takes nothing from others.
+        // The token's share first: waiting for it takes nothing from other tokens.
         let both = async {
             let own = Arc::clone(&share.memory).acquire_many_owned(kib).await.expect("never closed");
             let all = Arc::clone(&self.0.memory).acquire_many_owned(kib).await.expect("never closed");
@@ -92,7 +93,7 @@ impl Readers {
         timeout_at(deadline, both).await.map_err(refused)
     }
 
-    /// Makes a call that fetches messages, once a fetch permit is free.
+    /// Makes a call that fetches messages, as soon as a fetch permit is free.
     ///
     /// # Errors
     /// Those of the call.
@@ -147,8 +148,8 @@ impl Writer {
     }
 }
 
-/// 200 with the JSON that `produce` writes, in a task of its own. The task ends when it is done, when the reader
-/// disconnects, or at the reader's timeout. Must be called within a tokio runtime.
+/// 200 with the JSON that `produce` writes in its own task. The task ends when it is done, when the reader disconnects,
+/// or at the reader's timeout. Must be called within a tokio runtime.
 pub fn json<F>(produce: impl FnOnce(Writer) -> F) -> Response
 where
     F: Future<Output = Result<Writer, Broken>> + Send + 'static,
@@ -157,7 +158,7 @@ where
     let deadline = Instant::now() + READ_TIME;
     let produced = produce(Writer { pieces, deadline, gathered: Vec::new(), written: 0 });
     tokio::spawn(async move {
-        // Without this, a disconnect is detected by the next piece only.
+        // Without this, only the next piece detects a disconnect.
         if let Ok(Ok(mut writer)) = timeout_at(deadline, produced).await
             && writer.flush().await.is_ok()
         {

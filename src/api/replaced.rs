@@ -1,5 +1,5 @@
-//! Audit lines of replaced messages. The first replacement of a token in a route is a line at once; further ones share a line a
-//! minute. A producer that always replaces would fill the log otherwise.
+//! Audit lines of replaced messages. The first replacement of a token in a route is logged at once; further ones share
+//! one line per minute. Otherwise a producer that always replaces would fill the log.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     store::{ScheduleStatus, Scheduled},
 };
 
-/// Between two lines of one token and route.
+/// Interval of lines of one token and route.
 const INTERVAL: Duration = Duration::from_mins(1);
 
-/// Addresses that a line names.
+/// Maximum number of addresses that a line names.
 const NAMED_PEERS: usize = 10;
 
-/// Those that were not logged yet, by token and route: the configuration bounds their number.
+/// Replacements that are not logged yet, by token and route. The configuration bounds their number.
 #[derive(Default)]
 pub struct Replacements(Arc<Recent>);
 
@@ -31,16 +31,16 @@ type Key = (String, String);
 #[derive(Default)]
 struct Replaced {
     count: u64,
-    /// The first few.
+    /// The first `NAMED_IDS`.
     ids: Vec<MessageId>,
     has_more_ids: bool,
-    /// The first few.
+    /// The first `NAMED_PEERS`.
     peers: Vec<IpAddr>,
     has_more_peers: bool,
 }
 
 impl Replacements {
-    /// New messages, duplicates and stale ones are no change of others.
+    /// Records replaced messages only: new, duplicate and stale messages change no other message.
     pub fn record(&self, caller: &Caller, route: &str, scheduled: &[Scheduled]) {
         let is_replaced = |one: &&Scheduled| matches!(one.status, ScheduleStatus::Replaced | ScheduleStatus::Revived);
         let mut replaced = scheduled.iter().filter(is_replaced).peekable();
@@ -61,7 +61,7 @@ impl Replacements {
         drop(recent);
         first.log(&key);
         let recent = Arc::downgrade(&self.0);
-        // It ends a minute after the last replacement, or with the process.
+        // The task ends at the first minute without a replacement, or with the process.
         tokio::spawn(async move {
             loop {
                 sleep(INTERVAL).await;
@@ -73,7 +73,7 @@ impl Replacements {
 }
 
 impl Recent {
-    /// Replacements since the latest line. `None`: nothing, and the next replacement is logged at once.
+    /// Replacements since the latest line. `None` without any: then the next replacement is logged at once.
     fn take(&self, key: &Key) -> Option<Replaced> {
         let mut recent = self.lock();
         let replaced = std::mem::take(recent.get_mut(key)?);
@@ -89,7 +89,7 @@ impl Recent {
     }
 }
 
-/// The API has ended, and logs what waits.
+/// At its end the API logs the rest.
 impl Drop for Recent {
     fn drop(&mut self) {
         for (key, replaced) in self.lock().iter().filter(|(_, replaced)| replaced.count > 0) {
@@ -121,7 +121,7 @@ impl Replaced {
     }
 }
 
-/// Returns whether it is in the list.
+/// Adds `one` to a list of at most `most`. Returns whether it is in the list.
 fn keep<T: Clone + PartialEq>(list: &mut Vec<T>, one: &T, most: usize) -> bool {
     if list.contains(one) {
         return true;

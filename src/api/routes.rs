@@ -24,10 +24,10 @@ use crate::{
     store::StoreError,
 };
 
-/// Largest body with a note, in bytes: each character may be an escape of six.
+/// Maximum size of a body with a note, in bytes: each character may be an escape of six.
 const MAX_NOTE_BODY_BYTES: usize = 4096;
 
-/// A route of the list: one with a value of another type at its keys does not hide the others.
+/// A route of the list. A route with keys of another type is an entry too, and does not hide the others.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum RouteEntry {
@@ -51,7 +51,7 @@ pub async fn list(State(api): State<Arc<Api>>, Extension(grant): Extension<Arc<G
     Ok(Json(json!({ "routes": entries(&api, &grant).await? })).into_response())
 }
 
-/// The routes of the token. A token for all routes also gets unconfigured routes that hold messages.
+/// The routes that the token covers. A token for all routes also gets unconfigured routes that hold messages.
 pub async fn entries(api: &Api, grant: &Grant) -> Result<Vec<RouteEntry>, Problem> {
     let names: Vec<&Arc<str>> = api.routes.iter().filter(|name| grant.covers(name)).collect();
     let answers = join_all(names.iter().map(|name| api.queue.stats(name))).await;
@@ -97,7 +97,8 @@ pub async fn resume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes a number of partitions the newest one of the route: an instance that is configured with it moves the messages.
+/// Sets the newest number of partitions of the route. An instance that is configured with that number moves the
+/// messages.
 pub async fn repartition(
     State(api): State<Arc<Api>>,
     caller: Caller,

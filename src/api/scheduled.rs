@@ -14,7 +14,7 @@ use crate::{
     time::UnixMillis,
 };
 
-/// As replies show it.
+/// The status as text for replies.
 pub fn status(status: ScheduleStatus) -> &'static str {
     match status {
         ScheduleStatus::Scheduled => "scheduled",
@@ -34,7 +34,7 @@ pub struct ScheduledReply<'a> {
     route: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     deliver_at: Option<String>,
-    /// When a remembered message was completed.
+    /// Time at which a remembered message was completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<String>,
     status: &'static str,
@@ -57,7 +57,7 @@ impl<'a> ScheduledReply<'a> {
     }
 }
 
-/// 201 for a new message, 200 for a kept, replaced or remembered one, 409 for one in flight that should be replaced, 429
+/// 201 for a new message; 200 for a kept, replaced or remembered one; 409 when the message to replace is in flight; 429
 /// at a limit of the route.
 pub fn one(route: &str, scheduled: &Scheduled) -> Response {
     let status = match scheduled.status {

@@ -1,4 +1,4 @@
-//! Connections: their timeouts and their end. `connections` bounds their number.
+//! Serves connections: their timeouts and their end. `connections` bounds their number.
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
@@ -34,30 +34,32 @@ use super::{
 };
 
 /// Time for the head of a request, including the idle time before it: longer than half a scrape interval, short enough
-/// to free slots of idle connections.
+/// to free the slots of idle connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same on a reserved slot, and while less than a quarter of the slots is free: idle connections then close quickly.
+/// Head timeout on a reserved slot, and while less than a quarter of the slots is free, so that idle connections close
+/// quickly.
 const CROWDED_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Age of a connection before it closes for another one: its first request is then read, or has been sent. With every place and
-/// closing connection that young, the next connection waits in the queue of the kernel.
+/// Minimum age at which a connection is closed for another one: by then its first request has been sent or read. While
+/// all connections are younger, new ones wait in the queue of the kernel.
 const FIRST_REQUEST: Duration = Duration::from_millis(100);
 
 /// Time for a closing connection to take the rest of a reply.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Largest head of a request in bytes: the largest metadata of a message as `/raw` headers, plus the usual ones.
+/// Maximum size of the head of a request in bytes: the largest metadata of a message as `/raw` headers, plus the usual
+/// headers.
 const MAX_HEAD_BYTES: usize = 96 * 1024;
 
 /// Pause after a failed accept, usually for lack of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Files that each listener keeps open for nothing else than to accept a probe when the process may open no more.
+/// Files that each listener keeps open. They are closed to accept a probe when the process cannot open more files.
 const SPARE_FILES: usize = 2;
 
-/// Serves until `shutdown` is ready, then accepts nothing more, closes idle connections and completes the requests in
-/// progress. The caller bounds that time by dropping the future: connections end with it.
+/// Serves until `shutdown` is ready, then accepts nothing, closes idle connections and completes the requests in
+/// progress. The caller bounds that time by dropping the future, which closes all connections.
 pub async fn serve(
     listener: impl Into<Listener>,
     router: Router,
@@ -96,7 +98,7 @@ pub async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Cancel-safe. A connection without a slot is closed. One that needed a spare file is for a probe.
+/// Cancel-safe. A connection without a slot is closed. A connection that needed a spare file serves a probe only.
 async fn accept(listener: &Listener, slots: &Arc<Slots>, spare: &mut SpareFiles) -> (Accepted, Slot) {
     loop {
         match listener.accept().await {
@@ -158,7 +160,7 @@ async fn talk(
             if place.ends_with_reply() {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            // The body owns `busy`: the connection is busy until the last piece was handed over.
+            // The body owns `busy`: the connection is busy until the last piece was sent.
             let end_with = |body: Body| {
                 body.map_err(move |error| {
                     let _ = &busy;
@@ -179,7 +181,7 @@ async fn talk(
             connection.as_mut().graceful_shutdown();
             match timeout(LEAVE_TIMEOUT, connection.as_mut()).await {
                 Ok(ended) => ended,
-                // A request arrived at the last moment; it has its own bounds.
+                // A request arrived just before the eviction; it has its own timeouts.
                 Err(_) if place.activity.is_busy() => connection.await,
                 Err(_) => Ok(()),
             }
@@ -191,7 +193,7 @@ async fn talk(
     }
 }
 
-/// One request, which must be a probe.
+/// Serves one request, which must be a probe.
 async fn on_reserved_place(
     service: &TowerToHyperService<Router>,
     request: hyper::Request<Incoming>,
@@ -220,7 +222,7 @@ mod tests {
         start_on(TcpListener::bind(("127.0.0.1", 0)).await.unwrap(), limits)
     }
 
-    /// Serves `/` at once, `/slow` when it is notified, and probes.
+    /// Serves `/` at once, `/slow` when notified, and probes.
     fn start_on(listener: TcpListener, limits: ConnectionLimits) -> (SocketAddr, Arc<Notify>) {
         let address = listener.local_addr().unwrap();
         let notified = Arc::new(Notify::new());
@@ -229,7 +231,7 @@ mod tests {
             .route("/", get(async || "hello"))
             .route("/livez", get(async || "alive"))
             .route("/slow", get(async move || slow.notified().await));
-        // It ends with the runtime of the test.
+        // The task ends with the runtime of the test.
         tokio::spawn(serve(listener, router, limits, std::future::pending()));
         (address, notified)
     }

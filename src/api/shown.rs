@@ -11,8 +11,8 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Payloads become JSON in slices of so many bytes, each up to six times as long in JSON. A multiple of three: the base64
-/// of the slices is that of the whole.
+/// Payloads become JSON in slices of this number of bytes, each up to six times as long in JSON. A multiple of three,
+/// so that the base64 of the slices concatenates to that of the whole.
 const SLICE_BYTES: usize = 3 * 4096;
 
 #[derive(Serialize)]
@@ -27,7 +27,7 @@ struct Shown<'a> {
     last_error_at: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     died_at: Option<UnixMillis>,
-    /// As it was scheduled.
+    /// The due time with which the message was scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,12 +48,12 @@ struct Shown<'a> {
     expires_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<Box<Origin>>,
-    /// Why there is no payload: the stored body cannot be read.
+    /// The error that makes the stored body unreadable: there is no payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<&'a str>,
 }
 
-/// All that a source noted but the key, which is a field of its own. `None` when that is nothing.
+/// The notes of a source without the key, which is a field of its own. `None` if nothing is left.
 fn shown_origin(origin: &Origin) -> Option<Box<Origin>> {
     Origin { key_base64: None, ..origin.clone() }.or_none()
 }
@@ -64,7 +64,7 @@ pub struct Waits {
     /// `due`, `retry`, `sink`, `paused` or `capacity`.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<&'static str>,
-    /// With `sink`.
+    /// Set if `waits_for` is `sink`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<Down>,
 }
@@ -79,7 +79,7 @@ impl Waits {
     }
 }
 
-/// The sink, or the part of it, that is down.
+/// The sink, or its failure domain, that is down.
 #[derive(Debug, Serialize)]
 pub struct Down {
     pub sink: String,
@@ -96,7 +96,7 @@ pub enum Payload {
     LeftOut,
 }
 
-/// The JSON object of a message, piece by piece, so that a large payload is never in memory as a whole. A UTF-8 payload is
+/// The JSON object of a message in pieces, so that a large payload is never in memory as a whole. A UTF-8 payload is
 /// the string `payload`, any other is `payload_base64`.
 pub fn pieces<'a>(
     route: &'a str,
@@ -149,7 +149,7 @@ pub fn pieces<'a>(
         .chain(end)
 }
 
-/// The text between the quotes.
+/// A JSON string without its quotes.
 fn escaped(text: &str) -> Vec<u8> {
     let quoted = serde_json::to_vec(text).expect("a string always serializes");
     quoted[1..quoted.len() - 1].to_vec()

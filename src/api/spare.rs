@@ -1,8 +1,8 @@
-//! Open files that are closed to make room for another one.
+//! Files that are kept open, and closed when the process needs to open another one.
 
 use std::fs::File;
 
-/// The usual file that can always be opened.
+/// A file that can always be opened.
 const FILE: &str = "/dev/null";
 
 pub struct SpareFiles {
@@ -18,7 +18,7 @@ impl SpareFiles {
         spare
     }
 
-    /// Opens those that are missing, while the process may. Returns whether it has all.
+    /// Opens missing files, as far as the process can. Returns whether all are open.
     pub fn fill(&mut self) -> bool {
         while self.files.len() < self.most {
             let Ok(file) = File::open(FILE) else { return false };
@@ -27,7 +27,7 @@ impl SpareFiles {
         true
     }
 
-    /// Closes one. Returns whether there was one.
+    /// Closes one file. Returns whether one was open.
     pub fn release(&mut self) -> bool {
         self.files.pop().is_some()
     }

@@ -14,7 +14,7 @@ use crate::{
     queue::Queue,
 };
 
-/// The queue, the bounds on calls, and what is shown beside them.
+/// The queue, the bounds on calls, and other data that calls show.
 pub struct Api {
     pub queue: Arc<Queue>,
     pub routes: Arc<BTreeSet<Arc<str>>>,
@@ -34,7 +34,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// `new_id` makes the ids of messages that come without one: `ulids()`, unless a test wants to know them.
+    /// `new_id` makes the ids of messages that come without one: `ulids()`, or predictable ids in a test.
     pub fn new(
         queue: Arc<Queue>,
         config: &ServerConfig,

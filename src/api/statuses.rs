@@ -1,4 +1,4 @@
-//! The state of the sinks and the sources, as this instance sees it.
+//! State of the sinks and the sources, as this instance sees it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{source::SourceStatus, store::Snapshot, time::UnixMillis};
 /// Returns the state of every sink. Called once per request: it must end well within `request_timeout`.
 pub type SinkStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SinkStatus>> + Send + Sync>;
 
-/// The sink or failure domain that is down and that a message waits for, by the name of the sink, the route and the message.
+/// Returns the sink or failure domain that is down and that a message waits for, by sink name, route and message.
 pub type FailingSinks = Arc<dyn Fn(&str, &str, &Snapshot) -> Option<Failing> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +39,11 @@ pub struct SinkStatus {
     pub name: String,
     /// The configured type: `http`, `redis_list`...
     pub r#type: &'static str,
-    /// `ok` when it is reachable and usable, else the error; `None` before the first check.
+    /// `ok` when the sink is reachable and usable, otherwise the error; `None` before the first check.
     pub check: Option<String>,
     pub breaker: BreakerState,
-    /// When it became up or down, on Redis' clock; at first, when this instance started. This and the other times are `None`
-    /// until Redis' clock is known.
+    /// Time at which the sink became up or down, on the clock of Redis; at first, the start of this instance. All times
+    /// are `None` until the clock of Redis is known.
     pub since: Option<UnixMillis>,
     pub last_error: Option<String>,
     pub last_error_at: Option<UnixMillis>,
@@ -65,7 +65,7 @@ pub enum BreakerState {
 /// Returns the state of every source, including its depth in the external system; bounded in time.
 pub type SourceStatuses = Arc<dyn Fn() -> BoxFuture<'static, Vec<SourceStatus>> + Send + Sync>;
 
-/// Return the state of sinks and sources.
+/// Return the states of sinks and sources.
 #[derive(Clone)]
 pub struct Statuses {
     pub sinks: SinkStatuses,
@@ -73,11 +73,12 @@ pub struct Statuses {
     pub sources: SourceStatuses,
 }
 
-/// The error of a check, for tokens that see no errors.
+/// Replaces the error of a check for tokens that must not see errors.
 const HIDDEN: &str = "fails: the error is shown to tokens for all routes";
 
 impl Statuses {
-    /// Errors and names of domains may contain values of messages of any route: only tokens for all routes see them.
+    /// The states of the sinks. Only tokens for all routes see errors and names of domains, because these can contain
+    /// values of messages of any route.
     pub async fn sinks(&self, grant: &Grant) -> Vec<SinkStatus> {
         let mut sinks = (self.sinks)().await;
         if !grant.covers_all() {
@@ -92,7 +93,7 @@ impl Statuses {
         sinks
     }
 
-    /// Errors as in `sinks`.
+    /// The states of the sources, with errors hidden as in `sinks`.
     pub async fn sources(&self, grant: &Grant) -> Vec<SourceStatus> {
         let mut sources = (self.sources)().await;
         if !grant.covers_all() {

@@ -30,7 +30,7 @@ pub async fn check(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// 400 for a query parameter that the call does not have: a misspelt filter must not select all.
+/// 400 for an unknown query parameter: a misspelt filter must not select all.
 pub async fn check_query(State(known): State<&'static [&'static str]>, request: Request, next: Next) -> Response {
     let query = request.uri().query().unwrap_or_default();
     for (name, _) in form_urlencoded::parse(query.as_bytes()) {

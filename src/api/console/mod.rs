@@ -1,7 +1,7 @@
 //! The operator's console at `/console/`: static files that call the API with the operator's token.
 //!
-//! The files are open, as they hold no data. What they may do is in `POLICY`: load from their own origin alone, and never
-//! make HTML of a text.
+//! The files are public, as they hold no data. `POLICY` restricts the page: it loads from its own origin alone, and
+//! never turns text into HTML.
 
 mod files;
 
@@ -22,16 +22,16 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// In `INDEX`: whether the page asks for a token before its first call.
+/// Attribute in `INDEX`: whether the page asks for a token before its first call.
 const ASKS: &str = "data-asks-for-token=\"no\"";
 
-/// Whether anybody may see what is at this path.
+/// Whether the path needs no token.
 pub fn is_open(path: &str) -> bool {
     matches!(path, "/" | "/console") || path.starts_with("/console/")
 }
 
-/// The page and what leads to it. The redirects are relative, so that a proxy may add a prefix to the path.
-/// `asks`: whether the API asks for a token.
+/// The page and the redirects to it. The redirects are relative, so that a proxy can add a prefix to the path. `asks`:
+/// whether the API asks for a token.
 pub fn routes<S: Clone + Send + Sync + 'static>(router: Router<S>, asks: bool) -> Router<S> {
     let index = if asks { INDEX.replace(ASKS, "data-asks-for-token=\"yes\"") } else { INDEX.to_owned() };
     let index = Bytes::from(index);
@@ -61,7 +61,7 @@ fn shown(content_type: &'static str, body: impl Into<Bytes>) -> Response {
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // The files of one release belong together.
+        // Files of two releases must not be mixed.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, body.into()).into_response()
@@ -73,9 +73,10 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of all files together.
+    /// Maximum size of all files together, in bytes.
     const MOST: usize = 105 * 1024;
-    /// Of `preact.js`: `preact/standalone.module.js` of the npm package htm 3.1.1, see `page/preact.LICENSE.txt`.
+    /// SHA-256 of `preact.js`: `preact/standalone.module.js` of the npm package htm 3.1.1, see
+    /// `page/preact.LICENSE.txt`.
     const VENDORED: &str = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7";
 
     #[test]

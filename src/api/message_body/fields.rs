@@ -14,7 +14,7 @@ use crate::{
     time,
 };
 
-/// Most messages of one request: as many as the store takes in one step.
+/// Maximum number of messages of one request: as many as the store takes in one step.
 pub const MAX_MESSAGES: usize = 1000;
 
 /// Declares an object. Its fields stay raw: `None` is an absent one, and `null` is a value.
@@ -34,10 +34,10 @@ pub fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// The errors of a body so far.
+/// The errors found in a body so far.
 #[derive(Default)]
 pub struct Faults {
-    /// The pointer of the object that is read.
+    /// The pointer of the object that is being read.
     pub at: String,
     pub errors: Vec<FieldError>,
 }
@@ -48,12 +48,12 @@ impl Faults {
         self.errors.push(FieldError::new(format!("{}{tail}", self.at), text));
     }
 
-    /// `None` for an error, which is added.
+    /// Adds an error and returns `None`.
     pub fn keep<T>(&mut self, result: Result<T, FieldError>) -> Option<T> {
         result.map_err(|error| self.errors.push(error)).ok()
     }
 
-    /// `None` for an absent field, and for an invalid one. `parse` takes its JSON and its pointer.
+    /// `None` for an absent field, and for an invalid one. `parse` takes the field's JSON and pointer.
     pub fn field<'a, T>(
         &mut self,
         name: &str,
@@ -71,7 +71,7 @@ impl Faults {
     }
 }
 
-/// A derived struct would also take an array of its fields in their order.
+/// Reads an object. A derived struct alone would also accept an array of its fields in order.
 pub fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<T, FieldError> {
     if raw.get().starts_with('{') { read(raw, pointer) } else { Err(FieldError::new(pointer, "must be an object")) }
 }
@@ -110,7 +110,7 @@ fn located<T>(result: serde_json::Result<T>, pointer: &str) -> Result<T, FieldEr
     })
 }
 
-/// Visits fields, or items with an empty name, until one is refused: those behind it take no memory.
+/// Visits fields, or items with an empty name, until one is refused. The rest takes no memory.
 struct Each<F> {
     expected: &'static str,
     add: F,
@@ -138,7 +138,7 @@ impl<'de, F: FnMut(String, &'de RawValue) -> Result<(), String>> Visitor<'de> fo
     }
 }
 
-/// A field that is not `null`.
+/// The field, unless it is `null`.
 pub fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
     raw.filter(|raw| raw.get() != "null")
 }
@@ -158,7 +158,7 @@ pub fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, Fiel
     number.try_into().map_err(|_| FieldError::new(pointer, format!("`{number}` is too large")))
 }
 
-/// `parse` takes a string's text, or a number as it was written.
+/// `parse` takes the text of a string, or a number as it was written.
 pub fn moment<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, String>) -> Result<T, FieldError> {
     let parsed = match raw.get().as_bytes().first() {
         Some(b'"') => parse(&read::<String>(raw, pointer)?),
@@ -168,7 +168,7 @@ pub fn moment<T>(raw: &RawValue, pointer: &str, parse: fn(&str) -> Result<T, Str
     parsed.map_err(|error| FieldError::new(pointer, error))
 }
 
-/// One raw JSON value without anything after it.
+/// One raw JSON value, with nothing after it.
 pub fn json(body: &[u8]) -> Result<&RawValue, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))
 }

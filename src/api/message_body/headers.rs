@@ -1,4 +1,4 @@
-//! Headers: an object of texts, or a list of headers with types. Properties of AMQP.
+//! Headers: an object of texts, or a list of headers with types. AMQP properties.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     sink::headers::ALL,
 };
 
-/// Headers with which RabbitMQ copies a message to more queues, past the `allow` of a sink.
+/// With these headers RabbitMQ copies a message to more queues, which the `allow` of a sink would not restrict.
 const COPIES: [&str; 2] = ["CC", "BCC"];
 
 pub fn headers(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
@@ -21,7 +21,7 @@ pub fn headers(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
 
 /// Texts by name, without duplicate names.
 fn texts(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
-    // Many programs do not keep the order of an object.
+    // Sorted, because many programs do not keep the order of an object.
     let mut texts = BTreeMap::new();
     let add = |name: String, value| {
         let value: String = read(value, pointer).map_err(|error| error.detail)?;
@@ -56,7 +56,7 @@ fn header(raw: &RawValue, pointer: &str) -> Result<(String, TypedValue), FieldEr
 }
 
 pub fn properties(raw: &RawValue, pointer: &str) -> Result<Option<Box<Properties>>, FieldError> {
-    // Stored metadata is read leniently, for newer releases; requests are not.
+    // Stored metadata is read leniently, so that it can come from a newer release. Requests are read strictly.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Given<'a> {

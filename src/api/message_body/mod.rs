@@ -1,7 +1,7 @@
-//! From the JSON of a request to messages: every invalid field is found and named by its JSON pointer.
+//! From the JSON of a request to messages. Every invalid field is found and named by its JSON pointer.
 //!
-//! A field stays raw JSON until it is read here. So numbers are never rounded, a payload is stored as it was written, and
-//! nothing is parsed recursively.
+//! A field stays raw JSON until it is read here, so numbers are never rounded, a payload is stored as it was written,
+//! and nothing is parsed recursively.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -34,9 +34,9 @@ pub const JSON: &str = "application/json";
 
 /// Defaults and bounds for the messages of a request.
 pub struct Rules<'a> {
-    /// Bytes.
+    /// In bytes.
     pub max_payload: usize,
-    /// For a single message without an id.
+    /// Id of a single message that has none in its JSON.
     pub idempotency_key: Option<MessageId>,
     pub new_id: &'a (dyn Fn() -> MessageId + Send + Sync),
 }
@@ -49,7 +49,7 @@ pub enum Batch {
 }
 
 /// # Errors
-/// 400 for what is not JSON; 422 for an invalid message, or 413 when only sizes are wrong.
+/// 400 for text that is not JSON; 422 for an invalid message, or 413 when only sizes are wrong.
 pub fn parse(body: &[u8], rules: &Rules) -> Result<Batch, Problem> {
     let whole = json(body)?;
     let mut faults = Faults::default();
@@ -75,7 +75,7 @@ raw_object!(Patch: delay, deliver_at);
 /// The due time of a PATCH: exactly one of `delay` and `deliver_at`.
 ///
 /// # Errors
-/// As `parse`.
+/// Those of `parse`.
 pub fn parse_due(body: &[u8]) -> Result<Due, Problem> {
     let mut faults = Faults::default();
     let patch: Option<Patch> = faults.keep(object(json(body)?, ""));
@@ -91,7 +91,7 @@ raw_object!(
     max_attempts, expires_at, on_conflict
 );
 
-/// Only to be used when there are no faults in the end.
+/// The message must be discarded if `faults` has errors in the end.
 fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMessage> {
     let fields: Fields = faults.keep(object(item, &faults.at))?;
     let given_id = faults.field("id", given(fields.id), new_id);
@@ -124,7 +124,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
     if let Err((name, text)) = metadata.validate() {
         faults.add(&format!("/{name}"), text);
     }
-    // Here only: messages of a source may have both, since they are distinct in RabbitMQ.
+    // Not for messages of a source: they may have both encodings, which are distinct in RabbitMQ.
     if let Err(text) = metadata.property_encoding() {
         faults.add("/properties", text);
     }
@@ -138,7 +138,7 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
     })
 }
 
-/// With its default content type.
+/// The payload, with its default content type.
 fn payload(fields: &Fields, max: usize, faults: &mut Faults) -> Option<(Bytes, Option<&'static str>)> {
     // `null` is a payload like any other.
     let (name, raw) = match (fields.payload, given(fields.payload_base64)) {
@@ -167,7 +167,7 @@ fn payload(fields: &Fields, max: usize, faults: &mut Faults) -> Option<(Bytes, O
     })
 }
 
-/// `None` when none is given, and for an invalid one.
+/// `None` when neither is given, and for an invalid one.
 fn due(delay: Option<&RawValue>, deliver_at: Option<&RawValue>, faults: &mut Faults) -> Option<Due> {
     let (delay, deliver_at) = (given(delay), given(deliver_at));
     if delay.is_some() && deliver_at.is_some() {

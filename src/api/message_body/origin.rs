@@ -15,7 +15,7 @@ use crate::{
     message::{Origin, Properties, check_text},
 };
 
-/// Longest value of an AMQP property, in bytes.
+/// Maximum length of an AMQP property, in bytes.
 const MAX_PROPERTY_BYTES: usize = 255;
 
 raw_object!(Given: id, selectors, message_id, exchange, cluster_id, timestamp, content_type, properties, tombstone);
@@ -41,7 +41,7 @@ pub fn origin(raw: &RawValue, pointer: &str) -> Result<Origin, FieldError> {
     })
 }
 
-/// A key in base64: the text, or the bytes as base64 if it is none.
+/// A key in base64: its text, or its base64 if the bytes are not text.
 pub fn key(raw: &RawValue, pointer: &str) -> Result<Result<String, String>, FieldError> {
     let bytes = BASE64_STANDARD.decode(read::<String>(raw, pointer)?);
     let bytes = bytes.map_err(|error| FieldError::new(pointer, format!("not standard base64: {error}")))?;

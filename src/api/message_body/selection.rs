@@ -1,4 +1,4 @@
-//! The selection of messages of a bulk call.
+//! The selection of messages in a bulk call.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::{
     time::{Due, parse_instant},
 };
 
-// `null` does not select all: an unset variable may have produced it.
+// `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
 raw_object!(Dead: all, ids, reason, contains, since, until, limit, dry_run, cursor, expiry);
 raw_object!(Pause: note);
 raw_object!(Purge: all, ids, limit, dry_run);
@@ -21,13 +21,13 @@ raw_object!(Repartition: partitions);
 /// A bulk call on dead messages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadRequest {
-    /// With the expiry that was asked for.
+    /// With the requested expiry.
     pub action: DeadAction,
     pub selection: Selection,
     /// At least 1.
     pub limit: u64,
     pub dry_run: bool,
-    /// Of the call before.
+    /// The cursor that the previous call returned.
     pub cursor: Option<String>,
 }
 
@@ -79,7 +79,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
 const NOTHING_SELECTED: &str = "selects nothing: one of `ids`, `\"all\": true` and a filter (`reason`, `contains`, `since`, \
                                 `until`) is needed";
 
-/// Longest `contains`, in bytes: as long as a stored error.
+/// Maximum length of `contains`, in bytes: that of a stored error.
 pub const MAX_CONTAINS: usize = 512;
 
 fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
@@ -90,7 +90,7 @@ fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
     Ok(text)
 }
 
-/// `keep`, `drop`, or how long from now.
+/// `keep`, `drop`, or a duration from now.
 fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
     match raw.get() {
         r#""keep""# => Ok(Expiry::Keep),
@@ -107,13 +107,13 @@ fn reason(raw: &RawValue, pointer: &str) -> Result<DeadReason, FieldError> {
     DeadReason::parse(&text).ok_or_else(|| FieldError::new(pointer, DeadReason::unknown(&text)))
 }
 
-/// Longest note of a pause, in characters.
+/// Maximum length of the note of a pause, in characters.
 const MAX_NOTE_CHARS: usize = 500;
 
-/// Why a route is paused: `note`, or nothing.
+/// The reason for a pause: `note`, or an empty text.
 ///
 /// # Errors
-/// As `parse_dead`.
+/// Those of `parse_dead`.
 pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
     if body.is_empty() {
         return Ok(String::new());
@@ -139,10 +139,10 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The number of partitions that a route is to have.
+/// The requested number of partitions of a route.
 ///
 /// # Errors
-/// As `parse_dead`.
+/// Those of `parse_dead`.
 pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
     let given: Repartition = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
     let mut faults = Faults::default();
@@ -154,14 +154,14 @@ pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
     faults.end(number)
 }
 
-/// Largest and default number of pending messages that one call purges.
+/// Maximum and default number of pending messages that one call purges.
 pub const MAX_PURGED: u64 = 100_000;
 const DEFAULT_PURGED: u64 = 10_000;
 
 /// The pending messages to purge.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PurgeRequest {
-    /// `None`: all.
+    /// `None`: all messages.
     pub ids: Option<Vec<MessageId>>,
     /// 1 to `MAX_PURGED`.
     pub limit: u64,
@@ -191,7 +191,7 @@ pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     faults.end(Some(PurgeRequest { ids, limit, dry_run }))
 }
 
-/// Each once.
+/// The ids without repetitions.
 fn ids(raw: &RawValue, faults: &mut Faults) -> Vec<MessageId> {
     let items = faults.keep(items(raw, "/ids")).unwrap_or_default();
     let parsed = items.into_iter().enumerate().map(|(index, item)| id(item, &format!("/ids/{index}")));

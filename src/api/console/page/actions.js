@@ -1,19 +1,19 @@
-// What an operator can do, with the question before it. The token's rights decide which actions are shown.
+// The actions of an operator, each with its confirmation dialog. The token's rights decide which actions are shown.
 
 import { call, ofMessage, ofRoute, post } from "./api.js";
 import { ask } from "./dialog.js";
 import { instant, local, plural } from "./format.js";
 
-/** Messages of one call: the API takes so many ids, and progress shows between calls. */
+/** Messages of one call: the API takes at most this many ids, and progress is shown between calls. */
 const PER_CALL = 1000;
 
-/** What the token may do. */
+/** The token's rights to act. */
 export const rights = (overview) => {
   const given = overview.token.rights;
   return { schedule: given.includes("schedule"), admin: given.includes("admin") };
 };
 
-/** Of `selection`: a filter, `{all: true}` or `{ids}`; how many dead letters it is, and the selection of just these. */
+/** The number of dead letters of `selection` (a filter, `{all: true}` or `{ids}`), and the selection of just these. */
 async function counted(route, verb, selection) {
   let body = selection, all = 0, until;
   for (;;) {
@@ -24,7 +24,7 @@ async function counted(route, verb, selection) {
     body = { ...body, cursor: reply.cursor };
   }
   const { all: _, ...filter } = selection;
-  // What dies from now on was not asked about.
+  // Excludes later dead letters, which the count does not include.
   return { count: all, selection: selection.ids || !until ? selection : { until, ...filter } };
 }
 
@@ -68,7 +68,7 @@ export const purge = actionOnDead("purge", "Purge", "Purged", (route) => ({
   typed: route,
 }));
 
-/** Of one call without a count. `done` says that it was made. */
+/** The dialog options of a single call without a count. `done`: the text after success. */
 const simple = (verb, title, text, path, done, more = {}) =>
   ask({
     title,

@@ -1,4 +1,4 @@
-// The view of what falls due when: a histogram for each route, and each bar lists its interval.
+// The view of messages by due time: a histogram for each route. Each bar links to the messages of its interval.
 
 import { get, ofRoute, usePoll } from "./api.js";
 import { Bars } from "./charts.js";

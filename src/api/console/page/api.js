@@ -2,20 +2,20 @@
 
 import { useEffect, useState } from "./preact.js";
 
-/** Below any prefix that a proxy adds. */
+/** The base URL of the API, below any prefix that a proxy adds. */
 const BASE = new URL("../v1/", document.baseURI);
 const TOKEN = "punctual-token";
 
 /** Pause between two calls of a poll, in ms. */
 const PAUSE = 2000;
-/** A poll that takes long pauses so many times as long: a tenth of the time is enough for it. */
+/** After a slow poll, the pause is this many times its duration: polls take at most a tenth of the time. */
 const REST = 9;
-/** Longest call, in ms: `server.request_timeout` is at most a minute, and a reply may take another one. */
+/** Maximum duration of a call, in ms: `server.request_timeout` is at most a minute, and a reply can take another. */
 const LONGEST = 125_000;
 
 export const events = new EventTarget();
 const announce = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
-/** What is shown is out of date: polls go on at once. */
+/** Called when shown data is out of date: polls continue at once. */
 export const changed = () => announce("changed");
 
 export const token = {
@@ -44,7 +44,7 @@ function exact(_, value, context) {
 
 export const parse = (text) => JSON.parse(text, exact);
 
-/** `query`: values that are null, undefined or empty are left out. The reply is null where there is none. */
+/** `query`: values that are null, undefined or empty are left out. The result is null for an empty reply. */
 export async function call(method, path, { query = {}, body, signal } = {}) {
   const url = new URL(path, BASE);
   for (const [name, value] of Object.entries(query)) {
@@ -73,7 +73,7 @@ export async function call(method, path, { query = {}, body, signal } = {}) {
   try {
     problem = parse(text);
   } catch {
-    // A proxy's own page.
+    // The reply is a page of a proxy.
   }
   if (response.status === 401 && secret === token.get()) announce("unauthorized", { had: !!secret });
   throw new Problem(response.status, problem.title ?? `HTTP ${response.status}`, problem.detail ?? "no detail was given");
@@ -87,8 +87,8 @@ export const ofRoute = (route, rest = "") => `routes/${part(route)}${rest}`;
 export const ofMessage = (route, id, rest = "") => ofRoute(route, `/messages/${part(id)}${rest}`);
 
 /**
- * Calls `load(signal)` again and again while the page is visible, and at once when something was changed. `keys`: when one
- * of them changes, what was loaded is forgotten. `problem` is that of the last call; `data` stays.
+ * Calls `load(signal)` repeatedly while the page is visible, and at once after a change. When one of `keys` changes,
+ * the loaded data is dropped. `problem` is that of the latest call; `data` stays.
  */
 export function usePoll(load, keys, least = PAUSE) {
   const key = JSON.stringify(keys);

@@ -13,9 +13,9 @@ import { Lamp, link, Loading, Text, Trouble } from "./parts.js";
 import { html, render, useEffect, useRef, useState } from "./preact.js";
 import { Sinks } from "./sinks.js";
 
-/** Name in the address, title, and what a narrow page leaves out of it. */
+/** Name in the address, title, and the part of the title that a narrow page leaves out. */
 const VIEWS = [["", "Overview"], ["ahead", "Ahead"], ["messages", "Messages"], ["dead", "Dead", " letters"], ["sinks", "Sinks", " and sources"]];
-/** Numbers that are older, in ms, are out of date. */
+/** Age at which numbers are out of date, in ms. */
 const OLD = 10_000;
 const asksForToken = document.documentElement.dataset.asksForToken === "yes";
 
@@ -92,7 +92,7 @@ function Frame({ leave }) {
     return reply;
   }, []);
   const last = useRef();
-  // While Redis is down the last numbers stay.
+  // While Redis is down, the latest numbers stay.
   if (overview?.routes) last.current = { routes: overview.routes, at };
   const shown = overview && { ...overview, routes: overview.routes ?? last.current?.routes ?? null };
   const view = VIEWS.find(([name]) => name === path[0]) ?? VIEWS[0];
@@ -123,7 +123,7 @@ function Frame({ leave }) {
     <${Dialogs} />`;
 }
 
-/** What concerns the whole page. */
+/** Banners about the whole page. */
 function Banners({ overview, problem, at, last }) {
   const [, tick] = useState(0);
   useEffect(() => {

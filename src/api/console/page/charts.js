@@ -6,7 +6,7 @@ import { html, useRef } from "./preact.js";
 const WIDTH = 300;
 const HEIGHT = 44;
 
-/** Deliveries per second as an area, failures as a line over it. `points`: of `history.work`. */
+/** Deliveries per second as an area, failures as a line over it. `points`: those of `history.work`. */
 export function Curve({ points, label }) {
   const most = Math.max(0, ...points.map((point) => point.delivered));
   const top = Math.max(1, most, ...points.map((point) => point.failed));

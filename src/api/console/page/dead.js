@@ -7,9 +7,9 @@ import { Filter, PAGE, Pages, Table } from "./messages.js";
 import { Empty, link, Loading, RoutePicker, Text, Trouble, usable } from "./parts.js";
 import { html, useEffect, useMemo, useState } from "./preact.js";
 
-/** So many of the selected ones are grouped by error. */
+/** Maximum number of selected dead letters that are grouped by error. */
 const GROUPED = 1000;
-/** And so often, in ms. */
+/** Interval of that grouping, in ms. */
 const GROUPED_EVERY = 10_000;
 
 const go = (query) => {
@@ -65,7 +65,7 @@ function Letters({ overview, query, route, isSettled }) {
     <${Pages} cursor=${cursor} next=${list.data?.cursor} to=${(value) => link("dead", { route, reason, contains, cursor: value })} />`;
 }
 
-/** The start of an error, up to its second colon or a long number: `rejected: HTTP 422`. What follows differs by message. */
+/** The start of an error, up to its second colon or a long number: `rejected: HTTP 422`. The rest varies by message. */
 const kind = (error) => error.split(": ", 2).join(": ").split(/\n|\d{5}/)[0].trimEnd().slice(0, 120);
 
 function Groups({ summary, route, reason, contains }) {
@@ -84,7 +84,7 @@ function Groups({ summary, route, reason, contains }) {
     </section>`;
 }
 
-/** The kinds of errors of those that were listed first. */
+/** The kinds of errors of the first listed dead letters. */
 function Errors({ route, reason, contains, total }) {
   const { data } = usePoll(
     (signal) => get(ofRoute(route, "/messages"), { state: "dead", reason, limit: GROUPED, payload: false }, signal),

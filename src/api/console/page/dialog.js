@@ -1,4 +1,4 @@
-// The one dialog for actions: what it will do, its count, what must be typed, its progress, its error.
+// The dialog for all actions: the effect, the count, the text to type, the progress, the error.
 
 import { changed, events } from "./api.js";
 import { count } from "./format.js";
@@ -6,13 +6,13 @@ import { Text, Trouble } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 
 /**
- * `title`; `text` says what follows; `verb` is on the button. Optional: `filter` names the messages; `count()` gives the number of messages before
- * anything is done, which `noun(number)` names; `typed` must be typed; `fields` of `{name, label, type, ...}`; `isDanger`.
- * `run(values, counted, progress)` does it and gives the text that says so.
+ * `title`; `text`: the effect; `verb`: the text of the button. Optional: `filter` describes the messages; `count()`
+ * returns their number before the action, which `noun(number)` names; `typed` must be typed; `fields` of
+ * `{name, label, type, ...}`; `isDanger`. `run(values, counted, progress)` acts and returns the text of the result.
  */
 export const ask = (question) => events.dispatchEvent(new CustomEvent("ask", { detail: question }));
 
-/** Says that something was done. */
+/** Shows the result of an action. */
 export const say = (text) => events.dispatchEvent(new CustomEvent("said", { detail: text }));
 
 export function Dialogs() {

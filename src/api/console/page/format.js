@@ -5,7 +5,7 @@ import { html } from "./preact.js";
 
 const groups = new Intl.NumberFormat("en");
 
-/** Exact; groups of three digits. */
+/** The exact number in groups of three digits. */
 export const count = (number) => groups.format(number ?? 0);
 
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Number(number) === 1 ? one : many}`;
@@ -19,7 +19,7 @@ export function rate(perSecond) {
 
 const UNITS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 
-/** Two units at most: `3 h 20 min`, `4.2 s`, `15 ms`. */
+/** A duration with at most two units: `3 h 20 min`, `4.2 s`, `15 ms`. */
 export function duration(seconds) {
   if (seconds < 0.9995) return `${seconds < 0.001 && seconds > 0 ? "< 1" : Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${Number(seconds.toFixed(1))} s`;
@@ -38,14 +38,14 @@ export function bytes(number) {
   return number < 1024 * 1024 ? `${(number / 1024).toFixed(1)} KiB` : `${(number / 1024 / 1024).toFixed(1)} MiB`;
 }
 
-/** Epoch ms; NaN for what a Date cannot hold. The API writes years after 9999 as milliseconds. */
+/** A time in epoch ms; NaN if a Date cannot hold it. The API writes years after 9999 as milliseconds. */
 export const instant = (text) => new Date(/^-?\d+$/.test(text) ? Number(text) : text).getTime();
 
 const clock = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
 const formats = [clock, { ...clock, day: "numeric", month: "short" }, { ...clock, day: "numeric", month: "short", year: "numeric" }]
   .map((options) => new Intl.DateTimeFormat(undefined, options));
 
-/** In the viewer's zone; without the day if it is today, without the year if it is this one. */
+/** A time in the viewer's zone, without today's date and without the current year. */
 export function local(at) {
   const [date, today] = [new Date(at), new Date(now())];
   const isThisYear = date.getFullYear() === today.getFullYear();
@@ -61,7 +61,7 @@ function distance(at) {
   return seconds > 0 ? `in ${text}` : `${text} ago`;
 }
 
-/** A time of the API: in the viewer's zone, UTC on hover, and how far away. */
+/** A time of the API in the viewer's zone, with UTC on hover and the distance from now. */
 export function Time({ at, plain, far }) {
   if (!at) return html`<span class="muted">–</span>`;
   const millis = instant(at);

@@ -1,21 +1,21 @@
 // Rates and lateness, from the counters and histograms of successive overviews of one instance.
 
-/** How long samples are kept, in s: "the last minutes". */
+/** Time that samples are kept, in s: "the last minutes". */
 const KEPT = 300;
-/** Rates are over the last so many seconds. */
+/** Window of rates, in s. */
 const RATE_OVER = 10;
-/** Shortest time that a curve spans, in s. */
+/** Minimum time that a curve spans, in s. */
 const SPAN = 60;
 
-/** By instance: behind one address there may be several, and their counters are apart. */
+/** Samples by instance: one address may lead to several instances, and each has its own counters. */
 const instances = new Map();
 
 export const instanceKey = ({ host, process }) => `${host} ${process}`;
 
-/** The last instance that replied, and when one replied again after another, in s. One that was replaced does not. */
+/** The latest instance that replied, and the latest time at which an instance replied after another one, in s. */
 let latest, alternated = -Infinity;
 
-/** The number of instances that reply by turns. */
+/** The number of instances that reply in turn. */
 export const seen = () => (alternated > performance.now() / 1000 - KEPT ? instances.size : 1);
 
 const minus = (a, b) => Number(BigInt(a ?? 0) - BigInt(b ?? 0));
@@ -25,7 +25,7 @@ export function remember({ instance, activity }, at = performance.now() / 1000) 
   let samples = instances.get(key) ?? [];
   if (samples.length && latest !== key) alternated = at;
   latest = key;
-  // Started again: its counters began again.
+  // A restart resets the counters.
   if (samples.length && samples.at(-1).uptime > instance.uptime_seconds) samples = [];
   samples.push({ at, uptime: instance.uptime_seconds, routes: activity.routes });
   while (samples[0].at < at - KEPT) samples.shift();
@@ -36,8 +36,8 @@ export function remember({ instance, activity }, at = performance.now() / 1000) 
 }
 
 /**
- * Of a route, or of all with null: deliveries and failures per second, a curve of both, and counts of the lateness
- * histogram over `seconds`; at first, with null as `seconds`, they are those since the start of the instance.
+ * Work of a route, or of all routes with null: deliveries and failures per second, a curve of both, and counts of the
+ * lateness histogram over `seconds`. At first `seconds` is null, and the counts are those since the instance's start.
  */
 export function work(instance, route) {
   const samples = instances.get(instanceKey(instance)) ?? [];
@@ -82,7 +82,7 @@ function curve(values) {
   });
 }
 
-/** The lateness in seconds that `share` of the deliveries do not exceed. `undefined` of none; Infinity beyond all bounds. */
+/** The lateness in s that `share` of the deliveries do not exceed; `undefined` without any, Infinity beyond bounds. */
 export function quantile(late, bounds, share) {
   const all = late.at(-1);
   if (!all) return undefined;

@@ -1,4 +1,4 @@
-// The view of one message: what it is, and why it waits.
+// The view of one message, with the reason why it waits.
 
 import { get, ofMessage, usePoll } from "./api.js";
 import { cancel, deliver, move, purge, redrive, rights } from "./actions.js";
@@ -29,7 +29,7 @@ export function Message({ overview, route, id }) {
       <${Payload} key=${`${route} ${id}`} message=${message} />`}`;
 }
 
-/** Why it is not delivered yet, with what the page knows of the cause. */
+/** The reason why the message is not delivered yet, with the known cause. */
 function Waits({ message, overview }) {
   const stats = overview.routes?.find((route) => route.route === message.route);
   const next = html`<${Time} at=${message.deliver_at} />`;
@@ -94,12 +94,12 @@ function Details({ message }) {
     </dl></section>`;
 }
 
-/** Nested values as JSON; large integers as they are. */
+/** Nested values as JSON; large integers unchanged. */
 const shown = (value) => (typeof value === "object" && value !== null
   ? JSON.stringify(value, (_, inner) => (typeof inner === "bigint" ? String(inner) : inner))
   : String(value));
 
-/** Name and value of each header in their order; a value that is no text with its type. */
+/** Name and value of each header in their order; a value that is not text has its type. */
 const headersOf = (headers) => (Array.isArray(headers)
   ? headers.map(({ name, type = "string", value }) => [name, type === "string" ? value : type === "null" ? "null" : `${shown(value)} (${type})`])
   : Object.entries(headers));

@@ -14,7 +14,7 @@ const go = (query) => {
   location.hash = link("messages", query);
 };
 
-/** Time without a key until a filter applies, in ms. */
+/** Time after the latest key until a filter applies, in ms. */
 const TYPED = 300;
 
 export function Messages({ overview, query }) {
@@ -51,7 +51,7 @@ export function Messages({ overview, query }) {
     <${Pages} cursor=${cursor} next=${data?.cursor} to=${(value) => link("messages", { ...query, ...of, cursor: value })} />`;
 }
 
-/** A field with a label that is read with Enter. */
+/** A field with a label, which applies with Enter. */
 export function Field({ name, label, value = "", most, onEnter }) {
   const enter = (event) => {
     event.preventDefault();
@@ -62,8 +62,8 @@ export function Field({ name, label, value = "", most, onEnter }) {
 }
 
 /**
- * A part of the last error, which applies while it is typed, and with Enter at once. `onTyped(isSettled)`: whether the box
- * holds `value`, the filter that applies.
+ * A filter by a part of the last error. It applies after a pause in typing, or at once with Enter.
+ * `onTyped(isSettled)`: whether the box holds `value`, the current filter.
  */
 export function Filter({ value = "", onFilter, onTyped = () => {} }) {
   const [text, setText] = useState(value);
@@ -73,7 +73,7 @@ export function Filter({ value = "", onFilter, onTyped = () => {} }) {
     asked.current = text.trim();
     onFilter(asked.current);
   };
-  // The address changed otherwise: by a link, or the browser's history.
+  // The address was changed by a link or by the browser's history.
   useEffect(() => {
     if (value !== asked.current) setText(value);
     asked.current = value;
@@ -87,7 +87,7 @@ export function Filter({ value = "", onFilter, onTyped = () => {} }) {
     event.preventDefault();
     apply();
   };
-  // At once, not after the next frame: no button is enabled in between.
+  // At once, not after the next frame, so that no button is enabled in between.
   const type = (event) => {
     setText(event.target.value);
     onTyped(event.target.value.trim() === value);
@@ -123,7 +123,7 @@ export function Table({ messages, state, selected, onSelect }) {
     </table>`;
 }
 
-/** `to(cursor)`: the address of a page. The pages before are those of the browser's history. */
+/** `to(cursor)`: the address of a page. The browser's history has the previous pages. */
 export function Pages({ cursor, next, to }) {
   const [passed, setPassed] = useState([]);
   if (!cursor && !next) return null;

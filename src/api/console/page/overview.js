@@ -1,4 +1,4 @@
-// The view of all routes: what is wrong, what is going on.
+// The view of all routes: problems and activity.
 
 import { pause, resume, rights } from "./actions.js";
 import { Curve } from "./charts.js";
@@ -7,7 +7,7 @@ import { quantile, work } from "./history.js";
 import { Badge, Empty, Fact, Lamp, link, sinkLamp, sourceLamp, Text } from "./parts.js";
 import { html } from "./preact.js";
 
-/** A message that is overdue by more, in s, needs attention; as for `punctual status`. */
+/** A message that is overdue by more than this, in s, needs attention; as for `punctual status`. */
 const OVERDUE = 60;
 
 export function Overview({ overview }) {
@@ -38,7 +38,7 @@ export function Overview({ overview }) {
     </div>`;
 }
 
-/** p50 and p99, and over which time. */
+/** p50 and p99, with their time window. */
 function lateness({ late, seconds }, bounds) {
   const text = (share) => {
     const value = quantile(late, bounds, share);
@@ -48,7 +48,7 @@ function lateness({ late, seconds }, bounds) {
   return { text: late.at(-1) ? `${text(0.5)} / ${text(0.99)}` : "none", over };
 }
 
-/** What `punctual status` would name, each with a link to where to act. */
+/** The problems that `punctual status` would name, each with a link to the view to act in. */
 function wrong({ routes, sinks, sources }) {
   const found = [];
   for (const sink of sinks) {

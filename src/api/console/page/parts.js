@@ -16,7 +16,7 @@ export const Lamp = ({ state, children }) => html`<span class="lamp ${state}"><i
 
 export const Badge = ({ kind = "", children }) => html`<span class="badge ${kind}">${children}</span>`;
 
-/** Text of others: its direction is its own, and it ends with it. */
+/** External text, isolated from the text direction of the page. */
 export const Text = ({ children, tag = "bdi", ...rest }) => html`<${tag} dir="auto" ...${rest}>${children}</${tag}>`;
 
 export function Trouble({ problem }) {
@@ -31,7 +31,7 @@ export const Loading = () => html`<p class="empty" role="status">Loading…</p>`
 
 export const Fact = ({ name, children }) => html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
 
-/** What a sink is: down, recovering, in part down, or up. */
+/** The state of a sink: down, recovering, in part down, or up. */
 export function sinkLamp(sink) {
   if (sink.breaker === "open") return ["bad", "down"];
   if (sink.breaker === "half_open") return ["warn", "recovering"];
@@ -44,7 +44,7 @@ export function sourceLamp(source) {
   return { running: ["good", "running"], failing: ["bad", "failing"] }[source.state] ?? ["idle", source.state];
 }
 
-/** The routes that calls may name: configured and readable. */
+/** The routes that calls can name: configured and readable. */
 export const usable = (overview) => (overview.routes ?? []).filter((route) => !route.error && route.sink !== null);
 
 export function RoutePicker({ routes, value, onPick }) {

@@ -3,10 +3,10 @@
 import { bytes } from "./format.js";
 import { html, useMemo, useState } from "./preact.js";
 
-/** A part that is shown at once, for the layout's sake: characters of text, bytes of hexadecimal digits. */
+/** Size of a part that is shown at once, to keep the layout fast: characters of text, bytes of hexadecimal digits. */
 const TEXT_PART = 16 * 1024;
 const HEX_PART = 4 * 1024;
-/** Larger JSON, in characters, is shown as text. */
+/** Maximum size of formatted JSON, in characters; larger JSON is shown as text. */
 const MAX_JSON = 256 * 1024;
 const ROW = 16;
 
@@ -19,7 +19,7 @@ function fromBase64(text) {
   return data;
 }
 
-/** Indents JSON without reading its numbers: digits stay as they are. `undefined` if it is none. */
+/** Indents JSON without reading its numbers: digits stay as they are. `undefined` if the text is not JSON. */
 export function indented(text) {
   try {
     JSON.parse(text);

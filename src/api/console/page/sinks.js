@@ -1,10 +1,10 @@
-// The view of sinks and sources: up or down, since when and why.
+// The view of sinks and sources: their state, its start and its cause.
 
 import { count, Time } from "./format.js";
 import { Empty, Fact, Lamp, link, sinkLamp, sourceLamp, Text } from "./parts.js";
 import { html } from "./preact.js";
 
-/** Names of down domains that are shown. */
+/** Maximum number of down domains that are shown by name. */
 const DOMAINS = 20;
 
 export function Sinks({ overview }) {
