@@ -1,4 +1,5 @@
-//! The queue's Redis, as configured: an external server, the master that sentinels name, a cluster, or the embedded one.
+//! The queue's Redis, as configured: an external server, the master that sentinels report, a cluster, or the embedded
+//! server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,7 @@ impl Backend {
         }
     }
 
-    /// The master that sentinels named last.
+    /// The master that the sentinels reported last.
     pub fn master(&self) -> Option<ServerAddress> {
         self.sentinels()?.found()
     }
@@ -64,7 +65,7 @@ impl Backend {
         }
     }
 
-    /// Learns of other masters while it is polled. Never returns.
+    /// Follows changes of the master or the cluster while it is polled. Never returns.
     pub async fn follow(&self) {
         match &self.place {
             BackendPlace::One(upstream) => upstream.follow().await,
@@ -72,7 +73,7 @@ impl Backend {
         }
     }
 
-    /// A store on new connections; a success of what producers ask means what `redis.durability` says.
+    /// A store on new connections. Calls of producers succeed as `redis.durability` defines.
     pub fn store(&self, prefix: &str, routes: impl IntoIterator<Item = RouteSettings>) -> RedisStore {
         let store = RedisStore::new(self.servers(), prefix, routes);
         match self.durability {
@@ -81,7 +82,7 @@ impl Backend {
         }
     }
 
-    /// New connections; they connect with the first command.
+    /// New connections, which connect at their first command.
     pub fn servers(&self) -> Servers {
         match &self.place {
             BackendPlace::One(upstream) => Arc::new(Connection::to(upstream.clone(), self.timeout)).into(),
@@ -124,7 +125,7 @@ fn sentinels(config: &RedisConfig, sentinel: &SentinelConfig) -> Result<Sentinel
         tls: tls.clone(),
     };
     let all: Vec<RedisEndpoint> = urls.iter().map(|url| of_url(&url.0)).collect();
-    // The sentinels name the address.
+    // The host is a placeholder: the sentinels report the address.
     let scheme = if config.is_master_tls() { "rediss" } else { "redis" };
     let any = endpoint(config, format!("{scheme}://localhost").into());
     Sentinels::new(&all, master.as_deref().unwrap_or_default(), &any)

@@ -1,4 +1,5 @@
-//! Redis' clock for what this instance shows: read now and then, and carried on by the monotonic clock.
+//! The clock of Redis, for times that this instance shows: read once a minute at most, and advanced by the monotonic
+//! clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{queue::Queue, time::ServerClock};
 
-/// Age at which a reading is repeated: clocks drift apart by microseconds until then.
+/// Age at which a reading is repeated. Until then the clocks drift apart by microseconds.
 const FRESH: Duration = Duration::from_mins(1);
 
 pub struct RedisClock {
@@ -20,7 +21,7 @@ impl RedisClock {
         Self { queue, last: Mutex::default() }
     }
 
-    /// While Redis is down the last reading; `None` before the first, and where there are no routes.
+    /// Returns the latest reading while Redis is down. `None` before the first reading, and without routes.
     pub async fn read(&self, patience: Duration) -> Option<ServerClock> {
         let last = || *self.last.lock();
         let taken = Instant::now();

@@ -1,4 +1,4 @@
-//! One instance: live objects made from the configuration, not started yet.
+//! One instance: live objects made from the configuration, not yet started.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -23,22 +23,22 @@ use crate::{
     },
 };
 
-/// Bytes of a stored message beside payload and metadata.
+/// Bytes of a stored message in addition to payload and metadata.
 const STORED_OVERHEAD_BYTES: usize = 64;
 
-/// Longest time of the first check of a sink. A later result is not logged.
+/// Maximum time of the first check of a sink. A later result is not logged.
 const FIRST_ANSWER: Duration = Duration::from_secs(15);
 
 /// The parts of an instance.
 pub struct Instance {
     pub queue: Arc<Queue>,
-    /// The API's connection to Redis. After each of its reconnects Redis is prepared again.
+    /// The API's connection to Redis. Each of its reconnects prepares Redis again.
     pub store: Arc<RedisStore>,
     pub scheduler: Scheduler,
     pub wakes: WakeListener,
     pub running_sinks: BTreeMap<String, RunningSink>,
     pub running_sources: Vec<RunningSource>,
-    /// Of the routes that do not keep all dead letters.
+    /// For the routes that limit their dead letters.
     pub janitors: Vec<Janitor>,
     /// Routes with their number of partitions.
     pub partitions: Vec<(Arc<str>, u16)>,
@@ -49,8 +49,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// `running_sinks` and `running_sources`: of all configured sinks and sources. `seed` decides the jitter of retries. Must be called within a tokio
-    /// runtime.
+    /// `running_sinks` and `running_sources`: all configured sinks and sources. `seed` determines the jitter of
+    /// retries. Must be called within a tokio runtime.
     pub fn new(
         config: &Config,
         backend: &Backend,
@@ -141,8 +141,8 @@ impl Instance {
         }
     }
 
-    /// Connects every sink before its first message, and logs failures, in the background. Must be called within a tokio
-    /// runtime.
+    /// Connects every sink before its first message, in the background, and logs failures. Must be called within a
+    /// tokio runtime.
     pub fn check_sinks(&self) {
         for (name, reachability) in self.reachability.clone() {
             tokio::spawn(async move {
@@ -153,7 +153,7 @@ impl Instance {
         }
     }
 
-    /// The data of GET /v1/sinks and GET /v1/sources; each waits for `patience` at most.
+    /// The data of GET /v1/sinks and GET /v1/sources. Each waits at most for `patience`.
     pub fn statuses(&self, patience: Duration) -> Statuses {
         Statuses { sinks: self.sinks(patience), failing: self.failing(), sources: self.sources(patience) }
     }

@@ -1,7 +1,7 @@
-//! Evicts the dead letters beyond a route's `dead` setting.
+//! Evicts dead letters that exceed a route's `dead` setting.
 //!
-//! It checks after each death that this instance knows of, at most once a second, when the oldest reaches `max_age`, and
-//! once a minute for deaths that another instance caused. A route without `dead` has none.
+//! It checks after each death that this instance causes, at most once a second; when the oldest dead letter reaches
+//! `max_age`; and once a minute for deaths that another instance caused. A route without `dead` has no janitor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,16 +19,16 @@ use crate::{
     store::{Partition, StoreError, WakeSignal, redis::RedisStore},
 };
 
-/// Shortest time between two checks: for so long the number may exceed the limit.
+/// Minimum time between two checks. For this time the number can exceed the limit.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Time until the next check after an error of Redis.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-/// Longest time between two checks: deaths that an instance without this setting caused send no signal here.
+/// Maximum time between two checks: an instance without this setting causes deaths that send no signal here.
 const FALLBACK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Why a dead letter is evicted: labels of `punctual_dead_evicted_total`.
+/// Reasons of an eviction: labels of `punctual_dead_evicted_total`.
 const REASONS: [&str; 2] = ["age", "count"];
 
 /// Evicts the dead letters of one route.
@@ -41,7 +41,7 @@ pub struct Janitor {
 }
 
 impl Janitor {
-    /// `None`: all are kept.
+    /// `None` if all dead letters are kept.
     pub fn new(route: &Arc<str>, config: &RouteConfig) -> Option<Self> {
         let (limits, partitions) = (config.dead, config.partitions);
         (!limits.is_none()).then(|| Self { route: route.clone(), partitions, limits, signal: Arc::default() })
@@ -72,7 +72,7 @@ impl Janitor {
         }
     }
 
-    /// Waits for a death or the time `next`.
+    /// Waits until a message dies or the time is `next`.
     async fn until_needed(&self, next: Instant) {
         tokio::select! {
             _ = self.signal.notified() => {}
@@ -80,7 +80,7 @@ impl Janitor {
         }
     }
 
-    /// Evicts all that exceeds the limits. Returns the time until the next check.
+    /// Evicts all dead letters that exceed the limits. Returns the time until the next check.
     async fn evict(&self, store: &RedisStore, incidents: &Incidents) -> Result<Duration, StoreError> {
         let mut wait = FALLBACK_INTERVAL;
         for partition in Partition::all(&self.route, self.partitions) {
@@ -100,7 +100,7 @@ impl Janitor {
     }
 }
 
-/// Runs all of them until `stop`.
+/// Runs all janitors until `stop`.
 pub async fn run(
     janitors: Vec<Janitor>,
     store: Arc<RedisStore>,

@@ -1,6 +1,6 @@
-//! Keeps Redis prepared: scripts loaded, routes registered, settings safe. Prepares it after every reconnect, and checks it
-//! when a call had no answer, and once a minute: a server that was emptied (FLUSHALL) or became a replica keeps its
-//! connections. So it is what finds that Redis is down.
+//! Keeps Redis prepared: scripts loaded, routes registered, settings safe. Prepares it after every reconnect, and
+//! checks it after a call without a reply and once a minute: a server that was emptied (FLUSHALL) or became a replica
+//! keeps its connections. So the keeper detects that Redis is down.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,15 +17,15 @@ use crate::{
 /// Delay between two attempts while Redis is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval of the check that Redis still has the routes and accepts writes; one command each.
+/// Interval of the check that Redis still has the routes and accepts writes; one command for each.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
-/// `generations` of the connection, `subscriptions` of the wake-ups: a new one may lead to another server. Notifies
-/// `prepared` after the first preparation, or when a part of a cluster can be served before; then runs forever. Reports
-/// outages of Redis to `incidents`.
+/// Watches `generations` of the connection and `subscriptions` of the wake-ups: a new one may lead to another server.
+/// Notifies `prepared` after the first preparation, or earlier if a part of a cluster can be served; then runs forever.
+/// Reports outages of Redis to `incidents`.
 ///
 /// # Errors
-/// Returns when Redis is definitely unusable, and was not used before.
+/// Returns if Redis is definitely unusable and was not used before.
 pub async fn keep(
     queue: Arc<Queue>,
     mut generations: watch::Receiver<u64>,
@@ -39,7 +39,7 @@ pub async fn keep(
         match queue.prepare().await {
             Ok(()) => break,
             Err(error) if error.is_definite() && prepared.is_some() => return error,
-            // The connection repeats the failure of a probe that came before the embedded Redis answered.
+            // The connection repeats the failure of a probe from before the embedded Redis accepted connections.
             Err(_) if began.elapsed() < RETRY_INTERVAL => {
                 sleep(RETRY_INTERVAL / 10).await;
                 continue;
@@ -76,10 +76,10 @@ pub async fn keep(
     }
 }
 
-/// Reports what Redis answers. That it loads its data is no outage, and does not make one a new one.
+/// Reports failures of Redis. Loading is not an outage, and does not start a new outage.
 struct Failures {
     incidents: Incidents,
-    /// Since when.
+    /// The start of the loading.
     loading: Option<Instant>,
 }
 
@@ -139,7 +139,7 @@ mod tests {
         store::redis::{RedisStore, RouteSettings, connection::Connection},
     };
 
-    /// For what takes a moment.
+    /// Timeout of an event that is due at once.
     const SOON: Duration = Duration::from_secs(10);
 
     #[tokio::test]
@@ -159,7 +159,7 @@ mod tests {
         timeout(SOON, is_prepared).await.expect("it is prepared").unwrap();
         let mut raw = client.get_multiplexed_async_connection().await.unwrap();
         for what in ["reconnect", "resubscription", "minute"] {
-            // It sleeps: every connection but this one is idle for a second.
+            // `BLPOP` keeps every connection but this one idle for a second.
             let busy = async |raw: &mut redis::aio::MultiplexedConnection| {
                 let list: String = redis::cmd("CLIENT").arg("LIST").query_async(raw).await.unwrap();
                 list.lines().filter(|line| line.contains(" idle=0 ")).count()

@@ -15,20 +15,21 @@ use crate::{
     tls,
 };
 
-/// Longest time to read the files of `server.tls` again.
+/// Maximum time to read the files of `server.tls` again.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that the kernel holds until they are accepted, as far as `net.core.somaxconn` allows. Beyond it a new one waits
-/// a second, for the repetition of its first packet.
+/// Connections that the kernel queues until they are accepted, as far as `net.core.somaxconn` allows. When the queue is
+/// full, a new connection waits a second until its first packet is sent again.
 const BACKLOG: u32 = 4096;
 
-/// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without, it has no effect.
+/// Binds `server.listen`. With TLS, SIGHUP reads its files again, for later connections; without TLS, SIGHUP has no
+/// effect.
 ///
 /// # Errors
 /// The setting and its error.
 pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
     let wrong = |error: io::Error| format!("server.listen {}: {error}", config.listen);
-    // The default action of the signal would end the process.
+    // The default action of SIGHUP would end the process.
     let mut hangups = signal(SignalKind::hangup()).map_err(|error| format!("cannot listen for signals: {error}"))?;
     match (&config.listen, &config.tls) {
         (Listen::Unix(path), _) => Listener::unix(path).map_err(wrong),
@@ -40,7 +41,7 @@ pub async fn listen(config: &ServerConfig) -> Result<Listener, String> {
             tokio::spawn(async move {
                 while hangups.recv().await.is_some() {
                     let (again, (done, loading)) = (files.clone(), oneshot::channel());
-                    // A file system may block for ever, and the end of the runtime waits for its own blocking threads.
+                    // A file system can block for ever, and the end of the runtime waits for its own blocking threads.
                     std::thread::spawn(move || done.send(read(&again)));
                     let loaded = match timeout(RELOAD_TIMEOUT, loading).await {
                         Ok(Ok(loaded)) => loaded,
@@ -79,7 +80,7 @@ pub async fn listen_for_probes(config: &ServerConfig) -> Result<Option<TcpListen
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restart does not wait for the connections of the process before it.
+    // A restart does not wait for connections of the previous process.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -1,4 +1,5 @@
-//! Moves the messages of routes whose number of partitions was changed, and recovers what was in flight there.
+//! Moves the messages of routes after a change of the number of partitions, and recovers messages in flight in former
+//! partitions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,16 +16,16 @@ use crate::{
     store::{Partition, Store, StoreError, redis::RedisStore},
 };
 
-/// Interval at which it is checked whether the messages of a route are to be moved: no call of Redis.
+/// Interval of the check for messages to move, which makes no call of Redis.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time until the next step when all that remains is in flight, and after an error.
+/// Time until the next step when only messages in flight remain, and after an error.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Interval of recoveries. After an error as well: settlements that wait for Redis come first.
+/// Interval of recoveries. It also applies after an error, because settlements that wait for Redis come first.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the warning that some ids cannot be moved.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Moves what is to be moved of all routes of `store`, until `stop`.
+/// Moves messages of all routes of `store` until `stop`.
 pub async fn run(store: Arc<RedisStore>, incidents: Incidents, mut stop: watch::Receiver<bool>) {
     let routes: Vec<_> = store.routes().map(|route| route.name.clone()).collect();
     tokio::select! {
@@ -56,7 +57,7 @@ async fn work(store: &RedisStore, incidents: &Incidents, route: &Arc<str>) {
             recover_from = Instant::now() + RECOVERY_INTERVAL;
         }
         match result {
-            // Half of Redis' time is left to the others.
+            // Half of the time of Redis is left to other calls.
             Ok(moved) if moved.count > 0 => sleep(began.elapsed()).await,
             Ok(moved) => {
                 if moved.conflicts > 0 && warned.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
@@ -77,7 +78,7 @@ async fn work(store: &RedisStore, incidents: &Incidents, route: &Arc<str>) {
     }
 }
 
-/// No claimer of this instance looks at these partitions.
+/// Recovers former partitions, because no claimer of this instance serves them.
 async fn recover(store: &RedisStore, incidents: &Incidents, former: &[Partition]) -> Result<(), StoreError> {
     for partition in former {
         let recovered = store.recover(partition).await?;

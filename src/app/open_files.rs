@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one: the usual soft limit of 1024 is below what one busy route needs.
+/// Raises the soft limit to the hard limit: the usual soft limit of 1024 is below the needs of one busy route.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

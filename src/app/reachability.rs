@@ -1,5 +1,5 @@
-//! Whether a sink is reachable, independent of its messages: checked once at the start, which also connects it, and then
-//! only on request.
+//! Whether a sink is reachable, independent of its messages. It is checked once at the start, which also connects it,
+//! and later on request only.
 
 use std::{
     sync::{
@@ -16,9 +16,9 @@ use tokio::{
 
 use super::sinks::RunningSink;
 
-/// How long a result is reused: a dashboard that refreshes every second is no load for a broker.
+/// Time for which a result is reused, so that a dashboard that refreshes every second does not load a broker.
 const FRESH: Duration = Duration::from_secs(5);
-/// Longest time of one check: longer than any sink's own connect timeout.
+/// Maximum time of one check: longer than the connect timeout of any sink.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time and the result of a check.
@@ -40,8 +40,8 @@ impl Reachability {
         &self.sink
     }
 
-    /// The last result; a new one, if the last is old and the new one arrives within `patience`. `None` before the first.
-    /// Must be called within a tokio runtime.
+    /// The latest result. If it is not fresh, a check starts, and its result is returned if it arrives within
+    /// `patience`. `None` before the first result. Must be called within a tokio runtime.
     pub async fn answer(&self, patience: Duration) -> Option<Result<(), String>> {
         let fresh = |answer: &Option<Answer>| answer.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
         let mut last = self.last.subscribe();

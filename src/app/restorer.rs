@@ -1,7 +1,7 @@
-//! Restores messages that are in no set of Redis: at the start, and every ten minutes.
+//! Restores messages that are in no set of Redis, at the start and every ten minutes.
 //!
-//! A script probes the right of the next command before it removes a message. So a message is in no set only if the user lacked
-//! several rights at once, or if somebody edited the keys.
+//! A script checks the permission for the next command before it removes a message. So a message is in no set only if
+//! the user lacked several permissions at once, or if the keys were edited.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     store::{Partition, StoreError, redis::RedisStore},
 };
 
-/// One call for each partition, of which Redis compares four numbers.
+/// Each run makes one call for each partition, in which Redis compares four numbers.
 const INTERVAL: Duration = Duration::from_mins(10);
 
 /// Runs until `stop`. `routes`: names, each with its number of partitions.
@@ -47,7 +47,7 @@ pub async fn run(routes: Vec<(Arc<str>, u16)>, store: Arc<RedisStore>, mut stop:
     }
 }
 
-/// Returns the number of messages restored.
+/// Returns the number of restored messages.
 async fn restore(store: &RedisStore, partition: &Partition) -> Result<u64, StoreError> {
     let (mut restored, mut cursor) = (0, String::new());
     loop {

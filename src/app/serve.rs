@@ -1,9 +1,8 @@
 //! `punctual serve`: starts everything, runs until a signal, and stops in order.
 //!
-//! Start: API (livez 200, readyz 503), embedded Redis, then, once Redis was prepared, wake-ups, scheduler
-//! and sources.
-//! Stop: sources and claims end, sends complete, other claimed messages are released, the API completes its requests, the
-//! sinks close, then the embedded Redis stops. A second signal ends the waiting.
+//! Start: API (livez 200, readyz 503), embedded Redis, preparation of Redis, and then wake-ups, scheduler and sources.
+//! Stop: sources and claims end, sends complete, other claimed messages are released, the API completes its requests,
+//! the sinks close, then the embedded Redis stops. A second signal ends the waiting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +31,7 @@ use crate::{
     metrics,
 };
 
-/// Interval in which the exporter aggregates its samples: until then they take memory.
+/// Interval at which the exporter aggregates its samples. Samples that are not aggregated yet take memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Share of `shutdown_timeout` that is reserved for the embedded Redis.
@@ -41,13 +40,13 @@ const REDIS_SHARE: f64 = 0.3;
 /// Share of `request_timeout` that GET /v1/sinks and /v1/sources wait for checks.
 const STATUS_SHARE: f64 = 0.5;
 
-/// Why an instance ended without a signal.
+/// The reason why an instance ended without a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A setting that only a library could check.
+    /// A setting that only a library can check is wrong.
     #[error("{0}")]
     Configuration(String),
-    /// An address in use, an unusable Redis, an embedded one that does not start, or a defect.
+    /// An address in use, an unusable Redis, an embedded Redis that does not start, or a defect.
     #[error("{0}")]
     Failed(String),
 }
@@ -58,7 +57,7 @@ impl From<String> for ServeError {
     }
 }
 
-/// Runs an instance until SIGTERM or SIGINT, and returns within `shutdown_timeout` then.
+/// Runs an instance until SIGTERM or SIGINT, then returns within `shutdown_timeout`.
 ///
 /// # Errors
 /// The reason.
@@ -134,7 +133,7 @@ pub async fn serve(config: Config) -> Result<(), ServeError> {
             () = reports => Ok(()),
             () = backend.follow() => Ok(()),
             refused = keeper::keep(queue, generations, subscriptions, prepared, incidents.clone()) => Err(refused.to_string()),
-            // Without it nothing is delivered or served, while /livez replies 200.
+            // If one of them ended alone, nothing would be delivered or served while /livez replies 200.
             end = &mut deliveries => Err(format!("deliveries ended: {}", told(end))),
             end = &mut server => Err(format!("the API ended: {}", told(end))),
         },
@@ -180,11 +179,11 @@ fn told(end: Result<(), JoinError>) -> String {
 }
 
 async fn asked(mut stopped: watch::Receiver<bool>) {
-    // A sender that is gone asks, too.
+    // A dropped sender is a request to stop, too.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Past the deadline the rest is dropped: leases bring its messages back.
+/// Aborts the task at the deadline. The leases of its messages expire, and the messages are delivered again.
 async fn finish(what: &str, task: &mut JoinHandle<()>, deadline: Instant) {
     if task.is_finished() {
         return;

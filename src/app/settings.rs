@@ -1,5 +1,5 @@
-//! What only a library can tell of a configuration: that a key belongs to another certificate, that a file holds none, that
-//! a property of Kafka does not exist. `serve` and `check` ask the same.
+//! Checks of the configuration that only libraries can make: whether a key belongs to its certificate, whether a file
+//! holds a certificate, whether a property of Kafka exists. `serve` and `check` make the same checks.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::config::{Config, RedisTopology, all_or_errors};
 
-/// Every configured sink by its name, where nothing else is wrong either. They may connect in the background from now on.
+/// All configured sinks by name, if everything else is usable, too. They may connect in the background from now on.
 ///
 /// # Errors
-/// All that cannot be used, a line each.
+/// Everything that cannot be used, one line each.
 pub fn check(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     let redis = match config.redis.topology() {
         RedisTopology::Embedded => Ok(()),

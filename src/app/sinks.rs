@@ -1,4 +1,4 @@
-//! A configured sink, live.
+//! A live sink, made from its configuration.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use crate::{
     sink::{Delivery, Domain, OpenSink, SinkSettings},
 };
 
-/// Where the messages of some routes go.
+/// A sink of one or more routes.
 #[derive(Clone)]
 pub struct RunningSink {
     kind: &'static str,
@@ -16,29 +16,29 @@ pub struct RunningSink {
     sink: OpenSink,
 }
 
-/// Every configured sink by its name. They may connect in the background from now on.
+/// All configured sinks by name. They may connect in the background from now on.
 ///
 /// # Errors
-/// All that cannot be used, a line each. The checks of the configuration find most of it; what only a library can tell,
-/// such as a file that holds no certificate, is found here.
+/// Everything that cannot be used, one line each. The checks of the configuration find most errors. Errors that only a
+/// library detects, such as a file without a certificate, are found here.
 pub fn all(config: &Config) -> Result<BTreeMap<String, RunningSink>, String> {
     all_or_errors(config.sinks.iter().map(|(name, sink)| Ok((name.clone(), RunningSink::new(name, &**sink)?))))
 }
 
 impl RunningSink {
     /// # Errors
-    /// When the configuration cannot be used, with the sink's name.
+    /// The sink's name and its error, if the configuration cannot be used.
     pub fn new(name: &str, settings: &dyn SinkSettings) -> Result<Self, String> {
         let sink = settings.open().map_err(|error| format!("sinks.{name}: {error}"))?;
         Ok(Self { kind: settings.kind(), breaker: Breaker::new(name), sink })
     }
 
-    /// As in the configuration's `type`.
+    /// The configured `type`.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// Whether it is on the queue's own Redis.
+    /// Whether the sink is on the queue's own Redis.
     pub fn is_on_redis(&self) -> bool {
         matches!(self.sink, OpenSink::List { .. })
     }
@@ -47,7 +47,7 @@ impl RunningSink {
         &self.breaker
     }
 
-    /// What the scheduler delivers to.
+    /// The sink as the scheduler delivers to it.
     pub fn target(&self) -> Target {
         let breaker = self.breaker.clone();
         match &self.sink {
@@ -58,7 +58,7 @@ impl RunningSink {
         }
     }
 
-    /// As of `Sink::domain`.
+    /// The failure domain of a delivery, as `Sink::domain` returns it.
     pub fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         match &self.sink {
             OpenSink::Sink(sink) => sink.domain(delivery),
@@ -66,10 +66,10 @@ impl RunningSink {
         }
     }
 
-    /// Whether the destination can be reached; a list on the queue's own Redis shares its fate.
+    /// Checks that the external system is reachable. A list on the queue's own Redis needs no check.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// The error as text for a person.
     pub async fn check(&self) -> Result<(), String> {
         match &self.sink {
             OpenSink::Sink(sink) => sink.check().await,
@@ -77,7 +77,7 @@ impl RunningSink {
         }
     }
 
-    /// Starts no message any more.
+    /// Starts no further message.
     pub fn stop(&self) {
         if let OpenSink::Sink(sink) = &self.sink {
             sink.stop();

@@ -1,4 +1,4 @@
-//! A configured source, live.
+//! A live source, made from its configuration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     source::{Bells, Intake, QueueRedis, Source, SourceHealth, SourceSettings, SourceSetup, SourceState, SourceStatus},
 };
 
-/// Where the messages of some route come from.
+/// A source of one route.
 #[derive(Clone)]
 pub struct RunningSource {
     name: Arc<str>,
@@ -24,10 +24,10 @@ pub struct RunningSource {
     health: Arc<SourceHealth>,
 }
 
-/// Every configured source.
+/// All configured sources.
 ///
 /// # Errors
-/// All that cannot be used, a line each.
+/// Everything that cannot be used, one line each.
 pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, String> {
     let open = |(name, source): (&String, &Arc<dyn SourceSettings>)| {
         RunningSource::new(name, &**source, || Ok(backend), config.max_sleep)
@@ -35,10 +35,10 @@ pub fn all(config: &Config, backend: &Backend) -> Result<Vec<RunningSource>, Str
     all_or_errors(config.sources.iter().map(open))
 }
 
-/// Makes, and drops, what can be made without Redis.
+/// Makes and drops all parts that can be made without Redis.
 ///
 /// # Errors
-/// All that cannot be used, a line each.
+/// Everything that cannot be used, one line each.
 pub fn check_settings(config: &Config) -> Result<(), String> {
     let elsewhere = config.sources.iter().filter(|(_, source)| !source.is_on_redis());
     all_or_errors(elsewhere.map(|(name, source)| {
@@ -47,10 +47,11 @@ pub fn check_settings(config: &Config) -> Result<(), String> {
 }
 
 impl RunningSource {
-    /// `backend` is asked for only by what lives on its Redis; `max_sleep`: how long that may sleep while it would be woken.
+    /// `backend` is called only by sources on the queue's Redis. `max_sleep`: maximum time that such a source sleeps
+    /// without a signal.
     ///
     /// # Errors
-    /// When the configuration cannot be used, with the source's name.
+    /// The source's name and its error, if the configuration cannot be used.
     pub fn new<'a>(
         name: &str,
         settings: &dyn SourceSettings,
@@ -71,7 +72,7 @@ impl RunningSource {
         &self.name
     }
 
-    /// As `Source::depth`.
+    /// The depth, as `Source::depth` returns it.
     pub async fn depth(&self) -> Option<u64> {
         self.source.depth().await
     }
@@ -80,23 +81,23 @@ impl RunningSource {
         &self.route
     }
 
-    /// What is to ring for it while it runs.
+    /// Signals that wake the source while it runs.
     pub fn bells(&self) -> Option<&Bells> {
         self.source.bells()
     }
 
     /// # Errors
-    /// What is wrong, for a person.
+    /// The error as text for a person.
     pub async fn check(&self) -> Result<(), String> {
         self.source.check().await
     }
 
-    /// What would make it safer, for a person, where `check` found nothing wrong.
+    /// A recommendation for a safer setup as text for a person, if `check` found no error.
     pub async fn advice(&self) -> Option<String> {
         self.source.advice().await
     }
 
-    /// The data of GET /v1/sources. Also sets the metric of the depth, unless that takes longer than `patience`.
+    /// The data of GET /v1/sources. Also sets the metric of the depth, unless reading it takes longer than `patience`.
     pub async fn status(&self, patience: Duration, clock: &RedisClock) -> SourceStatus {
         let (depth, clock) = tokio::join!(timeout(patience, self.source.depth()), clock.read(patience));
         let depth = depth.unwrap_or_default();
@@ -118,10 +119,10 @@ impl RunningSource {
     }
 }
 
-/// Runs all of them until `stop`. Outages are reported to `incidents`.
+/// Runs all sources until `stop`. Reports outages to `incidents`.
 ///
 /// # Panics
-/// When one of them does.
+/// When a source panics.
 pub async fn run(
     running_sources: Vec<RunningSource>,
     queue: Arc<Queue>,

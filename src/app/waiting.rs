@@ -1,4 +1,4 @@
-//! How many messages wait for what is down.
+//! The number of messages that wait while a subject is down.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::sources::RunningSource;
 use crate::{incidents::Subject, queue::Queue};
 
-/// Longest time of a count: a log line does not wait longer.
+/// Maximum time of a count, for which a log line waits.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Counts messages for log lines.
@@ -20,8 +20,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Of Redis, a sink and its domains: messages of their routes that are due within a minute; those whose domain is down
-    /// are deferred by less. Of a source: messages in its system. `None` where it cannot be found out now.
+    /// For Redis, a sink and its domains: messages of their routes that are due within a minute, because messages of a
+    /// domain that is down are deferred by less. For a source: messages in its external system. `None` if the number
+    /// cannot be read now.
     pub async fn count(&self, subject: &Subject) -> Option<u64> {
         timeout(COUNT_TIMEOUT, async {
             match subject {

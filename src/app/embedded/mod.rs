@@ -1,9 +1,10 @@
-//! `redis.url: embedded`: a private redis-server child, its data, socket and log in `redis.data_dir`.
+//! `redis.url: embedded`: a private redis-server child. Its data, socket and log are in `redis.data_dir`.
 //!
-//! Two locks keep the directory safe, both held by a process for as long as it lives and freed by the kernel:
-//! - `punctual.lock` by this process: one instance per directory.
-//! - `redis.lock` by the child, which inherits it as its standard input. Free: no server runs, one may be started.
-//!   Held: a server runs, possibly started by another process, and is taken over. Waiting for the lock detects its death.
+//! Two locks protect the directory. A process holds each for its whole life, and the kernel frees it:
+//! - `punctual.lock` is held by this process: one instance per directory.
+//! - `redis.lock` is held by the child, which inherits it as its standard input. Free: no server runs, so one can be
+//!   started. Held: a server runs, possibly started by another process, and is taken over. Waiting for the lock detects
+//!   its death.
 
 use std::{
     fs::{DirBuilder, File, Metadata, Permissions, TryLockError},
@@ -25,13 +26,13 @@ use self::server::RedisProcess;
 
 mod server;
 
-/// Wait before a server that died is started again, and the most it grows to while that fails.
+/// Delay before a server that died is started again, and the maximum delay after failed starts.
 const RESTART_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
-/// Longest path of a Unix socket, in bytes: `sun_path` in `<sys/un.h>` without the closing NUL.
+/// Maximum length of the path of a Unix socket, in bytes: `sun_path` in `<sys/un.h>` without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Longest wait for another process' server to accept a connection.
+/// Maximum time for the server of another process to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,7 @@ pub enum EmbeddedState {
         /// Its process id.
         pid: u32,
     },
-    /// It died, and is being started again.
+    /// The server died, and is being started again.
     Down,
 }
 
@@ -80,13 +81,13 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts a server in `data_dir`, or takes over the one that runs there, and waits until it has loaded its
-    /// data: up to a minute without progress. From then on a server that dies is started again.
+    /// Starts a server in `data_dir`, or takes over the running one, and waits until its data is loaded: up to a minute
+    /// without progress. From then on a server that dies is started again.
     pub async fn start(data_dir: &Path) -> Result<Self, EmbeddedError> {
         Self::start_in(Home::open(data_dir)?).await
     }
 
-    /// The same, in a directory that is locked already.
+    /// Like `start`, in a directory that is already locked.
     pub async fn start_in(home: Home) -> Result<Self, EmbeddedError> {
         let server = RedisProcess::start(&home).await?;
         let url = home.url();
@@ -101,20 +102,20 @@ impl Embedded {
         &self.url
     }
 
-    /// Tells when the server dies and when it is back.
+    /// Notifies when the server dies and when it runs again.
     pub fn state(&self) -> watch::Receiver<EmbeddedState> {
         self.state.clone()
     }
 
-    /// Lets the server write out its data and end; kills it if it takes longer than a few seconds.
+    /// Stops the server after it has written its data; kills it after a few seconds.
     pub async fn stop(self) {
-        // An error means that the supervisor has ended, which it does only when told.
+        // An error means that the supervisor has ended, which happens only after a stop.
         let _ = self.stop.send(());
         let _ = self.supervisor.await;
     }
 }
 
-/// The URL of the server that a `punctual serve` runs in `data_dir`, for other commands beside it.
+/// The URL of the server that another process, `punctual serve`, runs in `data_dir`.
 pub async fn running_url(data_dir: &Path) -> Result<String, EmbeddedError> {
     let not_running = || EmbeddedError::NotRunning(data_dir.to_owned());
     let path = data_dir.canonicalize().map_err(|_| not_running())?;
@@ -125,7 +126,7 @@ pub async fn running_url(data_dir: &Path) -> Result<String, EmbeddedError> {
     }
 }
 
-/// Whether a server could be started.
+/// Checks that a server program is installed.
 pub fn check_installed() -> Result<(), EmbeddedError> {
     server::program().map(|_| ())
 }
@@ -177,7 +178,7 @@ async fn supervise(
     }
 }
 
-/// Ends a server whose start was given up while it still loaded its data.
+/// Stops a server that was still loading its data when its start was given up.
 pub async fn shut_down(data_dir: &Path) -> Result<(), EmbeddedError> {
     server::shut_down(&Home::open(data_dir)?).await;
     Ok(())
@@ -189,13 +190,13 @@ pub struct Home {
     /// Absolute.
     path: PathBuf,
     socket: PathBuf,
-    /// Of the server, bytes; 0: no bound.
+    /// Memory limit of the server in bytes; 0: no limit.
     max_memory: u64,
     _lock: File,
 }
 
 impl Home {
-    /// Creates the directory if it does not exist; only this user may read it.
+    /// Creates the directory if it does not exist. Only this user can read it.
     pub fn open(data_dir: &Path) -> Result<Self, EmbeddedError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -208,7 +209,7 @@ impl Home {
         if metadata.permissions().mode() & 0o077 != 0 {
             std::fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(at(&path))?;
         }
-        // From here on no other user can put anything there; before, one may have.
+        // From here on no other user can create entries. Entries from before are checked.
         for entry in path.read_dir().map_err(at(&path))? {
             let entry = entry.map_err(at(&path))?.path();
             let metadata = entry.symlink_metadata().map_err(at(&entry))?;
@@ -226,13 +227,13 @@ impl Home {
         }
     }
 
-    /// Bounds the memory of the server, in bytes: new messages are refused when it is used up.
+    /// Limits the memory of the server, in bytes. At the limit, new messages are refused.
     #[must_use]
     pub fn with_max_memory(self, max_memory: u64) -> Self {
         Self { max_memory, ..self }
     }
 
-    /// Of the server that will listen here: `unix://` and the path of the socket.
+    /// The URL of the server that will listen here: `unix://` and the path of the socket.
     pub fn url(&self) -> String {
         url_of(&self.socket)
     }

@@ -1,4 +1,4 @@
-//! One redis-server process: started or taken over, awaited, ended.
+//! The process of one redis-server: its start or takeover, its exit, its stop.
 
 use std::{
     env,
@@ -22,38 +22,38 @@ use tracing::{info, warn};
 
 use super::{EmbeddedError, Home, lock_file};
 
-/// Redis' own name first: it is what most machines have.
+/// Redis first, because most machines have it.
 const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// Longest start without progress; loading a large append-only file goes on as long as it gets ahead.
+/// Maximum time of a start without progress. Loading a large append-only file continues while it progresses.
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Longest wait for one answer.
+/// Maximum time for a reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval of checks of a server that starts or loads.
 const LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 
-/// Pause between two log lines about loading.
+/// Interval of log lines about loading.
 const LOADING_LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Longest wait for a server to write out its data and end: half of the default `shutdown_timeout`.
+/// Maximum time for a server to write its data and exit: half of the default `shutdown_timeout`.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much of the log's end an error shows, in bytes.
+/// Length of the end of the log that an error shows, in bytes.
 const LOG_TAIL: u64 = 600;
 
-/// A server that has answered.
+/// A server that has replied.
 #[derive(Debug)]
 pub struct RedisProcess {
     pid: u32,
-    /// `None` when it was taken over.
+    /// `None` for a server that was taken over.
     child: Option<Child>,
     gone: oneshot::Receiver<()>,
 }
 
 impl RedisProcess {
-    /// Starts a server, or takes over the one that runs; returns once it answers.
+    /// Starts a server, or takes over the running one. Returns when it replies.
     pub async fn start(home: &Home) -> Result<Self, EmbeddedError> {
         loop {
             let lock = lock_file(&lock_path(home))?;
@@ -73,11 +73,11 @@ impl RedisProcess {
                     info!(pid, directory = %home.path.display(), taken_over = child.is_none(), "embedded Redis runs");
                     return Ok(Self { pid, child, gone });
                 }
-                // The one to take over was about to end.
+                // The server to take over was about to exit.
                 (Err(EmbeddedError::Exited(_)), None) => {}
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(mut child)) => {
-                    // It may have ended by itself.
+                    // The child may have exited by itself.
                     let _ = child.kill().await;
                     return Err(error);
                 }
@@ -89,24 +89,24 @@ impl RedisProcess {
         self.pid
     }
 
-    /// Cancel-safe.
+    /// Waits until the server has exited. Cancel-safe.
     pub async fn exited(&mut self) {
-        // An error means that the waiting thread is gone, which it is only after the server.
+        // An error means that the waiting thread has ended, which happens only after the server has exited.
         let _ = (&mut self.gone).await;
         if let Some(child) = &mut self.child {
-            // The lock is free, so the process has ended: this takes its exit status.
+            // The lock is free, so the process has exited: this takes its exit status.
             let _ = child.wait().await;
         }
     }
 
-    /// Asks it to end; kills it if it does not.
+    /// Asks the server to exit; kills it at the timeout.
     pub async fn stop(mut self, home: &Home) {
         shut_down(home).await;
         if timeout(STOP_TIMEOUT, self.exited()).await.is_ok() {
             return;
         }
         warn!(pid = self.pid, "the embedded redis-server did not end in time; killing it");
-        // The process still holds its lock, so that the id is still its own.
+        // The process still holds its lock, so its id was not reused.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -114,7 +114,7 @@ impl RedisProcess {
     }
 }
 
-/// Of a server that was started with another bound.
+/// A server that was taken over may have been started with another limit.
 async fn set_max_memory(home: &Home) {
     let set = timeout(ANSWER_TIMEOUT, async {
         let mut connection = connect(home).await?;
@@ -125,7 +125,7 @@ async fn set_max_memory(home: &Home) {
     }
 }
 
-/// Asks the server to write out its data and end. It answers only when it refuses.
+/// Asks the server to write its data and exit. The server replies only if it refuses.
 pub async fn shut_down(home: &Home) {
     let asked = timeout(STOP_TIMEOUT, async {
         let mut connection = connect(home).await?;
@@ -146,7 +146,7 @@ fn log_path(home: &Home) -> PathBuf {
     home.path.join("redis.log")
 }
 
-/// `lock` is locked; the child takes it over as its standard input, which it never reads.
+/// `lock` is locked. The child inherits it as its standard input, which it never reads.
 fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
     let program = program()?;
     let at = |path: PathBuf| move |source| EmbeddedError::Io { path, source };
@@ -162,10 +162,10 @@ fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
         .args(["--maxmemory-policy", "noeviction", "--daemonize", "no", "--maxmemory"])
         .arg(home.max_memory.to_string())
         .current_dir(&home.path)
-        // The environment holds secrets that are none of its business.
+        // The environment may hold secrets that the child does not need.
         .env_clear()
         .env("PATH", env::var_os("PATH").unwrap_or_default())
-        // Ctrl-C in a terminal goes to the whole group: only punctual decides when Redis ends.
+        // Ctrl-C in a terminal goes to the whole process group, but only punctual must stop Redis.
         .process_group(0)
         .stdin(Stdio::from(lock))
         .stdout(Stdio::from(log))
@@ -173,7 +173,7 @@ fn spawn(home: &Home, lock: File) -> Result<Child, EmbeddedError> {
     command.spawn().map_err(at(program))
 }
 
-/// The server program on this process' PATH.
+/// The server program on the PATH of this process.
 pub fn program() -> Result<PathBuf, EmbeddedError> {
     find(&env::var_os("PATH").unwrap_or_default()).ok_or(EmbeddedError::NotInstalled)
 }
@@ -187,8 +187,7 @@ fn find(search: &OsStr) -> Option<PathBuf> {
     PROGRAMS.iter().find_map(in_directories)
 }
 
-/// Resolves when no process holds the server's lock any more. The thread sleeps in the kernel until then, and
-/// ends with this process if that is sooner.
+/// Resolves when the server's lock is free. The thread waits in the kernel, at most until this process ends.
 fn when_gone(home: &Home) -> Result<oneshot::Receiver<()>, EmbeddedError> {
     let lock = lock_file(&lock_path(home))?;
     let (tell, gone) = oneshot::channel();
@@ -203,13 +202,13 @@ fn when_gone(home: &Home) -> Result<oneshot::Receiver<()>, EmbeddedError> {
     Ok(gone)
 }
 
-/// What a server says of itself.
+/// The reply of a server about its state.
 enum Answer {
     Ready { pid: u32 },
     Loading { bytes: u64, percent: String },
 }
 
-/// The server's process id, once it has loaded its data.
+/// Returns the process id of the server once its data is loaded.
 async fn until_it_answers(home: &Home, gone: &mut oneshot::Receiver<()>) -> Result<u32, EmbeddedError> {
     let [starting, loading] = LOOKS;
     let mut deadline = Instant::now() + START_TIMEOUT;

@@ -1,5 +1,5 @@
-//! Fields of text lines: numbers, `true` and `false` are bare, everything else is in double quotes, whether it was given as
-//! text, by its `Display` or by its `Debug`. Line ends and control characters are escaped, so an event is one line.
+//! Fields of text lines. Numbers, `true` and `false` are bare; all other values are in double quotes, whether given as
+//! text, by `Display` or by `Debug`. Line ends and control characters are escaped, so an event is one line.
 
 use std::fmt::{self, Debug};
 
@@ -27,7 +27,7 @@ struct FieldVisitor<'writer> {
 
 impl Visit for FieldVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // Records of the `log` crate have fields about themselves.
+        // Records of the `log` crate have fields of their own metadata.
         if self.result.is_ok() && !field.name().starts_with("log.") {
             self.result = self.write(field.name(), value);
         }

@@ -1,7 +1,7 @@
 //! Logs on standard error, as text or JSON. `RUST_LOG` refines the configured level.
 //!
-//! A thread of its own writes them (`queue`), so that no write can block, end or stop the process. Warnings and errors that
-//! repeat are counted (`repeats`). In text every field is quoted by one rule (`fields`).
+//! A dedicated thread writes them (`queue`), so that no write can block, end or stop the process. Repeated warnings and
+//! errors are counted (`repeats`). All fields of text lines are quoted by one rule (`fields`).
 
 mod fields;
 mod output;
@@ -29,7 +29,7 @@ use self::{
 };
 use crate::config::{LogConfig, LogFormat};
 
-/// Time to write out what is queued when the process ends: a reader that works needs milliseconds.
+/// Time to write queued lines when the process ends: a working reader needs milliseconds.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The log of this process, after `init`.
@@ -39,10 +39,10 @@ static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 pub fn init(config: LogConfig) {
     let level = LevelFilter::from_level(config.level.into());
     let (filter, mistake) = filter(level);
-    // lapin logs returned messages with their payload. The sink logs connection errors itself.
+    // lapin logs returned messages with their payload. The sink logs connection errors.
     let filter = filter.add_directive("lapin=off".parse().expect("a directive"));
     let queue = Arc::new(LogQueue::default());
-    // Standard error may fail and block: nothing is printed there about a line that cannot be formatted.
+    // Standard error can fail and block, so no error about a line that cannot be formatted is printed there.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(LogWriter::new(&queue))
@@ -52,11 +52,11 @@ pub fn init(config: LogConfig) {
         LogFormat::Text => builder.fmt_fields(Fields).with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    // An embedding program may have its own.
+    // An embedding program may have its own subscriber.
     if installed.is_err() || QUEUE.set(queue.clone()).is_err() {
         return;
     }
-    // A handle of its own: a thread that waits in a write must not hold the lock of `io::stderr`.
+    // A separate handle: a thread that waits in a write must not hold the lock of `io::stderr`.
     let output = io::stderr().as_fd().try_clone_to_owned().map(Output::new);
     let started = output.and_then(|output| queue.start(output));
     panic::set_hook(Box::new(log_panic));
@@ -64,24 +64,24 @@ pub fn init(config: LogConfig) {
         tracing::warn!(error, "RUST_LOG is ignored");
     }
     if let Err(error) = started {
-        // The lines stay in the queue, and are dropped when it is full.
+        // The lines stay in the queue, and are dropped when the queue is full.
         tracing::error!(%error, "the log cannot be written");
     }
 }
 
-/// Writes `text` as a line behind what was logged. Returns whether there is a log: without one nothing happens.
+/// Writes `text` as a line after all logged lines. Returns false, and does nothing, without a log.
 pub fn write_line(text: &str) -> bool {
     QUEUE.get().map(|queue| queue.push(format!("{text}\n").into_bytes(), false)).is_some()
 }
 
-/// Waits until all lines are written, for a second at most. The process may end then.
+/// Waits until all lines are written, at most for a second. Then the process can end.
 pub fn finish() {
     if let Some(queue) = QUEUE.get() {
         queue.finish(LAST_LINES);
     }
 }
 
-/// The value of `RUST_LOG`, and why it cannot be used.
+/// The filter of `RUST_LOG`, and the error if the variable cannot be used.
 fn filter(level: LevelFilter) -> (EnvFilter, Option<String>) {
     let builder = EnvFilter::builder().with_default_directive(level.into());
     let given = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
@@ -91,7 +91,7 @@ fn filter(level: LevelFilter) -> (EnvFilter, Option<String>) {
     }
 }
 
-/// In place of the usual hook, which writes to standard error itself.
+/// Replaces the default hook, which writes to standard error itself.
 fn log_panic(info: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());

@@ -1,4 +1,4 @@
-//! Where the lines go: a file, a pipe, a terminal or a socket, which may block or fail at any time.
+//! The output of the log: a file, a pipe, a terminal or a socket. Each can block or fail at any time.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Pause before another try where the other programs on the same pipe or terminal have made it non-blocking.
+/// Pause before another attempt when another program has made the shared pipe or terminal non-blocking.
 const BUSY: Duration = Duration::from_millis(10);
 
 pub struct Output {
@@ -22,8 +22,8 @@ impl Output {
         Self { to: to.into(), torn: false }
     }
 
-    /// Writes a line in one call where the system takes it in one, so that several processes can write to one file. Returns
-    /// whether all of it was written. Blocks for as long as nobody reads.
+    /// Writes a line in one call if the system takes it in one, so that several processes can write to one file.
+    /// Returns whether the whole line was written. Blocks while nothing reads the output.
     pub fn write(&mut self, line: &[u8]) -> bool {
         let ended;
         let mut left = line;

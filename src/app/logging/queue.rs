@@ -17,27 +17,26 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::{output::Output, repeats::Repeats};
 use crate::metrics;
 
-/// Most lines in the queue, and most bytes of them: a minute of a busy log, or the start at level `debug`.
+/// Maximum number of queued lines, and of their bytes: a minute of a busy log, or the start at level `debug`.
 const MAX_LINES: usize = 8192;
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Parts of the program that bound their lines themselves: an outage that comes again, or data that is lost again, is no
-/// repetition.
+/// Parts of the program that bound their own lines: a repeated outage or a repeated loss of data is not a repetition.
 const BOUNDED: [&str; 2] = ["punctual::incidents", "punctual::queue::registry"];
 
 thread_local! {
-    /// The line that the thread of the log formats itself.
+    /// The line that the thread of the log formats.
     static OWN: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
-/// Lines that wait to be written. When it is full, lines are dropped until half of it is written: they are counted
-/// (`punctual_log_lines_dropped_total`), and a line in their place has their number.
+/// Lines that wait to be written. When the queue is full, lines are dropped until half of it is written. Dropped lines
+/// are counted (`punctual_log_lines_dropped_total`), and a line in their place has their number.
 #[derive(Default)]
 pub struct LogQueue {
     state: Mutex<State>,
-    /// For the thread.
+    /// Notifies the thread.
     changed: Condvar,
-    /// For `finish`: nothing is left.
+    /// Notifies `finish` when no line is left.
     written: Condvar,
 }
 
@@ -47,22 +46,22 @@ struct State {
     lines: usize,
     bytes: usize,
     full: bool,
-    /// The thread writes a line.
+    /// The thread is writing a line.
     writing: bool,
-    /// The process ends.
+    /// The process is ending.
     ending: bool,
     repeats: Repeats,
 }
 
 enum Entry {
     Line(Vec<u8>),
-    /// So many lines were dropped here.
+    /// Number of lines that were dropped here.
     Dropped(u64),
 }
 
 impl LogQueue {
-    /// `repeatable`: the line is counted, not written, when it repeats one of the last minute. Never blocks for longer than
-    /// another caller needs.
+    /// `repeatable`: the line is counted, not written, when it repeats a line of the last minute. Blocks only for a
+    /// short lock.
     pub fn push(&self, line: Vec<u8>, repeatable: bool) {
         let mut state = self.lock();
         if repeatable && state.repeats.is_repeat(&line, Instant::now()) {
@@ -79,13 +78,13 @@ impl LogQueue {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no room for it.
+    /// When the system cannot create the thread.
     pub fn start(self: &Arc<Self>, output: Output) -> io::Result<()> {
         let queue = self.clone();
         thread::Builder::new().name("log".into()).spawn(move || queue.write_to(output)).map(drop)
     }
 
-    /// Waits until all lines are written, the counts of repetitions included.
+    /// Waits until all lines and the counts of repetitions are written, at most for `within`.
     pub fn finish(&self, within: Duration) {
         let mut state = self.lock();
         state.ending = true;
@@ -95,7 +94,7 @@ impl LogQueue {
     }
 
     fn write_to(&self, mut output: Output) {
-        // Lines before the next one that were not written.
+        // Lines before the next one that could not be written.
         let mut missing = 0;
         loop {
             let entry = self.next();
@@ -114,7 +113,7 @@ impl LogQueue {
         }
     }
 
-    /// The next entry, as soon as there is one.
+    /// Waits for the next entry.
     fn next(&self) -> Entry {
         let mut state = self.lock();
         state.writing = false;
@@ -143,7 +142,7 @@ impl LogQueue {
 }
 
 impl State {
-    /// Returns whether there was room.
+    /// Returns whether the queue took the line.
     fn push(&mut self, line: Vec<u8>) -> bool {
         self.full &= self.lines > MAX_LINES / 2 || self.bytes > MAX_BYTES / 2;
         self.full |= self.lines == MAX_LINES || self.bytes + line.len() > MAX_BYTES;
@@ -170,7 +169,7 @@ impl State {
     }
 }
 
-/// The line about lines that were not written, in the format of the log; empty where warnings are not logged.
+/// The line about lines that were not written, in the format of the log; empty if warnings are not logged.
 fn note(lines: u64) -> Vec<u8> {
     OWN.set(Some(Vec::new()));
     tracing::warn!(lines, "lines of the log were dropped here: they could not be written in time");

@@ -1,12 +1,13 @@
-//! Equal lines: the first is written at once, further ones of the same minute are counted.
+//! Equal lines: the first is written at once; further ones in the same minute are counted.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// Between two lines about the same.
+/// Minimum time between two equal lines.
 const INTERVAL: Duration = Duration::from_mins(1);
-/// Lines that are compared, and the bytes of each: 1 MiB in all. Older and longer ones are written.
+/// Number of lines that are compared, and the maximum bytes of each: 1 MiB in all. Further and longer lines are always
+/// written.
 const MAX_LINES: usize = 256;
 const MAX_BYTES: usize = 4096;
 
@@ -17,14 +18,14 @@ pub struct Repeats(BTreeMap<Vec<u8>, Repeat>);
 #[derive(Debug)]
 struct Repeat {
     written: Instant,
-    /// Since then.
+    /// Repetitions since `written`.
     count: u64,
-    /// The time of the latest one, as text.
+    /// The time of the latest repetition, as text.
     time: Vec<u8>,
 }
 
 impl Repeats {
-    /// Whether the line repeats one of the last minute. It is counted then.
+    /// Counts the line, and returns true, if it repeats a line of the last minute.
     pub fn is_repeat(&mut self, line: &[u8], now: Instant) -> bool {
         let (time, text) = parts(line);
         if let Some(repeat) = self.0.get_mut(text) {
@@ -46,7 +47,7 @@ impl Repeats {
         false
     }
 
-    /// The lines that were counted, each with its number, once their minute is over; `all`: at once.
+    /// The counted lines, each with its count, after their minute; `all`: at once.
     pub fn due(&mut self, now: Instant, all: bool) -> Vec<Vec<u8>> {
         let is_due = |repeat: &Repeat| all || now >= repeat.written + INTERVAL;
         let mut lines = Vec::new();
@@ -64,7 +65,7 @@ impl Repeats {
         lines
     }
 
-    /// When `due` has something to do.
+    /// The next time at which `due` has lines.
     pub fn next_due(&self) -> Option<Instant> {
         self.0.values().map(|repeat| repeat.written + INTERVAL).min()
     }
