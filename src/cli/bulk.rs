@@ -1,4 +1,4 @@
-//! A call on many messages: counts them, asks, and repeats the call until all are done.
+//! A call on many messages: counts them, asks for confirmation, and repeats the call until all messages are done.
 
 use std::{collections::HashSet, io};
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 
 use super::{client::Session, failure::Failure, global::read_stdin, output, progress::Progress};
 
-/// Most ids of one call.
+/// Maximum number of ids of one call.
 pub const MAX_IDS: usize = 1000;
-/// Most messages of one call: so the bar moves, and Ctrl-C ends the work between two calls.
+/// Maximum number of messages of one call, so that the bar moves and Ctrl-C ends the work between two calls.
 const MESSAGES_PER_CALL: u64 = 10_000;
-/// Most messages that a dry run of `purge` counts.
+/// Maximum number of messages that a dry run of `purge` counts.
 const MAX_COUNTED: u64 = 100_000;
-/// Most ids that are named when they are not found: each takes some 20 calls.
+/// Maximum number of missing ids that an error names: finding each takes some 20 calls.
 const MAX_NAMED: usize = 10;
 
-/// Each once. `-` stands for the lines of standard input, which come last.
+/// The ids without repetitions. `-` is replaced by the lines of standard input, which come last.
 ///
 /// # Errors
 /// When standard input cannot be read, or has no ids.
@@ -39,35 +39,35 @@ pub fn ids(mut given: Vec<String>) -> Result<Vec<String>, Failure> {
 
 #[derive(Args)]
 pub struct BulkArguments {
-    /// Most messages
+    /// Maximum number of messages
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Only count
+    /// Only count the messages
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
 
-/// What is done.
+/// A command that changes many messages.
 pub struct Bulk<'a> {
     pub path: String,
     pub selection: Selection,
-    /// Further fields of the body.
+    /// Further fields of the body of a call.
     pub more: Map<String, Value>,
-    /// Such as `redrive`, and `redriven`.
+    /// The verb and its participle, such as `redrive` and `redriven`.
     pub verb: &'a str,
     pub done: &'a str,
-    /// Such as `dead letter`.
+    /// Singular, such as `dead letter`.
     pub noun: &'a str,
     pub route: &'a str,
-    /// Of these messages: `dead` or `pending`.
+    /// The state of the messages: `dead` or `pending`.
     pub state: &'a str,
 }
 
 pub enum Selection {
-    /// Each once.
+    /// Distinct ids.
     Ids(Vec<String>),
     /// The body of a call, without `limit` and `dry_run`.
     Where(Map<String, Value>),
@@ -78,7 +78,7 @@ impl Selection {
         Self::Where(Map::from_iter([("all".to_owned(), true.into())]))
     }
 
-    /// Of one call each.
+    /// The bodies of the calls, without `limit` and `dry_run`.
     fn bodies(&self) -> Vec<Map<String, Value>> {
         match self {
             Selection::Ids(ids) => ids.chunks(MAX_IDS).map(body).collect(),
@@ -95,32 +95,32 @@ fn body(ids: &[String]) -> Map<String, Value> {
 struct Answer {
     count: u64,
     more: bool,
-    /// Of dead messages: those that died before were selected.
+    /// For dead messages: only those that died before this time were selected.
     until: Option<Value>,
-    /// Where the next call goes on.
+    /// The position at which the next call continues.
     cursor: Option<Value>,
 }
 
-/// Named ids that are not in the state.
+/// Given ids of messages that are not in the state.
 #[derive(Default)]
 struct Missing {
     count: u64,
-    /// The first ones.
+    /// The first `MAX_NAMED` ids.
     named: Vec<String>,
 }
 
 impl Bulk<'_> {
     /// # Errors
-    /// `NotFound`, after the others were handled, when some of the named messages are not there.
+    /// `NotFound`, after the other messages were handled, when some of the given ids are not in the state.
     pub async fn run(mut self, session: &Session<'_>, arguments: &BulkArguments) -> Result<(), Failure> {
         let (counted, missing) = match &self.selection {
             Selection::Ids(ids) => self.look_up(session, ids, arguments.limit).await?,
             Selection::Where(body) => (self.count(session, body.clone(), arguments.limit).await?, Missing::default()),
         };
-        // With a limit, more than that is no news.
+        // With a limit it does not matter whether there are more messages.
         let is_whole = !counted.more || arguments.limit == Some(counted.count);
         let about = if is_whole { "" } else { "at least " };
-        // What dies meanwhile was not asked about.
+        // Excludes messages that die after the count, because the confirmation does not include them.
         if let (Selection::Where(body), Some(until)) = (&mut self.selection, counted.until)
             && !body.contains_key("until")
         {
@@ -137,19 +137,19 @@ impl Bulk<'_> {
         if !arguments.yes && count > 0 {
             output::ask(&format!("{verb} {about}{what}"))?;
         }
-        // No more than was counted: what arrives meanwhile was not asked about.
+        // At most the counted number, because the confirmation does not include later messages.
         let limit = if is_whole { Some(count) } else { arguments.limit };
         let answer = self.act(session, limit).await?;
         let more = answer.more || (counted.more && arguments.limit == Some(answer.count));
         let json = json!({ "count": answer.count, "more": more, "dry_run": false });
         let remain = if more { "; more remain" } else { "" };
         output::result(session.global, json, format_args!("{done} {}{remain}", self.what(answer.count)))?;
-        // What left the state meanwhile was not found either.
+        // Messages that left the state after the count are reported as missing, too.
         let gone = if more { 0 } else { count.saturating_sub(answer.count) };
         self.found(&Missing { count: missing.count + gone, ..missing })
     }
 
-    /// So many of the messages, such as `2 dead letters of web`.
+    /// Number and kind of messages, such as `2 dead letters of web`.
     fn what(&self, count: u64) -> String {
         format!("{} of {}", output::counted(count, self.noun), self.route)
     }
@@ -186,7 +186,7 @@ impl Bulk<'_> {
         }
     }
 
-    /// How many of `ids` are there, `limit` at most, and which are not.
+    /// Returns how many of `ids` are in the state, `limit` at most, and which are not.
     async fn look_up(
         &self,
         session: &Session<'_>,
@@ -198,7 +198,7 @@ impl Bulk<'_> {
             let count = self.look_up_once(session, chunk).await?;
             found += count;
             missing.count += chunk.len() as u64 - count;
-            // Halves with and without missing ones, the first ones first.
+            // Bisection: each part with the number of its ids in the state. The first part is searched first.
             let mut parts = vec![(chunk, count)];
             while let Some((part, count)) = parts.pop()
                 && missing.named.len() < MAX_NAMED
@@ -232,7 +232,7 @@ impl Bulk<'_> {
         body: &Map<String, Value>,
         limit: Option<u64>,
     ) -> Result<Answer, Failure> {
-        // The API bounds `limit` of pending messages.
+        // The API limits `limit` for pending messages.
         let is_bounded = !self.path.contains("/dead/");
         let limit = if is_bounded { Some(limit.unwrap_or(MAX_COUNTED).min(MAX_COUNTED)) } else { limit };
         self.call(session, body, limit, true).await

@@ -1,5 +1,5 @@
-//! `punctual check`: is the configuration valid, as `serve` would find it, and, with `--connect`, does everything that it
-//! names answer?
+//! `punctual check`: validates the configuration as `serve` does. With `--connect` it also checks that Redis, sinks and
+//! sources answer.
 
 use std::collections::BTreeMap;
 
@@ -20,15 +20,15 @@ use crate::{
     },
 };
 
-/// Advice for what can be used, or why it cannot.
+/// A recommendation for a usable part, or the error of an unusable one.
 type Answer = Result<Option<String>, String>;
 
-/// Longest wait for one answer: longer than any sink's own bound on connecting.
+/// Maximum time for one reply: longer than the connect timeout of any sink.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Args)]
 pub struct CheckArguments {
-    /// Also ask Redis, every sink and every source whether they can be used
+    /// Also check that Redis, every sink and every source can be used
     #[arg(long)]
     connect: bool,
 }
@@ -81,7 +81,7 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     }
 }
 
-/// Of an invalid configuration; with `--json`, also as JSON on standard output.
+/// Reports an invalid configuration; with `--json`, also as JSON on standard output.
 fn refuse(global: &Global, problems: &[Value], text: String) -> Result<(), Failure> {
     if global.json {
         output::line(json!({ "valid": false, "problems": problems }))?;
@@ -107,7 +107,7 @@ fn shown(Problem { origin, path, text }: &Problem) -> Value {
 async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>) -> BTreeMap<String, Answer> {
     let redis = within(ask_redis(config)).shared();
     let sinks = running_sinks.iter().map(async |(name, sink)| {
-        // What delivers into the queue's own Redis has nothing else to ask.
+        // A sink on the queue's own Redis has no other server to check.
         let own = async { within(ask_sink(sink, &*config.sinks[name])).await.map(|()| None) };
         let answer = if sink.is_on_redis() { redis.clone().await } else { own.await };
         (format!("sinks.{name}"), answer.map(|_| config.sinks[name].remark()))
@@ -119,7 +119,7 @@ async fn ask_all(config: &Config, running_sinks: &BTreeMap<String, RunningSink>)
 
 async fn ask_sink(sink: &RunningSink, settings: &dyn SinkSettings) -> Result<(), String> {
     sink.check().await?;
-    // Not asked whenever the API shows the sinks.
+    // Only here, not in the checks that the API shows, because the server logs a refusal.
     settings.check_rights(ANSWER_TIMEOUT).await
 }
 
@@ -143,15 +143,16 @@ async fn close_all(running_sinks: &BTreeMap<String, RunningSink>) {
     join_all(running_sinks.values().map(RunningSink::close)).await;
 }
 
-/// The embedded Redis runs only while `serve` does.
+/// Whether the embedded Redis will run only with `serve`.
 async fn embedded_runs_later(config: &Config) -> bool {
     matches!(config.redis.topology(), RedisTopology::Embedded)
         && embedded::running_url(&config.redis.data_dir).await.is_err()
 }
 
-/// Each sentinel, or each configured server of a cluster, so that a wrong address shows before it is needed.
+/// Checks each sentinel, or each configured server of a cluster, so that a wrong address is reported before it is
+/// needed.
 async fn ask_namers(config: &Config) -> Vec<(String, Answer)> {
-    // What is wrong without any answer is reported for the whole of Redis.
+    // An error that concerns all servers is reported for Redis as a whole.
     let Ok(backend) = open(config).await else { return Vec::new() };
     if let Some(cluster) = backend.cluster() {
         let named = |answer: Result<SlotMap, StoreError>| match answer.map(|map| map.primaries().len()) {
@@ -177,7 +178,7 @@ async fn ask_redis(config: &Config) -> Answer {
     }
     let backend = open(config).await.map_err(|error| error.to_string())?;
     let store = backend.store(&config.redis.key_prefix, []);
-    // Here, and not in every error of Redis: /readyz shows those to callers without a token.
+    // The address is added here, not in every error of Redis: /readyz shows those to callers without a token.
     let with_address = |error: String| match (config.redis.topology(), backend.master()) {
         (RedisTopology::Url(url), _) => format!("{url}: {error}"),
         (RedisTopology::Sentinel(_), Some(master)) => format!("{master}: {error}"),

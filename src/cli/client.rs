@@ -1,4 +1,4 @@
-//! The HTTP API, as operator commands call it.
+//! A client of the HTTP API for operator commands.
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -19,28 +19,28 @@ use crate::{
     tls,
 };
 
-/// Longest wait for a connection.
+/// Maximum time of a connect.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for the next part of an answer: the server's own limit is at most 60 s.
+/// Maximum time for the next part of a reply: the server's own limit is at most 60 s.
 const READ: Duration = Duration::from_secs(65);
 
-/// Longest part of an unexpected answer in an error, in characters.
+/// Maximum length of an unexpected reply in an error, in characters.
 const MAX_SHOWN: usize = 100;
 
-/// The variables in place of `--url` and `--token`.
+/// The variables that `--url` and `--token` override.
 const URL_VARIABLE: &str = "PUNCTUAL_URL";
 const TOKEN_VARIABLE: &str = "PUNCTUAL_TOKEN";
 
-/// In front of the path of a Unix socket.
+/// Prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
 
 #[derive(Args)]
 pub struct ApiArguments {
-    /// Of the API: `http://HOST:PORT`, `https://...`, or `unix:` and the path of a socket; in place of `PUNCTUAL_URL`. Without
-    /// both it follows from `server.listen` of the configuration
+    /// URL of the API: `http://HOST:PORT`, `https://...`, or `unix:` and the path of a socket; overrides
+    /// `PUNCTUAL_URL`. By default it follows from `server.listen` of the configuration
     #[arg(long, global = true, value_name = "URL", help_heading = "API")]
     url: Option<String>,
-    /// In place of `PUNCTUAL_TOKEN`; every user of this machine can read it
+    /// Overrides `PUNCTUAL_TOKEN`; every user of this machine can read the argument
     #[arg(long, global = true, value_name = "TOKEN", help_heading = "API", conflicts_with = "token_file")]
     token: Option<String>,
     /// A file with the token
@@ -57,7 +57,7 @@ pub struct Operator<A: Args> {
     pub api: ApiArguments,
 }
 
-/// What an operator command works with.
+/// The options and the client of an operator command.
 pub struct Session<'a> {
     pub global: &'a Global,
     pub client: Client,
@@ -83,7 +83,7 @@ impl ApiArguments {
         Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
 
-    /// `health`: where `server.health_listen` is preferred.
+    /// `health`: prefers `server.health_listen`.
     fn url(&self, global: &Global, health: bool) -> Result<String, Failure> {
         if let Some(url) = self.url.clone().or_else(|| env::var(URL_VARIABLE).ok()).filter(|url| !url.is_empty()) {
             return Ok(url);
@@ -96,7 +96,7 @@ impl ApiArguments {
     }
 }
 
-/// Of the machine itself where it listens on all addresses.
+/// URL of a listener. If it listens on all addresses, the loopback address.
 fn url_of(address: &ServerAddress) -> String {
     match &address.listen {
         Listen::Unix(path) => format!("{UNIX}{}", path.display()),
@@ -114,9 +114,9 @@ fn url_of(address: &ServerAddress) -> String {
 
 pub struct Client {
     http: reqwest::Client,
-    /// As people write it.
+    /// The URL as the user wrote it.
     shown: String,
-    /// Without a slash at the end.
+    /// The URL without a slash at the end.
     base: String,
     /// The value of `Authorization`.
     token: Option<HeaderValue>,
@@ -129,18 +129,18 @@ impl Client {
         Self::of(arguments.url(global, false)?, arguments.token()?)
     }
 
-    /// For the probes: the same, or `server.health_listen`.
+    /// A client for probes: prefers `server.health_listen`, and has no token.
     ///
     /// # Errors
-    /// As `new`.
+    /// Those of `new`.
     pub fn of_probes(global: &Global, arguments: &ApiArguments) -> Result<Self, Failure> {
         Self::of(arguments.url(global, true)?, None)
     }
 
     /// # Errors
-    /// As `new`.
+    /// Those of `new`.
     pub fn of(shown: String, token: Option<String>) -> Result<Self, Failure> {
-        // They would be shown with the URL, in errors and by `status`.
+        // A user name or password would be shown with the URL, in errors and by `status`.
         let url = url::Url::parse(&shown);
         let has_user = |url: &url::Url| !url.username().is_empty() || url.password().is_some();
         if url.as_ref().map_or_else(|_| shown.contains('@'), has_user) {
@@ -150,7 +150,7 @@ impl Client {
         }
         let wrong = |text: &str| Failure::Usage(format!("the URL `{shown}`: {text}"));
         let token = token.map(|token| header_of(&token).ok_or_else(unusable_token)).transpose()?;
-        // A proxy of the environment does not see operators' tokens.
+        // A proxy of the environment must not see the tokens of operators.
         let http = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(READ).no_proxy();
         let http = http.redirect(reqwest::redirect::Policy::none());
         let (http, base) = if shown.starts_with(UNIX) {
@@ -174,27 +174,27 @@ impl Client {
         Ok(Self { http, shown, base, token })
     }
 
-    /// Its URL.
+    /// The URL as the user wrote it.
     pub fn shown(&self) -> &str {
         &self.shown
     }
 
     /// # Errors
-    /// As `call`.
+    /// Those of `call`.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
         Ok(self.call(Method::GET, path, None).await?)
     }
 
     /// # Errors
-    /// As `call`.
+    /// Those of `call`.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         Ok(self.call(Method::POST, path, Some(serde_json::to_vec(body).expect("a value"))).await?)
     }
 
-    /// The JSON of a 2xx, `null` for an empty one.
+    /// The JSON of a 2xx reply; `null` if its body is empty.
     ///
     /// # Errors
-    /// No answer, or a refusal.
+    /// No reply, or a refusal.
     pub async fn call(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Value, CallError> {
         let answer = self.answer(method, path, body).await?;
         let status = answer.status();
@@ -211,10 +211,10 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|_| CallError::NoAnswer(stranger()))
     }
 
-    /// The text about an answer that no punctual gives.
+    /// The error about a reply that does not come from punctual.
     pub fn stranger(&self, status: &str, body: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(body).into_owned();
-        // It may repeat the request.
+        // The reply may repeat the token of the request.
         if let Some(token) = self.token.as_ref().and_then(|value| value.to_str().ok()?.split_once(' ')) {
             text = text.replace(token.1, "(the token)");
         }
@@ -245,7 +245,7 @@ impl Client {
     }
 }
 
-/// `None` for characters other than visible ASCII, which the API refuses in every token.
+/// `None` for characters other than visible ASCII, which the API refuses in tokens.
 fn header_of(token: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("Bearer {token}")).ok().filter(|value| value.to_str().is_ok())
 }
@@ -255,12 +255,12 @@ fn unusable_token() -> Failure {
     Failure::Usage(format!("the token ({options}) has characters other than visible ASCII"))
 }
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Debug)]
 pub enum CallError {
-    /// It had no effect.
+    /// The call had no effect.
     NoConnection(String),
-    /// Whether it took effect is unknown.
+    /// It is unknown whether the call took effect.
     NoAnswer(String),
     Refused(Refusal),
 }
@@ -274,10 +274,10 @@ impl From<CallError> for Failure {
     }
 }
 
-/// The path of a route, and of what is below it: `tail` is empty or begins with a slash.
+/// The path of a route. `tail` is appended: it is empty or begins with a slash.
 ///
 /// # Errors
-/// For a name that no URL can have as a part.
+/// When the name cannot be a part of a URL.
 pub fn of_route(route: &str, tail: &str) -> Result<String, Failure> {
     Ok(format!("/v1/routes/{}{tail}", part(route)?))
 }
@@ -285,13 +285,13 @@ pub fn of_route(route: &str, tail: &str) -> Result<String, Failure> {
 /// The path of a message.
 ///
 /// # Errors
-/// As `of_route`.
+/// Those of `of_route`.
 pub fn of_message(route: &str, id: &str, tail: &str) -> Result<String, Failure> {
     of_route(route, &format!("/messages/{}{tail}", part(id)?))
 }
 
 fn part(name: &str) -> Result<String, Failure> {
-    // URLs resolve these, encoded or not.
+    // URL parsers resolve these segments, encoded or not.
     if matches!(name, "" | "." | "..") {
         return Err(Failure::Usage(format!("`{name}` cannot be a part of a URL")));
     }

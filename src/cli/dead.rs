@@ -29,15 +29,15 @@ pub struct DeadArguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Count them by reason
+    /// Count dead letters by reason
     Summary(SummaryArguments),
-    /// List them
+    /// List dead letters
     List(ListArguments),
-    /// Schedule them again, due now, with 0 attempts
+    /// Schedule dead letters again, due now, with 0 attempts
     Redrive(RedriveArguments),
-    /// Delete them
+    /// Delete dead letters
     Purge(ActArguments),
-    /// Write them as NDJSON, which `import` reads
+    /// Write dead letters as NDJSON, which `import` reads
     Export(ExportArguments),
 }
 
@@ -91,7 +91,7 @@ pub struct ListArguments {
     route: String,
     #[command(flatten)]
     filter: Filter,
-    /// Most messages
+    /// Maximum number of messages
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 }
@@ -104,9 +104,9 @@ async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(), Fai
 #[derive(Args)]
 pub struct ActArguments {
     route: String,
-    /// These; `-`: one a line on standard input
+    /// Ids of messages; `-`: one per line on standard input
     ids: Vec<String>,
-    /// All
+    /// All dead letters of the route
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub struct ActArguments {
 pub struct RedriveArguments {
     #[command(flatten)]
     act: ActArguments,
-    /// Their time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all of them expire
+    /// New time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all these messages expire
     #[arg(long, value_name = "EXPIRY", default_value = "drop")]
     expiry: String,
 }
@@ -133,7 +133,7 @@ async fn purge(session: &Session<'_>, arguments: ActArguments) -> Result<(), Fai
     act_on(session, arguments, "purge", "purged", Map::new()).await
 }
 
-/// `verb` is the call, `done` its past; `more`: fields of its body.
+/// `verb` is the name of the call, `done` its participle; `more`: further fields of its body.
 async fn act_on(
     session: &Session<'_>,
     arguments: ActArguments,
@@ -163,10 +163,10 @@ pub struct ExportArguments {
     route: String,
     #[command(flatten)]
     filter: Filter,
-    /// Most messages; all without it
+    /// Maximum number of messages; all by default
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// A new file; standard output without it
+    /// A new file; standard output by default
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -178,7 +178,8 @@ async fn export(session: &Session<'_>, arguments: ExportArguments) -> Result<(),
     let failed = |error: io::Error| Failure::of_output(&place, &error);
     let opened = match file {
         Some(path) => File::create_new(path),
-        // Not the shared standard output: the process flushes that at its end, and would wait for a reader after Ctrl-C.
+        // Not the shared standard output: the process flushes that at its end, and after Ctrl-C would wait for a
+        // reader.
         None => io::stdout().as_fd().try_clone_to_owned().map(File::from),
     };
     let mut out = BufWriter::new(opened.map_err(failed)?);

@@ -1,4 +1,4 @@
-//! Why a command did not do its work, and the exit code that says so.
+//! The reasons why a command fails, and their exit codes.
 
 use std::{io, process::ExitCode};
 
@@ -16,7 +16,7 @@ pub enum Failure {
     Configuration(String),
     #[error("{0}")]
     NotFound(String),
-    /// The reader of the output has seen enough, such as `head`: nothing is wrong, and nothing is shown.
+    /// The reader of the output, such as `head`, has closed it. This is not an error, and nothing is shown.
     #[error("the output was closed")]
     Closed,
 }
@@ -31,7 +31,7 @@ impl Failure {
         })
     }
 
-    /// The same failure with a text of its own.
+    /// Keeps the kind of the failure and changes its text.
     #[must_use]
     pub fn map(self, text: impl FnOnce(String) -> String) -> Self {
         match self {
@@ -43,7 +43,7 @@ impl Failure {
         }
     }
 
-    /// Of writing to `place`.
+    /// The failure of writing to `place`.
     pub fn of_output(place: &str, error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Failed(format!("{place}: {error}")) }
     }
@@ -58,7 +58,7 @@ impl From<ServeError> for Failure {
     }
 }
 
-/// An answer other than 2xx.
+/// A reply other than 2xx.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: u16,
@@ -67,12 +67,12 @@ pub struct Refusal {
     detail: String,
     /// JSON pointer and text of each invalid field.
     pub fields: Vec<(String, String)>,
-    /// Seconds.
+    /// In seconds.
     pub retry_after: Option<u64>,
 }
 
 impl Refusal {
-    /// `None` for the answer of something else than a punctual.
+    /// `None` for a reply that does not come from punctual.
     pub fn parse(status: u16, body: &[u8], retry_after: Option<u64>) -> Option<Self> {
         let document: Value = serde_json::from_slice(body).ok()?;
         let kind = document["type"].as_str()?.strip_prefix(TYPE)?.to_owned();
@@ -87,7 +87,7 @@ impl Refusal {
         })
     }
 
-    /// The detail, and each field that it does not name.
+    /// The detail, and each field that the detail does not name.
     pub fn text(&self) -> String {
         let mut text = self.detail.clone();
         if let [(_, only)] = self.fields.as_slice()

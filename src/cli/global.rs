@@ -1,4 +1,4 @@
-//! The options of every command, and the configuration that they name.
+//! The options of all commands, and the configuration that they select.
 
 use std::{
     io::{self, Read},
@@ -15,17 +15,17 @@ use crate::{
 
 #[derive(Args)]
 pub struct Global {
-    /// Configuration file; later ones win
+    /// Configuration file; can be repeated, and later files override earlier ones
     #[arg(short, long = "config", global = true, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// In place of `redis.url`; every user of this machine can read it: a password belongs in a file, or in the
+    /// Overrides `redis.url`; every user of this machine can read the argument: a password belongs in a file, or in the
     /// environment as `PUNCTUAL__REDIS__URL`
     #[arg(long, global = true, value_name = "URL")]
     redis_url: Option<String>,
-    /// A file with what stands in place of `redis.url`
+    /// A file with a URL that overrides `redis.url`
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "redis_url")]
     redis_url_file: Option<PathBuf>,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -44,7 +44,7 @@ impl Global {
         config::load(&Sources::of_process(self.config.clone(), redis_url), &connector::registry())
     }
 
-    /// Where the instance of the configuration is reached; its other settings may be wrong or missing.
+    /// The address of the configured instance. Other settings may be wrong or missing.
     pub fn server_address(&self) -> Result<ServerAddress, Failure> {
         let sources = Sources::of_process(self.config.clone(), None);
         config::server_address(&sources).map_err(|errors| Failure::Configuration(errors.to_string()))

@@ -13,12 +13,12 @@ use super::{
     output,
 };
 
-/// Longest wait for the answer.
+/// Maximum time for the reply.
 const ANSWER: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub struct HealthArguments {
-    /// Ask whether the process lives, in place of whether it is ready
+    /// Check whether the process is alive, not whether it is ready
     #[arg(long)]
     live: bool,
 }
@@ -28,7 +28,7 @@ pub async fn run(global: &Global, api: &ApiArguments, arguments: &HealthArgument
     let path = if arguments.live { "/livez" } else { "/readyz" };
     let answer = timeout(ANSWER, client.call(Method::GET, path, None)).await;
     let late = |_| Failure::Failed(format!("no answer from {} in {ANSWER:?}", client.shown()));
-    // Whatever the refusal, the instance is not healthy.
+    // Any refusal means that the instance is not healthy.
     let answer = answer.map_err(late)?.map_err(|error| Failure::Failed(Failure::from(error).to_string()))?;
     output::result(global, answer, "ok")
 }

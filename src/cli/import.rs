@@ -1,4 +1,5 @@
-//! `punctual import ROUTE`: messages from NDJSON. Every message has an id, so that an import that broke off can be repeated.
+//! `punctual import ROUTE`: schedules messages from NDJSON. Every message has an id, so that an interrupted import can
+//! be repeated.
 
 use std::{
     collections::BTreeMap,
@@ -24,23 +25,23 @@ use super::{
 };
 use crate::api::MAX_JSON_BYTES;
 
-/// Bounds of one call: as many messages as the API takes, and half of the bytes.
+/// Bounds of one call: as many messages as the API takes, and half of the bytes that it takes.
 const MAX_MESSAGES: usize = MAX_IDS;
 const MAX_BYTES: usize = 8 * 1024 * 1024;
-/// Largest message: of a request with it alone, in brackets.
+/// Maximum size of a message: that of a request with this message alone, in brackets.
 const MAX_MESSAGE_BYTES: usize = MAX_JSON_BYTES - 2;
-/// Calls for one batch that are answered with 503 before the import ends.
+/// Maximum number of 503 replies for one batch before the import fails.
 const MAX_TRIES: u32 = 10;
 
-/// What `dead export` and `list --json` show beside the fields of a new message.
+/// Fields that `dead export` and `list --json` add to those of a new message.
 const NOT_SCHEDULED: [&str; 9] =
     ["route", "state", "attempts", "last_error", "last_error_at", "died_at", "next_attempt_at", "waits_for", "down"];
 
 #[derive(Args)]
 pub struct ImportArguments {
     route: String,
-    /// NDJSON: on each line a message as the API takes it, with an `id`, or as `dead export` wrote it; `-`, or nothing, is
-    /// standard input
+    /// NDJSON: each line is a message in the format of the API, with an `id`, or a line of `dead export`; standard
+    /// input for `-` or by default
     file: Option<PathBuf>,
 }
 
@@ -78,12 +79,12 @@ pub async fn run(session: &Session<'_>, arguments: ImportArguments) -> Result<()
     if refused > 0 { Err(Failure::Failed(text())) } else { Ok(()) }
 }
 
-/// The status of a line that is not a valid message.
+/// The status of an invalid message.
 const INVALID: &str = "invalid";
 /// The status of an id that is a dead letter.
 const EXISTS_DEAD: &str = "exists_dead";
 
-/// Whether a message of this status is not there.
+/// Whether a message with this status was not scheduled.
 fn is_refused(status: &str) -> bool {
     status.starts_with("limit_") || status == "in_flight" || status == INVALID
 }
@@ -93,7 +94,7 @@ fn shown(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() { "no messages".to_owned() } else { counts.join(", ") }
 }
 
-/// The message of a line.
+/// A line's message.
 struct Line {
     number: usize,
     message: Box<RawValue>,
@@ -102,7 +103,7 @@ struct Line {
 struct Import<'a> {
     session: &'a Session<'a>,
     path: String,
-    /// By status.
+    /// Number of messages by status.
     counts: BTreeMap<String, u64>,
     progress: Progress,
 }
@@ -138,7 +139,7 @@ impl Import<'_> {
         self.send(batch).await
     }
 
-    /// Without the lines that the API refuses: these are reported.
+    /// Sends the batch. Lines that the API refuses are reported and left out.
     async fn send(&mut self, mut batch: Vec<Line>) -> Result<(), Failure> {
         while let (Some(first), Some(last)) = (batch.first(), batch.last()) {
             let place = format!("lines {} to {}", first.number, last.number);
@@ -187,7 +188,7 @@ impl Import<'_> {
         *self.counts.entry(INVALID.to_owned()).or_default() += 1;
     }
 
-    /// Waits where the API asks for it: at the rate of the token, and during an outage of Redis.
+    /// Repeats the call while the API asks for a retry: at the rate limit of the token, and during an outage of Redis.
     async fn call(&self, batch: &[Line]) -> Result<Value, CallError> {
         let messages: Vec<&RawValue> = batch.iter().map(|line| &*line.message).collect();
         let body = serde_json::to_vec(&messages).expect("JSON");
@@ -208,7 +209,7 @@ impl Import<'_> {
     }
 }
 
-/// The errors of each message that a refusal of an array names by its index: `/7/delay`.
+/// Errors by the index of their message. The pointers of the refusal begin with that index: `/7/delay`.
 fn by_index(refusal: &Refusal) -> BTreeMap<usize, Vec<String>> {
     let mut named: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for (pointer, detail) in &refusal.fields {
@@ -221,14 +222,14 @@ fn by_index(refusal: &Refusal) -> BTreeMap<usize, Vec<String>> {
     named
 }
 
-/// In ms since the epoch, by the clock of this machine.
+/// In ms since the epoch, on the clock of this machine.
 fn now() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "only tells times of expiry that passed long ago")]
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A message as the API takes it; numbers stay as they are written. `now` in ms since the epoch.
+/// A message in the format of the API; numbers stay as they are written. `now` is in ms since the epoch.
 fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
     let line = str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
     let mut fields: BTreeMap<String, Box<RawValue>> =
@@ -239,16 +240,16 @@ fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
     if fields.contains_key("unreadable") {
         return Err("its stored body could not be read, so there is no payload".to_owned());
     }
-    // A new message has no state; whatever else it has, the API checks.
+    // A line without a state is a new message. The API checks its fields.
     if !fields.contains_key("state") {
         return RawValue::from_string(line.trim().to_owned()).map_err(|error| error.to_string());
     }
-    // The time that it was scheduled for, where it differs from that of its next attempt.
+    // The original due time, if it differs from the time of the next attempt.
     if let Some(due) = fields.remove("due") {
         fields.insert("deliver_at".to_owned(), due);
     }
     let has_type = fields.get("content_type").is_some_and(|text| text.get() != "null");
-    // A text would get a content type.
+    // As `payload`, a text without a content type would get the default one.
     if let Some(payload) = fields.remove("payload") {
         match serde_json::from_str::<String>(payload.get()) {
             Ok(text) if !has_type => {
@@ -258,7 +259,7 @@ fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
             _ => drop(fields.insert("payload".to_owned(), payload)),
         }
     }
-    // An expired message is sent after all, as by a redrive.
+    // Without its expiry, an expired message is sent, as by a redrive.
     if fields.get("expires_at").is_some_and(|at| at.get().parse().is_ok_and(|at: u64| at <= now)) {
         fields.remove("expires_at");
     }

@@ -1,4 +1,4 @@
-//! `punctual list ROUTE`, and the filter and the pages of every listing.
+//! `punctual list ROUTE`; the filter and the pages of all listings.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,20 +20,20 @@ pub struct ListArguments {
     state: State,
     #[command(flatten)]
     filter: Filter,
-    /// Most messages
+    /// Maximum number of messages
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum State {
-    /// By the time of the next attempt
+    /// Pending messages, by the time of the next attempt
     Pending,
-    /// Pending after failed attempts
+    /// Pending messages with failed attempts
     Retrying,
-    /// In flight
+    /// Messages in flight
     Unack,
-    /// By the time of death
+    /// Dead letters, by the time of death
     Dead,
 }
 
@@ -48,28 +48,28 @@ pub async fn list(session: &Session<'_>, arguments: ListArguments) -> Result<(),
     Listing { route, state, filter, limit: Some(*limit) }.show(session, columns).await
 }
 
-/// Of a table of dead letters.
+/// Columns of a table of dead letters.
 pub const DEAD_COLUMNS: &[&str] = &["id", "died_at", "attempts", "last_error"];
 
 /// The options that select messages.
 #[derive(Args, Clone, Default)]
 pub struct Filter {
-    /// Why they are dead: rejected, attempts, expired, crash, orphan, undecodable or invalid
+    /// Reason of the death: rejected, attempts, expired, crash, orphan, undecodable or invalid
     #[arg(long)]
     reason: Option<String>,
-    /// A part of the last error; case matters
+    /// A part of the last error, case-sensitive
     #[arg(long, value_name = "TEXT")]
     contains: Option<String>,
     /// From this time on: RFC 3339, milliseconds since 1970, or a duration before now such as `2h`
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Before this time
+    /// Before this time, in the same formats
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 }
 
 impl Filter {
-    /// Names and values as the API has them.
+    /// Names and values of the API's query parameters.
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         #[expect(clippy::disallowed_methods, reason = "`2h` is before the time of the operator's own clock")]
         let now = SystemTime::now();
@@ -83,13 +83,13 @@ impl Filter {
         fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// As the body of a bulk call; empty for a filter that selects nothing.
+    /// The body of a bulk call; empty if no filter is set.
     pub fn body(&self) -> Map<String, Value> {
         self.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
     }
 }
 
-/// A duration becomes the time so long before `now`; the API reads all else.
+/// A duration becomes that time before `now`. The API parses all other texts.
 fn time(text: &str, now: SystemTime) -> String {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let ago = humantime::parse_duration(text).ok().filter(|_| !is_number);
@@ -98,20 +98,20 @@ fn time(text: &str, now: SystemTime) -> String {
     at.map_or_else(|| text.to_owned(), UnixMillis::to_rfc3339)
 }
 
-/// Most messages of a page.
+/// Maximum number of messages of a page.
 const MAX_PAGE: u64 = 1000;
 
-/// What is listed.
+/// A listing of messages.
 pub struct Listing<'a> {
     pub route: &'a str,
     pub state: &'static str,
     pub filter: &'a Filter,
-    /// `None`: all.
+    /// `None`: all messages.
     pub limit: Option<u64>,
 }
 
 impl Listing<'_> {
-    /// Whether there are more than `limit`. `each` takes the messages in their order.
+    /// Passes the messages to `each`, in order. Returns whether there are more than `limit`.
     pub async fn read(
         &self,
         session: &Session<'_>,
@@ -139,7 +139,8 @@ impl Listing<'_> {
         }
     }
 
-    /// Shows them: a table with `columns`, names of fields, or with `--json` a JSON object a line.
+    /// Prints the messages: a table with `columns`, which are names of fields, or with `--json` one JSON object per
+    /// line.
     pub async fn show(&self, session: &Session<'_>, columns: &[&str]) -> Result<(), Failure> {
         let mut rows = Vec::new();
         let more = self.read(session, |message| {

@@ -11,7 +11,7 @@ use super::{
     output, table,
 };
 
-/// What comes first, in this order; the payload is last.
+/// The first fields, in this order; the payload is last.
 const FIRST: [&str; 10] = [
     "id",
     "route",
@@ -65,7 +65,7 @@ pub struct MoveArguments {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct DueArguments {
-    /// From now on, e.g. `5m`, or milliseconds
+    /// From now, e.g. `5m`, or milliseconds
     #[arg(long)]
     delay: Option<String>,
     /// RFC 3339, or milliseconds since 1970
@@ -86,12 +86,12 @@ pub async fn move_to(session: &Session<'_>, arguments: MoveArguments) -> Result<
 #[derive(Args)]
 pub struct DeliverArguments {
     route: String,
-    /// `-`: one a line on standard input
+    /// Ids of messages; `-`: one per line on standard input
     #[arg(required = true)]
     ids: Vec<String>,
 }
 
-/// The others are tried after one that cannot be delivered.
+/// Continues with the other messages after one that cannot be delivered.
 pub async fn deliver(session: &Session<'_>, arguments: DeliverArguments) -> Result<(), Failure> {
     let mut failure = None;
     for id in bulk::ids(arguments.ids)? {
@@ -114,10 +114,10 @@ pub async fn deliver(session: &Session<'_>, arguments: DeliverArguments) -> Resu
 #[command(group(ArgGroup::new("selection").required(true).args(["ids", "all"])))]
 pub struct CancelArguments {
     route: String,
-    /// One is cancelled without a question, or purged when it is dead; of several, the pending ones. `-`: one a line on
-    /// standard input
+    /// Ids. One message is cancelled without confirmation, or purged if it is dead; of several, the pending ones are
+    /// cancelled. `-`: one per line on standard input
     ids: Vec<String>,
-    /// All pending messages, those that are due first first
+    /// All pending messages, in the order of their due times
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! The command line. Operator commands are clients of the HTTP API, so that its rights and its audit log apply. Exit codes:
-//! 0 done, 1 failed, 2 usage or configuration, 3 not found.
+//! The command line. Operator commands are clients of the HTTP API, so its rights and its audit log apply to them. Exit
+//! codes: 0 done, 1 failed, 2 usage or configuration, 3 not found.
 
 mod bulk;
 mod check;
@@ -56,11 +56,11 @@ enum Command {
     Schema,
     /// Show routes, sinks, sources and Redis; exit 1 when something is wrong
     Status(Operator<status::StatusArguments>),
-    /// The same every second, until Ctrl-C
+    /// Show the status every second, until Ctrl-C
     Top(Operator<top::TopArguments>),
     /// Schedule a message
     Schedule(Box<Operator<schedule::ScheduleArguments>>),
-    /// Schedule messages from NDJSON, one message a line
+    /// Schedule messages from NDJSON, one message per line
     Import(Operator<import::ImportArguments>),
     /// Show a message
     Get(Operator<message::GetArguments>),
@@ -78,25 +78,25 @@ enum Command {
     Pause(Operator<route::PauseArguments>),
     /// Resume the delivery of a route
     Resume(Operator<route::ResumeArguments>),
-    /// Follow the move of a route to another number of partitions
+    /// Follow the move of a route's messages to another number of partitions
     Repartition(Operator<route::RepartitionArguments>),
     /// Ask whether an instance is ready: exit 0 or 1
     Health(Operator<health::HealthArguments>),
-    /// See it work: a private Redis, a receiver, ten messages
+    /// Run a demonstration: a private Redis, a receiver, ten messages
     #[cfg(feature = "http")]
     Demo(demo::DemoArguments),
     /// Print a Lua script for producers
     Lua(print::LuaArguments),
     /// Print completions for a shell
     Completions(print::CompletionsArguments),
-    /// Make the new definitions of a broker, and a configuration, from those of one with a delayed exchange
+    /// Make a configuration and new definitions from the definitions of a broker with a delayed exchange
     #[cfg(feature = "rabbitmq")]
     Migrate(migrate::MigrateArguments),
 }
 
-/// Runs the command line of this process. Not async: all of it is compiled once, with the library.
+/// Runs the command line of this process. Not async, so that all of it is compiled once, with the library.
 pub fn run() -> ExitCode {
-    /// After the runtime has ended, and after a panic too.
+    /// Runs after the runtime has ended, also after a panic.
     struct LastLines;
     impl Drop for LastLines {
         fn drop(&mut self) {
@@ -109,7 +109,7 @@ pub fn run() -> ExitCode {
 
 #[tokio::main]
 async fn run_command() -> ExitCode {
-    // Usage errors exit with 2 here.
+    // Exits with 2 on a usage error.
     let cli = Cli::parse();
     match dispatch(cli).await {
         Ok(()) => ExitCode::SUCCESS,

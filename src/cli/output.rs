@@ -1,4 +1,4 @@
-//! Standard output, standard error, and the question before a change that cannot be taken back.
+//! Standard output, standard error, and the confirmation of changes that cannot be undone.
 
 use std::{
     fmt::Display,
@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::{failure::Failure, global::Global};
 use crate::app::logging;
 
-/// Writes the result of a command: `json` with `--json`, else `text`.
+/// Writes the result of a command: `json` with `--json`, otherwise `text`.
 ///
 /// # Errors
-/// As `line`.
+/// Those of `line`.
 pub fn result(global: &Global, json: Value, text: impl Display) -> Result<(), Failure> {
     if global.json { line(json) } else { line(text) }
 }
 
-/// Writes `text` and ends the line. A closed output is no failure: a command does the rest of its work.
+/// Writes `text` and a line end. A closed output is ignored, so that a command completes its work.
 ///
 /// # Errors
-/// When it cannot be written, such as to a full disk.
+/// When the line cannot be written, for example to a full disk.
 pub fn line(text: impl Display) -> Result<(), Failure> {
     match listed(text) {
         Err(Failure::Closed) => Ok(()),
@@ -29,10 +29,10 @@ pub fn line(text: impl Display) -> Result<(), Failure> {
     }
 }
 
-/// The same for one of many lines of a listing, which a closed output ends.
+/// Like `line`, but for one of many lines: a closed output ends the listing.
 ///
 /// # Errors
-/// As `line`; `Closed`.
+/// Those of `line`, and `Closed`.
 pub fn listed(text: impl Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
@@ -44,13 +44,14 @@ pub fn counted(number: u64, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Lines and columns of the terminal that standard output is; one that does not know its size has none.
+/// Lines and columns of the terminal on standard output; `None` without a terminal or if it reports no size.
 pub fn window() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then(|| (size.ws_row.into(), size.ws_col.into()))
 }
 
-/// Writes a line to standard error, unless it is closed. Behind the lines of the log, where there is one: it never blocks then.
+/// Writes a line to standard error, unless it is closed. With a log, the line follows the queued lines, and the call
+/// never blocks.
 pub fn note(text: impl Display) {
     let text = text.to_string();
     if !logging::write_line(&text) {
@@ -61,7 +62,7 @@ pub fn note(text: impl Display) {
 /// The reply about a scheduled or moved message.
 ///
 /// # Errors
-/// As `line`.
+/// Those of `line`.
 pub fn scheduled(global: &Global, reply: Value) -> Result<(), Failure> {
     let text = |name: &str| reply[name].as_str().unwrap_or("?");
     let (word, time) = if reply["ended_at"].is_null() { ("for", "deliver_at") } else { ("at", "ended_at") };
@@ -69,10 +70,10 @@ pub fn scheduled(global: &Global, reply: Value) -> Result<(), Failure> {
     result(global, reply, shown)
 }
 
-/// Asks whether to do `what`, on the terminal.
+/// Asks on the terminal for confirmation of `what`.
 ///
 /// # Errors
-/// `Usage` without a terminal; `Failed` when the answer is not yes.
+/// `Usage` without a terminal; `Failed` unless the answer is yes.
 pub fn ask(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::Usage(format!(

@@ -1,4 +1,4 @@
-//! Progress of long work: a bar on standard error, only on a terminal, and what Ctrl-C says.
+//! Progress of long work: a bar on standard error, on a terminal only, and a message at Ctrl-C.
 
 use std::{process, sync::Arc, time::Duration};
 
@@ -8,24 +8,25 @@ use tokio::signal::ctrl_c;
 
 use super::output;
 
-/// As shells report the death by this signal.
+/// Exit code with which shells report this signal.
 const INTERRUPTED: i32 = 130;
 
-/// From its start on, Ctrl-C ends the process with what was done, also while it waits for input. The bar disappears with it.
+/// While it exists, Ctrl-C prints the work done and ends the process, also while the process waits for input. Dropping
+/// it removes the bar.
 pub struct Progress {
     bar: ProgressBar,
     done: Arc<Mutex<String>>,
 }
 
 impl Progress {
-    /// A bar towards `total`, or a counter when it is not known. Ctrl-C prints `done`, and `rest`: how to go on. Must be
-    /// called within a tokio runtime.
+    /// A bar towards `total`, or a counter if the total is unknown. Ctrl-C prints `done`, then `rest`, which says how
+    /// to continue. Must be called within a tokio runtime.
     pub fn new(total: Option<u64>, done: String, rest: &'static str) -> Self {
         let template = match total {
             Some(_) => "{bar:40} {pos}/{len}  {per_sec}  {eta} left",
             None => "{spinner} {pos}  {per_sec}",
         };
-        // It hides itself where standard error is no terminal.
+        // The bar is hidden if standard error is not a terminal.
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         bar.enable_steady_tick(Duration::from_millis(200));
         let bar = bar.with_style(ProgressStyle::with_template(template).expect("a template"));
@@ -42,13 +43,13 @@ impl Progress {
         Self { bar, done }
     }
 
-    /// `count` in all.
+    /// `count` is the total so far.
     pub fn reached(&self, count: u64, done: String) {
         self.bar.set_position(count);
         *self.done.lock() = done;
     }
 
-    /// A line on standard error beside the bar.
+    /// Prints a line on standard error above the bar.
     pub fn report(&self, text: &str) {
         self.bar.suspend(|| output::note(format_args!("punctual: {text}")));
     }

@@ -1,4 +1,4 @@
-//! `punctual pause`, `resume` and `repartition`: what is done to a route.
+//! `punctual pause`, `resume` and `repartition`: commands on a route.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::{
 #[derive(Args)]
 pub struct PauseArguments {
     route: String,
-    /// Why; the status of the route shows it
+    /// The reason, which the status of the route shows
     #[arg(long)]
     note: Option<String>,
-    /// Only show what would wait
+    /// Only show how many messages would wait
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
@@ -60,19 +60,19 @@ async fn set(session: &Session<'_>, route: &str, call: &str, done: &str, body: &
     output::result(session.global, json!({ "route": route, "status": done }), format_args!("{done} {route}"))
 }
 
-/// Interval of the questions how much is left.
+/// Interval of checks of the remaining messages.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub struct RepartitionArguments {
     route: String,
-    /// The number of partitions that the configuration has now, or is to have
+    /// The number of partitions in the configuration, now or after the move
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     partitions: u64,
 }
 
-/// Waits until all messages of the route are in its partitions. Where the instance serves another number, it allows this
-/// one, also one that was replaced before, and shows how to begin.
+/// Waits until all messages of the route are in its partitions. If the instance serves another number of partitions,
+/// this call allows the given one, also one that was replaced before, and prints how to begin.
 pub async fn repartition(session: &Session<'_>, arguments: RepartitionArguments) -> Result<(), Failure> {
     let RepartitionArguments { route, partitions } = arguments;
     let path = of_route(&route, "")?;

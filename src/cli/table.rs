@@ -1,12 +1,12 @@
-//! A table for people.
+//! A table as text.
 
-/// Longest cell in characters: an error may contain the body of an HTTP answer.
+/// Maximum length of a cell in characters: an error can contain the body of an HTTP reply.
 pub const MAX_CELL: usize = 600;
 
-/// What a cut text ends with.
+/// The end of a shortened text.
 const DOTS: &str = "...";
 
-/// Columns as wide as their widest cell, two spaces apart. Cells are one line each, without control characters.
+/// Columns are as wide as their widest cell and two spaces apart. Cells are one line each, without control characters.
 pub fn text(header: &[&str], rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| cut(cell, MAX_CELL + DOTS.len())).collect()).collect();
@@ -34,7 +34,7 @@ pub fn cut(text: &str, columns: usize) -> String {
     kept.chain(DOTS.chars()).take(columns).collect()
 }
 
-/// Without the control characters of a terminal: errors and payloads are the text of others.
+/// Replaces control characters of a terminal, because errors and payloads are external text.
 pub fn harmless(text: &str) -> String {
     let shown = |char: char| if char.is_control() && char != '\n' { char::REPLACEMENT_CHARACTER } else { char };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! `punctual top`: the status, every second.
+//! `punctual top`: shows the status every second.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -19,13 +19,13 @@ use super::{
     table,
 };
 
-/// Between two screens.
+/// Interval of screens.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The alternate screen without a cursor, and back.
+/// Enter the alternate screen without a cursor; leave it.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// To the first place; to the end of the line; to the end of the screen.
+/// Move the cursor to the first position; clear to the end of the line; clear to the end of the screen.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
@@ -58,14 +58,14 @@ async fn draw(session: &Session<'_>) -> io::Result<()> {
         let (lines, columns) = output::window().unwrap_or((24, 80));
         let text = match overview(&session.client).await {
             Ok(overview) => screen::text(&overview, session.client.shown(), lines),
-            // It may come back.
+            // The API may be reachable again at the next tick.
             Err(failure) => table::harmless(&failure.to_string()),
         };
         write(&fitted(&text, lines, columns))?;
     }
 }
 
-/// In a window of this size; nothing of the screen before it stays.
+/// The text for a window of this size. It overwrites the whole previous screen.
 fn fitted(text: &str, lines: usize, columns: usize) -> String {
     let cut = |line: &str| line.chars().take(columns).collect::<String>() + CLEAR_LINE;
     let shown: Vec<String> = text.lines().take(lines).map(cut).collect();

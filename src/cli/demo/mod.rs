@@ -1,4 +1,5 @@
-//! `punctual demo`: a private Redis, an instance and a receiver in this process; ten messages with their lateness.
+//! `punctual demo`: a private Redis, an instance and a receiver in this process. It delivers ten messages and shows
+//! their lateness.
 
 mod receiver;
 mod watcher;
@@ -33,10 +34,10 @@ use crate::{
     connector,
 };
 
-/// Messages, and the time from one to the next.
+/// The number of messages, and the time between two of them.
 const MESSAGES: u32 = 10;
 const STEP: Duration = Duration::from_millis(400);
-/// Longest wait for the last message beyond its due time.
+/// Maximum time for the last message after its due time.
 const ARRIVAL: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
@@ -44,7 +45,7 @@ pub struct DemoArguments {
     /// End after the ten messages, as without a terminal
     #[arg(long)]
     once: bool,
-    /// For the demo itself: waits until standard input ends, then ends the Redis of the demo of this number
+    /// For internal use by the demo: waits until standard input ends, then stops the Redis of the demo of this number
     #[arg(long, hide = true)]
     clean_up: Option<u64>,
 }
@@ -59,19 +60,19 @@ pub async fn run(arguments: DemoArguments) -> Result<(), Failure> {
     let mut watcher = watcher::start(workplace.number).map_err(failed)?;
     let stays = !arguments.once && io::stdin().is_terminal() && io::stdout().is_terminal();
     let run = run_in(&workplace, receiver, stays).await;
-    // Before its pipe is closed. It may have been killed.
+    // The watcher must end before its pipe is closed. It may have been killed already.
     let _ = watcher.kill().await;
     run
 }
 
 async fn run_in(workplace: &Workplace, mut receiver: Receiver, stays: bool) -> Result<(), Failure> {
-    // Nothing of the user's environment: the demo touches no other Redis.
+    // The user's environment is ignored, so that the demo uses no other Redis.
     let sources = Sources { files: vec![workplace.file()], ..Sources::default() };
     let config = config::load(&sources, &connector::registry());
     let config = config.map_err(|errors| Failure::Configuration(errors.to_string()))?;
     app::logging::init(config.log);
     output::line(format_args!("starting a private Redis and punctual in {}", workplace.directory().display()))?;
-    // A closed terminal must not leave the Redis behind.
+    // A closed terminal must not leave Redis running.
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let mut server = tokio::spawn(serve(config));
     let shown = tokio::select! {
@@ -91,7 +92,7 @@ async fn run_in(workplace: &Workplace, mut receiver: Receiver, stays: bool) -> R
     stop(server).await.and(shown)
 }
 
-/// What the user schedules.
+/// Prints messages that the user schedules.
 async fn print(arrivals: &mut mpsc::UnboundedReceiver<Arrival>) -> Result<(), Failure> {
     while let Some(arrival) = arrivals.recv().await {
         output::line(&arrival)?;
@@ -127,13 +128,13 @@ async fn show(workplace: &Workplace, arrivals: &mut mpsc::UnboundedReceiver<Arri
         "\n{} of {MESSAGES} messages arrived by HTTP: late by {p50} ms (p50), {max} ms (max)",
         late.len()
     ))?;
-    // Never early, by the clock of the same machine.
+    // Messages must never be early, by the clock of this machine.
     if late[0] < 0 { Err(Failure::Failed(format!("a message was early by {} ms", -late[0]))) } else { Ok(()) }
 }
 
 async fn ready(workplace: &Workplace, client: &Client) -> Result<(), Failure> {
     let deadline = Instant::now() + START;
-    // A probe before would make the instance connect in vain, and log it.
+    // An earlier probe would make the instance connect before Redis listens, and log the error.
     while !workplace.redis_socket().exists() && Instant::now() < deadline {
         sleep(POLL).await;
     }
@@ -163,7 +164,7 @@ The configuration is {directory}/punctual.yaml. Ctrl-C stops it and deletes the 
 
 type Ended = Result<Result<(), ServeError>, tokio::task::JoinError>;
 
-/// `serve` ends by a signal to its process.
+/// Stops `serve`, which ends by a signal to its process.
 async fn stop(server: JoinHandle<Result<(), ServeError>>) -> Result<(), Failure> {
     kill_process(getpid(), Signal::TERM).map_err(|error| Failure::Failed(error.to_string()))?;
     ended(server.await)

@@ -1,4 +1,4 @@
-//! The endpoint of the demo.
+//! The HTTP endpoint of the demo.
 
 use std::{
     fmt, io,
@@ -8,11 +8,11 @@ use std::{
 use axum::{Router, extract::State, http::HeaderMap, routing::post};
 use tokio::{net::TcpListener, sync::mpsc};
 
-/// One request.
+/// A received request.
 #[derive(Debug)]
 pub struct Arrival {
     id: String,
-    /// Milliseconds after the due time.
+    /// Milliseconds from the due time to the arrival.
     pub late: i64,
     payload: String,
 }
@@ -31,7 +31,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// On a free port of the loopback interface, until the process ends.
+    /// Starts on a free port of the loopback interface; runs until the process ends.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}/due", listener.local_addr()?);
@@ -47,7 +47,7 @@ async fn receive(State(arrivals): State<mpsc::UnboundedSender<Arrival>>, headers
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("?").to_owned();
     let due: i64 = header("punctual-due").parse().unwrap_or(arrived);
     let arrival = Arrival { id: header("punctual-id"), late: arrived - due, payload };
-    // The demo may have ended.
+    // An error means that the demo has ended.
     let _ = arrivals.send(arrival);
 }
 

@@ -1,6 +1,7 @@
-//! A child process that ends the private Redis of a demo that was killed.
+//! A child process that stops the private Redis after its demo was killed.
 //!
-//! Its standard input is a pipe from the demo, which never writes to it: the end of the file is the end of the demo.
+//! Its standard input is a pipe from the demo. The demo never writes to it, so end of file means that the demo has
+//! ended.
 
 use std::{env, fs, io, process::Stdio};
 
@@ -15,22 +16,22 @@ use crate::{
     cli::global::read_stdin,
 };
 
-/// Starts it, for the demo of this number.
+/// Starts the watcher of the demo of this number.
 pub fn start(number: u64) -> io::Result<Child> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["demo", "--clean-up", &number.to_string()]);
-    // Ctrl-C in a terminal goes to the whole group.
+    // Ctrl-C in a terminal goes to the whole process group.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command.kill_on_drop(true).spawn()
 }
 
-/// What it does. No process id is needed: the Redis is taken over by its socket and its lock.
+/// Runs the watcher. It needs no process id: it takes Redis over by its socket and its lock.
 pub async fn run(number: u64) {
-    // An error is the end too.
+    // An error means that the demo has ended, too.
     let _ = read_stdin();
     let directory = directory_of(number);
     let taken_over = timeout(START, async {
-        // It may have ended in order. While it ends, its lock may be held a little longer than its pipe.
+        // The demo may have stopped in order. Its lock can be held a little longer than its pipe is open.
         while directory.exists() {
             match Embedded::start(&data_of(&directory)).await {
                 Err(EmbeddedError::InUse(_)) => sleep(POLL).await,
@@ -41,7 +42,7 @@ pub async fn run(number: u64) {
     });
     if let Ok(Some(redis)) = taken_over.await {
         redis.stop().await;
-        // What is left in a temporary directory does no harm.
+        // A failure does no harm: the directory is a temporary one.
         let _ = fs::remove_dir_all(directory);
     }
 }

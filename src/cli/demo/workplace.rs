@@ -1,4 +1,4 @@
-//! A directory and an address for the demo.
+//! The directory and the address of a demo.
 
 use std::{
     fs::{self, DirBuilder},
@@ -11,12 +11,12 @@ use std::{
 
 use tokio::net::TcpListener;
 
-/// Longest start of Redis and the instance, and longest end of a Redis of a demo that was killed.
+/// Maximum time for Redis and the instance to start, and for the Redis of a killed demo to stop.
 pub const START: Duration = Duration::from_secs(20);
-/// Pause before Redis or the instance is asked again.
+/// Pause between two checks of Redis or the instance.
 pub const POLL: Duration = Duration::from_millis(20);
 
-/// Deleted on drop.
+/// The directory is deleted on drop.
 pub struct Workplace {
     pub number: u64,
     directory: PathBuf,
@@ -24,7 +24,7 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// With a configuration whose only sink is `receiver`, a URL.
+    /// Creates the directory with a configuration. Its only sink is the URL `receiver`.
     pub async fn new(receiver: &str) -> io::Result<Self> {
         let number = rand::random();
         let directory = directory_of(number);
@@ -42,18 +42,18 @@ impl Workplace {
         self.directory.join("punctual.yaml")
     }
 
-    /// It exists once the private Redis listens.
+    /// The socket exists once the private Redis listens.
     pub fn redis_socket(&self) -> PathBuf {
         data_of(&self.directory).join("redis.sock")
     }
 
-    /// Of the API.
+    /// The URL of the API.
     pub fn url(&self) -> String {
         format!("http://{}", self.listen)
     }
 
     fn configuration(&self, receiver: &str) -> String {
-        // JSON text is YAML text, whatever the name of the directory.
+        // JSON text is valid YAML, whatever characters the name of the directory has.
         let data = serde_json::Value::from(data_of(&self.directory).to_string_lossy());
         format!(
             "redis: {{ url: embedded, data_dir: {data} }}\nserver: {{ listen: '{}' }}\nlog: {{ level: error }}\n\
@@ -65,7 +65,7 @@ impl Workplace {
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        // What is left in a temporary directory does no harm.
+        // A failure does no harm: the directory is a temporary one.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -75,12 +75,12 @@ pub fn directory_of(number: u64) -> PathBuf {
     std::env::temp_dir().join(format!("punctual-demo-{number:016x}"))
 }
 
-/// Of its Redis.
+/// The data directory of the private Redis.
 pub fn data_of(directory: &Path) -> PathBuf {
     directory.join("data")
 }
 
-/// The kernel gives a port again only after all others.
+/// A free port. The kernel assigns a port again only after all others.
 async fn free() -> io::Result<SocketAddr> {
     TcpListener::bind(("127.0.0.1", 0)).await?.local_addr()
 }

@@ -1,4 +1,4 @@
-//! What a running broker has, from the management plugin's HTTP API. AMQP itself shows no bindings.
+//! Reads the definitions of a running broker from the management plugin's HTTP API. AMQP itself does not list bindings.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 use crate::tls;
 use punctual_migrate::definitions::Definitions;
 
-/// Longest wait for one answer.
+/// Maximum time for one reply.
 const ANSWER: Duration = Duration::from_secs(15);
-/// The environment variable with the password: arguments are seen by every user of the machine.
+/// The environment variable with the password. Not an argument, because every user of the machine can see arguments.
 pub const PASSWORD: &str = "PUNCTUAL_MANAGEMENT_PASSWORD";
 
-/// Asks for what a user with the tag `monitoring` may see of virtual hosts in which it has any right, and for the rights of
-/// all users, which takes `administrator`: without it there are none in what is returned.
+/// Requests the definitions of the given virtual hosts, which need a user with the tag `monitoring` and any right in
+/// each of them, and the permissions of all users, which need the tag `administrator`. Without `administrator` the
+/// result has no permissions.
 ///
 /// # Errors
-/// Which URL does not answer, and how.
+/// The failing URL and its error.
 pub async fn definitions(
     url: &str,
     user: &str,

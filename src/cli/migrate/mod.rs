@@ -1,4 +1,4 @@
-//! `punctual migrate rabbitmq EXPORT`: from a broker with the delayed-message exchange plugin to one without it.
+//! `punctual migrate rabbitmq EXPORT`: from a broker with the delayed-message exchange plugin to a broker without it.
 
 mod management;
 #[cfg(test)]
@@ -39,7 +39,7 @@ enum From {
 
 #[derive(Args)]
 struct RabbitMq {
-    /// What `rabbitmqctl export_definitions FILE` wrote on the old broker; `-` is standard input
+    /// The file that `rabbitmqctl export_definitions FILE` wrote on the old broker; `-` is standard input
     export: PathBuf,
     /// Write the new definitions, punctual.yaml, scripts and a summary into this directory
     #[arg(long, value_name = "DIR", conflicts_with = "check")]
@@ -48,11 +48,11 @@ struct RabbitMq {
     #[arg(long, value_enum, default_value = "quorum")]
     queue_type: GivenQueueType,
     /// Compare with a running broker: the URL of its management API, such as `http://localhost:15672`, or an export of
-    /// it, `-` from standard input
+    /// the broker, `-` from standard input
     #[arg(long, value_name = "URL|FILE")]
     check: Option<String>,
-    /// For `--check URL`: needs the tag `monitoring` and any right in each virtual host, or the tag `administrator` to
-    /// see the rights of others too. The password is in `PUNCTUAL_MANAGEMENT_PASSWORD`
+    /// User for `--check URL`: needs the tag `monitoring` and any right in each virtual host, or the tag
+    /// `administrator` to see the permissions of other users too. The password is in `PUNCTUAL_MANAGEMENT_PASSWORD`
     #[arg(long, value_name = "NAME", default_value = "guest")]
     user: String,
 }

@@ -1,4 +1,4 @@
-//! Planning, on an export of RabbitMQ 3.10 with the plugin, and with what people have beside it.
+//! Planning, with an export of RabbitMQ 3.10 with the plugin and with other definitions beside its own.
 
 use std::any::Any;
 
@@ -77,7 +77,7 @@ fn each_delayed_exchange_becomes_an_entry_a_queue_and_an_exchange_of_its_type() 
     let out = find(&new, "exchanges", "/", "orders.delay.out");
     assert_eq!(out["arguments"], json!({ "alternate-exchange": "unrouted" }));
     assert!(!new.to_string().contains("x-delayed"));
-    // What has nothing to do with it is as it was.
+    // Unrelated definitions are unchanged.
     for name in ["vhosts", "topic_permissions", "global_parameters", "rabbit_version", "users"] {
         assert_eq!(new[name], old()[name], "{name}");
     }
@@ -114,7 +114,7 @@ fn policies_follow_the_bindings_and_keep_off_the_new_queues() {
     assert_eq!(policy("punctual mails.delay.in")["definition"], json!({ "delivery-limit": 1_000_000 }));
     // In the other virtual host there are no policies.
     assert_eq!(new["policies"].as_array().unwrap().iter().filter(|policy| policy["vhost"] != "/").count(), 0);
-    // RabbitMQ 4 refuses an import with these.
+    // RabbitMQ 4 refuses an import with `ha-mode`.
     assert!(!new["policies"].to_string().contains("ha-mode"));
     assert_eq!(policy("bounds")["definition"], json!({ "max-length": 100_000 }));
     assert!(has(&plan.changed, "policy `mirrors`", "is left out"));
@@ -128,7 +128,7 @@ fn policies_follow_the_bindings_and_keep_off_the_new_queues() {
     let broken =
         json!({ "name": "broken", "vhost": "/", "pattern": "(", "apply-to": "all", "priority": 0, "definition": {} });
     assert!(has(&planned(&with(old(), "policies", broken)).undecided, "policy `broken`", "cannot be evaluated"));
-    // As 3.10 exports it.
+    // The format of an export of 3.10.
     let operator = json!({ "component": "operator_policy", "name": "op", "vhost": "/",
         "value": { "apply-to": "queues", "definition": [["message-ttl", 5]], "pattern": ".*", "priority": 0 } });
     assert!(has(&planned(&with(old(), "parameters", operator)).undecided, "operator policy `op`", "`mails.delay.in`"));
@@ -206,7 +206,7 @@ fn what_cannot_be_decided_is_told() {
     }
 }
 
-/// Names are what people make of them.
+/// Names of exchanges and queues can have any characters.
 #[test]
 fn the_configuration_is_valid_whatever_the_names() {
     let mut old = old();

@@ -1,4 +1,4 @@
-//! Why messages are dead, of the routes with the most.
+//! The reasons of dead letters, for the routes with the most dead letters.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -13,15 +13,15 @@ use crate::cli::{
     table,
 };
 
-/// Most routes and most reasons of a route: a line each, so that all fits one screen.
+/// Maximum number of routes, and of reasons per route: one line for each route, so that all fits one screen.
 const MAX_ROUTES: usize = 3;
 const MAX_REASONS: usize = 3;
-/// Shortest place for an error, in characters: less says nothing.
+/// Minimum width of an error, in characters. A shorter error would not be understandable.
 const MIN_ERROR: usize = 12;
-/// Longest wait for the summaries. With the default `server.request_timeout` the API answers within half of it,
-/// with what it has counted by then.
+/// Maximum time for the summaries. With the default `server.request_timeout` the API replies within half of it, with
+/// the counts up to that time.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Of a route with its summary, in an overview; or `error` in it.
+/// Field of a route in an overview: its summary, or an object with `error`.
 const SUMMARY: &str = "dead_summary";
 
 /// Adds the summaries to the overview.
@@ -42,7 +42,7 @@ async fn summary(client: &Client, route: &str) -> Value {
     answer.unwrap_or_else(|failure| json!({ "error": failure.to_string() }))
 }
 
-/// A line for each summary, the route with the most first.
+/// One line for each summary; the route with the most dead letters is first.
 pub fn lines(overview: &Value, columns: usize) -> Vec<String> {
     let mut routes: Vec<&Value> = entries(overview, "routes").collect();
     routes.retain(|route| route[SUMMARY].is_object());
@@ -50,7 +50,7 @@ pub fn lines(overview: &Value, columns: usize) -> Vec<String> {
     routes.into_iter().map(|route| line(route, columns)).collect()
 }
 
-/// All counts, then as much of the errors as fits, the most frequent reason first.
+/// All counts, followed by as much of the errors as fits. The most frequent reason is first.
 fn line(route: &Value, columns: usize) -> String {
     let (summary, head) = (&route[SUMMARY], format!("{}: {} dead: ", text_of(&route["route"]), route["dead"]));
     if !summary["error"].is_null() {

@@ -1,4 +1,4 @@
-//! `punctual status`: everything on one screen, and whether something is wrong.
+//! `punctual status`: the state of the instance and its problems, on one screen.
 
 mod dead;
 mod problems;
@@ -17,19 +17,19 @@ use super::{
 
 #[derive(Args)]
 pub struct StatusArguments {
-    /// A message that is later than this is wrong
+    /// Lateness from which a message is a problem
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = humantime::parse_duration)]
     overdue: Duration,
-    /// All routes, sinks and sources, however many
+    /// Show all routes, sinks and sources, whatever their number
     #[arg(long)]
     all: bool,
 }
 
-/// The call that shows all.
+/// The call for the overview.
 const OVERVIEW: &str = "/v1/overview";
 
 /// # Errors
-/// As `Client::get`; `Failed` for the answer of something else than a punctual.
+/// Those of `Client::get`; `Failed` for a reply that does not come from punctual.
 pub async fn overview(client: &Client) -> Result<Value, Failure> {
     let overview = client.get(OVERVIEW).await?;
     if overview["instance"]["version"].is_string() && overview["redis"]["up"].is_boolean() {

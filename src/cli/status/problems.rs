@@ -1,4 +1,4 @@
-//! What is wrong, of an overview.
+//! Problems in an overview.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::screen::{domains, entries, is_down, text_of as text};
 
-/// One line each.
+/// One line for each problem.
 pub fn find(overview: &Value, overdue: Duration) -> Vec<String> {
     let mut problems = Vec::new();
     let redis = &overview["redis"];

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::cli::table;
 
-/// Most rows of each table: so the whole fits one screen.
+/// Maximum number of rows of each table, so that the whole fits one screen.
 pub const MAX_ROWS: usize = 15;
 
-/// `url`: of the instance. `rows`: most rows of each table.
+/// `url`: that of the instance. `rows`: maximum number of rows of each table.
 pub fn text(overview: &Value, url: &str, rows: usize) -> String {
     let instance = &overview["instance"];
     let ready = if instance["ready"] == true { "ready" } else { "NOT READY" };
@@ -29,7 +29,7 @@ pub fn text(overview: &Value, url: &str, rows: usize) -> String {
     let mut parts = vec![head];
     let names = ["ROUTE", "SINK", "PAUSED", "PENDING", "DUE", "RETRYING", "UNACK", "DEAD", "NEXT DUE", "OVERDUE"];
     let mut routes: Vec<&Value> = entries(overview, "routes").collect();
-    // Of many routes those that need someone first; the sort keeps the order of the others.
+    // If there are too many routes, the most urgent ones are shown. The sort keeps the order of equally urgent ones.
     if routes.len() > rows {
         routes.sort_by_key(|route| Reverse(urgency(route)));
     }
@@ -41,7 +41,7 @@ pub fn text(overview: &Value, url: &str, rows: usize) -> String {
     parts.join("\n\n")
 }
 
-/// A table, unless it is empty.
+/// A table; `None` if it is empty.
 fn part(names: &[&str], all: &[&Value], rows: usize, row: fn(&Value) -> Vec<String>) -> Option<String> {
     let shown: Vec<_> = all.iter().take(rows).map(|entry| row(entry)).collect();
     let rest = all.len() - shown.len();
@@ -49,7 +49,7 @@ fn part(names: &[&str], all: &[&Value], rows: usize, row: fn(&Value) -> Vec<Stri
     (!all.is_empty()).then(|| table::text(names, &shown) + &more)
 }
 
-/// What a paused, late or failing route has more of.
+/// Sort key that is greater for paused, late and failing routes.
 fn urgency(route: &Value) -> (bool, u64, u64, u64) {
     let number = |name: &str| route[name].as_u64().unwrap_or(0);
     let is_odd = route["paused"] == true || !route["error"].is_null();
@@ -103,7 +103,7 @@ pub fn is_down(sink: &Value) -> bool {
     sink["breaker"] != "closed" || sink["check"].as_str().is_some_and(|check| check != "ok")
 }
 
-/// The parts that are down, each with its error, and since when.
+/// The failure domains that are down, each with its error and the time since when.
 pub fn domains(sink: &Value) -> Vec<String> {
     let text = |domain: &Value| {
         let [name, since, error] = ["name", "since", "error"].map(|field| text_of(&domain[field]));
@@ -112,12 +112,12 @@ pub fn domains(sink: &Value) -> Vec<String> {
     sink["down_domains"].as_array().into_iter().flatten().map(text).collect()
 }
 
-/// Of `routes`, `sinks` or `sources`: none while they are not known.
+/// Entries of `routes`, `sinks` or `sources`; empty while these are unknown.
 pub fn entries<'a>(overview: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     overview[name].as_array().into_iter().flatten()
 }
 
-/// A cell.
+/// The text of a cell.
 pub fn text_of(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
