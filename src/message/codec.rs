@@ -1,20 +1,21 @@
-//! The stored form of a message, field by field:
+//! The stored form of a message:
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 1 | version: 2 |
 //! | 8 | due time, ms since the epoch, big endian |
-//! | 8 | time of acceptance, the same |
-//! | 1 | form of what follows, a sum: 1 compressed by zstd, 2 with a time of expiry, 4 metadata as in version 1 |
-//! | 8 | form 2 alone: `expires_at`, ms since the epoch, big endian: a script changes it, whatever follows |
-//! | 4 | form 1 alone: length of the rest before compression, big endian |
+//! | 8 | time of acceptance, ms since the epoch, big endian |
+//! | 1 | form of the rest, a sum: 1 compressed by zstd, 2 with a time of expiry, 4 metadata as in version 1 |
+//! | 8 | with form 2: `expires_at`, ms since the epoch, big endian. Uncompressed, so that a script can change it |
+//! | 4 | with form 1: length of the remaining bytes before compression, big endian |
 //! | rest | metadata (`fields`), payload |
 //!
-//! Version 1, which `lua/produce.lua` and the `take_` scripts write, has behind the times the length of the metadata (4
-//! bytes, big endian), the metadata as JSON, and the payload. With a time of expiry it is written as version 2, form 2 + 4.
+//! Version 1 is written by `lua/produce.lua` and the `take_` scripts. After the times it has the length of the metadata
+//! (4 bytes, big endian), the metadata as JSON, and the payload. With a time of expiry it is written as version 2 with
+//! form 2 + 4.
 //!
-//! The schedule script writes the first 17 bytes, on Redis' clock; `tail` makes the rest. A body of the single byte 0
-//! marks a lost one.
+//! The schedule script writes the first 17 bytes, by the clock of Redis; `tail` makes the rest. A body of the single
+//! byte 0 marks a lost body.
 
 use std::cell::RefCell;
 
@@ -31,7 +32,7 @@ use crate::{
 pub const VERSION: u8 = 2;
 /// The version with metadata as JSON.
 const FIRST: u8 = 1;
-/// Bytes before what `tail` makes: version, due, acceptance.
+/// Bytes before those that `tail` makes: version, due time, time of acceptance.
 const TIMES_END: usize = 1 + 8 + 8;
 
 // Forms.
@@ -39,22 +40,23 @@ const COMPRESSED: u8 = 1;
 const EXPIRES: u8 = 2;
 const JSON: u8 = 4;
 
-/// Shorter ones hardly shrink: a frame of zstd has some ten bytes of its own.
+/// Minimum length for compression, in bytes: shorter bodies hardly shrink, because a zstd frame has an overhead of some
+/// ten bytes.
 const LEAST_COMPRESSED: usize = 256;
-/// Longer ones are stored as they are, so that no stored body grows beyond it: what a script call takes.
+/// Maximum length for compression, in bytes. It bounds a decompressed body to the size that a script call takes.
 const MOST_COMPRESSED: usize = 4 * 1024 * 1024;
 /// The fastest of the ordinary levels: a higher one saves few bytes of small messages.
 const LEVEL: i32 = 1;
 
 thread_local! {
-    // Making one costs more than compressing a message.
+    // Reused, because making a context costs more than compressing a message.
     static COMPRESSOR: RefCell<Compressor<'static>> =
         RefCell::new(Compressor::new(LEVEL).expect("memory for a context of zstd"));
     static DECOMPRESSOR: RefCell<Decompressor<'static>> =
         RefCell::new(Decompressor::new().expect("memory for a context of zstd"));
 }
 
-/// The body after the two times.
+/// The stored body without its first 17 bytes.
 pub fn tail(metadata: &Metadata, payload: &[u8]) -> Bytes {
     let mut tail = BytesMut::with_capacity(24 + payload.len());
     put_form(0, metadata.expires_at, &mut tail);
@@ -74,7 +76,7 @@ fn put_form(form: u8, expires_at: Option<u64>, tail: &mut BytesMut) {
     }
 }
 
-/// `rest` as a compressed tail, where that is an eighth smaller.
+/// `rest` as a compressed tail, if that is at least an eighth smaller.
 fn compressed(rest: &[u8], expires_at: Option<u64>) -> Option<Bytes> {
     if !(LEAST_COMPRESSED..=MOST_COMPRESSED).contains(&rest.len()) {
         return None;
@@ -90,7 +92,7 @@ fn compressed(rest: &[u8], expires_at: Option<u64>) -> Option<Bytes> {
     Some(tail.freeze())
 }
 
-/// Why a stored body cannot be read.
+/// The reason why a stored body cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("the body was lost")]
@@ -102,7 +104,7 @@ pub enum DecodeError {
 }
 
 /// # Errors
-/// When the body is the marker of a lost one, has another version, or is malformed.
+/// When the body marks a lost one, has an unknown version, or is malformed.
 pub fn decode(body: &Bytes) -> Result<StoredMessage, DecodeError> {
     match body.first() {
         Some(&(FIRST | VERSION)) => {}
@@ -145,7 +147,7 @@ fn latest(mut rest: Bytes) -> Option<(Metadata, Bytes)> {
     Some((Metadata { expires_at, ..metadata }, payload))
 }
 
-/// Bytes that a stored body takes once it is read. `lua/include/weight.lua` computes the same.
+/// Bytes that a stored body takes once decoded. `lua/include/weight.lua` computes the same number.
 pub fn weight(body: &[u8]) -> usize {
     let start = match body.get(TIMES_END) {
         Some(&COMPRESSED) if body[0] == VERSION => TIMES_END + 1,
@@ -157,7 +159,8 @@ pub fn weight(body: &[u8]) -> usize {
         .map_or(body.len(), |length| start + u32::from_be_bytes(length) as usize)
 }
 
-/// `body` with this time of expiry, or without one; as it is when it cannot be read. `lua/include/expiry.lua` does the same.
+/// `body` with this time of expiry, or without one; unchanged if it cannot be read. `lua/include/expiry.lua` does the
+/// same.
 pub fn expiring(body: &Bytes, expires_at: Option<u64>) -> Bytes {
     let (form, rest) = match (decode(body), body.first()) {
         (Ok(_), Some(&FIRST)) if expires_at.is_some() => (JSON, &body[TIMES_END..]),
@@ -174,12 +177,12 @@ pub fn expiring(body: &Bytes, expires_at: Option<u64>) -> Bytes {
     changed.freeze()
 }
 
-/// A whole body, as the schedule script writes it.
+/// A complete body, as the schedule script writes it.
 pub fn encode(message: &StoredMessage) -> Bytes {
     with_times(VERSION, message, &tail(&message.metadata, &message.payload))
 }
 
-/// A whole body with metadata as JSON, as `lua/produce.lua` writes it.
+/// A complete body with metadata as JSON, as `lua/produce.lua` writes it.
 pub fn encode_first(message: &StoredMessage) -> Bytes {
     let expires_at = message.metadata.expires_at;
     let others = Metadata { expires_at: None, ..message.metadata.clone() };

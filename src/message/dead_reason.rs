@@ -1,21 +1,21 @@
-//! Why messages are dead.
+//! Reasons of deaths.
 
-/// Why a message is dead; the `reason` label of `punctual_messages_dead_total`.
+/// The reason why a message is dead; the `reason` label of `punctual_messages_dead_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeadReason {
-    /// The sink refused it for good.
+    /// The sink refused the message permanently.
     Rejected,
-    /// Its attempts are used up.
+    /// The message has no attempts left.
     Attempts,
-    /// Claimed after its `expires_at`.
+    /// The message was claimed after its `expires_at`.
     Expired,
-    /// Its lease expired in five claims; in the last three it was claimed alone.
+    /// The lease of the message expired in five claims. In the last three it was claimed alone.
     Crash,
-    /// Its body was missing in Redis.
+    /// The body of the message was missing in Redis.
     Orphan,
-    /// Its body cannot be read.
+    /// The body of the message cannot be read.
     Undecodable,
-    /// A source could not decode it.
+    /// A source could not decode the message.
     Invalid,
 }
 
@@ -27,7 +27,7 @@ impl DeadReason {
         Self::ALL.into_iter().find(|reason| reason.as_str() == text)
     }
 
-    /// The text about one that is not known.
+    /// The error for an unknown reason.
     pub fn unknown(text: &str) -> String {
         format!("`{text}` is no reason: one of {}", Self::ALL.map(Self::as_str).join(", "))
     }

@@ -1,4 +1,4 @@
-//! Ids for messages that come without a usable one.
+//! Ids for messages that come without a usable id.
 
 use ring::digest::{Context, SHA256};
 
@@ -12,7 +12,7 @@ pub fn digest(parts: &[&[u8]]) -> MessageId {
     use std::fmt::Write;
     let mut hasher = Context::new(&SHA256);
     for part in parts {
-        // The length of each part: ["ab", "c"] and ["a", "bc"] must differ.
+        // The length of each part is hashed, because ["ab", "c"] and ["a", "bc"] must differ.
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part);
     }

@@ -35,11 +35,11 @@ pub struct Ended {
     pub at: UnixMillis,
 }
 
-/// Which completed messages a route remembers.
+/// The completed messages that a route remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remember {
-    /// Retention; zero remembers none.
+    /// Retention; with zero none are remembered.
     pub period: Duration,
-    /// Largest number, divided among the partitions; the oldest are evicted.
+    /// Maximum number, divided among the partitions. The oldest messages are evicted.
     pub max: u32,
 }

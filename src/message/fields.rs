@@ -1,7 +1,8 @@
-//! Metadata inside a stored body, but for `expires_at` (`codec`): a tag, then the value, for each field that is set; then a zero byte.
+//! Metadata inside a stored body, except `expires_at` (`codec`): for each field that is set a tag and the value, then a
+//! zero byte.
 //!
-//! Texts have their length before them, and numbers are LEB128: seven bits in each byte, the lowest first. Content types
-//! that the API sets have tags of their own. What few messages have is JSON.
+//! A text follows its length. Numbers are LEB128: seven bits per byte, the lowest first. Content types that the API
+//! sets have their own tags. Rare fields are JSON.
 
 use std::borrow::Cow;
 
@@ -12,14 +13,14 @@ use super::{Header, HeaderValue, Metadata};
 const END: u8 = 0;
 const CONTENT_TYPE: u8 = 1;
 const KEY: u8 = 2;
-/// Name and value; one for each header.
+/// Name and value; once for each header.
 const HEADER: u8 = 3;
 const MAX_ATTEMPTS: u8 = 4;
 const PROPERTIES: u8 = 6;
 const ORIGIN: u8 = 7;
-/// Name, and type and value as JSON; one for each header.
+/// Name, then type and value as JSON; once for each header.
 const TYPED_HEADER: u8 = 8;
-/// Tags that stand for a whole content type.
+/// Tags of common content types.
 const CONTENT_TYPES: [(u8, &str); 3] =
     [(16, "application/json"), (17, "text/plain; charset=utf-8"), (18, "application/octet-stream")];
 
@@ -57,7 +58,7 @@ pub fn write(metadata: &Metadata, out: &mut BytesMut) {
     out.put_u8(END);
 }
 
-/// Takes the metadata off the front of `from`; nothing when it is malformed, or has a field that this release does not
+/// Removes the metadata from the front of `from`. `None` if it is malformed, or has a field that this release does not
 /// know.
 pub fn read(from: &mut Bytes) -> Option<Metadata> {
     let mut metadata = Metadata::default();

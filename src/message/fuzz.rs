@@ -1,4 +1,4 @@
-//! Stored bodies that are damaged, or were written by another release.
+//! Fuzzing of stored bodies: damaged ones, and those of other releases.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! The headers of a message, in their order.
+//! The headers of a message, in order.
 
 use std::{collections::BTreeMap, fmt, ops::Index};
 
@@ -11,9 +11,9 @@ use serde_json::Value as Json;
 
 use super::{TypedValue, check_header_name, check_text, folded_header};
 
-/// JSON: an object of texts if each header is one that every sink sends, and they are in the order of their names, which
-/// an object does not keep; else an array of `{"name", "type", "value"}`;
-/// without `type` it is such a text.
+/// JSON: an object of texts if every sink sends each of the headers and they are sorted by name, because an object does
+/// not keep their order. Otherwise an array of `{"name", "type", "value"}`; an element without `type` is a text that
+/// every sink sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(Vec<Header>);
 
@@ -25,15 +25,15 @@ pub struct Header {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValue {
-    /// Every sink sends it: its name is unique in every spelling, and neither reserved nor impossible in HTTP; the value
+    /// Every sink sends this header: its name is unique in any spelling, valid in HTTP and not reserved, and the value
     /// has no control characters.
     Text(String),
-    /// Any other header. The sinks of brokers send it.
+    /// Any other header. Only the sinks of brokers send it.
     Typed(TypedValue),
 }
 
 impl Headers {
-    /// Distinguishes the texts that every sink sends from other headers. Leaves out those whose name `is_dropped`.
+    /// Separates the texts that every sink sends from other headers. Drops headers with a name that `is_dropped`.
     pub fn classify(given: Vec<(String, TypedValue)>, is_dropped: impl Fn(&str) -> bool) -> Self {
         let mut counts = BTreeMap::new();
         for (name, _) in &given {
@@ -80,12 +80,12 @@ impl Headers {
         })
     }
 
-    /// The text of that name.
+    /// The value of the text header with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.texts().find_map(|(other, text)| (other == name).then_some(text))
     }
 
-    /// Adds a text that every sink sends, or replaces the header of that name.
+    /// Adds a text that every sink sends, or replaces the header with this name.
     pub fn insert(&mut self, name: String, text: String) {
         let value = HeaderValue::Text(text);
         match self.0.iter_mut().find(|header| header.name == name) {
@@ -99,7 +99,7 @@ impl Headers {
     }
 
     /// # Errors
-    /// The text that some sink cannot send.
+    /// The error about a text that some sink cannot send.
     pub fn validate(&self) -> Result<(), String> {
         let mut names = BTreeMap::new();
         for (name, value) in self.texts() {
@@ -113,7 +113,7 @@ impl Headers {
     }
 }
 
-/// The text of that name, which must exist.
+/// The value of the text header with this name, which must exist.
 impl Index<&str> for Headers {
     type Output = str;
 
@@ -217,7 +217,7 @@ pub mod tests {
 
     use super::{super::typed::tests::any_value, *};
 
-    /// Any headers as a source reads them, in any order.
+    /// Any headers that a source can read, in any order.
     pub fn any_headers() -> impl Strategy<Value = Headers> {
         let name = prop_oneof!["[a-cA-C]", "[A-Za-z-]{1,12}", any::<String>()];
         let value = prop_oneof!["[ -~]{0,12}".prop_map(TypedValue::String), any_value()];

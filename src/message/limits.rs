@@ -1,20 +1,21 @@
-//! What a route holds at most.
+//! Limits of a route.
 
 use std::time::Duration;
 
-/// What a route accepts. Messages that wait or are in flight count, dead letters do not. Each partition has an equal
-/// share, rounded down.
+/// Limits of the messages that a route accepts. Messages that wait or are in flight count; dead letters do not count.
+/// Each partition has an equal share, rounded down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteLimits {
     /// At least the number of partitions.
     pub messages: Option<u64>,
-    /// Of stored bodies, after compression: payload, headers and the like, and up to 40 bytes. A partition's share holds the largest message.
+    /// Bytes of stored bodies, after compression: payload, headers and other metadata, and up to 40 bytes more. The
+    /// share of a partition holds the largest message.
     pub bytes: Option<u64>,
-    /// Longest time from acceptance to the due time; at least a millisecond.
+    /// Maximum time from acceptance to the due time; at least a millisecond.
     pub delay: Option<Duration>,
 }
 
-/// The limit that a message was refused for.
+/// The limit for which a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Messages,
@@ -25,7 +26,7 @@ pub enum Limit {
 impl Limit {
     pub const ALL: [Self; 3] = [Self::Messages, Self::Bytes, Self::Delay];
 
-    /// Among the statuses of a batch.
+    /// The status in the results of a batch.
     pub fn status(self) -> &'static str {
         match self {
             Self::Messages => "limit_messages",
@@ -34,7 +35,7 @@ impl Limit {
         }
     }
 
-    /// The kind of a problem, and the slug of an error of `lua/produce.lua`.
+    /// The kind of a problem document, and the slug of an error of `lua/produce.lua`.
     pub fn problem(self) -> &'static str {
         match self {
             Self::Messages => "limit-messages",
@@ -43,7 +44,7 @@ impl Limit {
         }
     }
 
-    /// For a person.
+    /// The error text for a person.
     pub fn explain(self) -> &'static str {
         match self {
             Self::Messages => "the route holds as many messages as its `limits.messages` allows",
@@ -53,12 +54,12 @@ impl Limit {
     }
 }
 
-/// Which dead letters of a route are kept. The oldest are deleted first.
+/// Limits of the dead letters that a route keeps. The oldest are evicted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadLimits {
-    /// Since the death; at least a minute.
+    /// Time since the death; at least a minute.
     pub max_age: Option<Duration>,
-    /// At least the number of partitions, each of which has an equal share, rounded down.
+    /// At least the number of partitions. Each partition has an equal share, rounded down.
     pub max_count: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! A message and its parts: the id, which stays the same over attempts, the payload and the metadata.
+//! A message and its parts: the payload, the metadata, and the id, which all attempts share.
 
 use std::{fmt, sync::Arc};
 
@@ -34,17 +34,17 @@ mod properties;
 mod record;
 mod typed;
 
-/// Most partitions of a route: each costs a task and one poll of Redis per `max_sleep`.
+/// Maximum number of partitions of a route: each costs a task and one poll of Redis per `max_sleep`.
 pub const MAX_PARTITIONS: u16 = 256;
 
-/// Longest id, in bytes.
+/// Maximum length of an id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 
-/// Largest metadata (headers, key, content type, properties, limits) of one message as JSON, in bytes: small beside the
-/// 4 MiB of a script call, large beside the header limits of brokers and HTTP servers.
+/// Maximum size of the metadata (headers, key, content type, properties, limits) of a message as JSON, in bytes: far
+/// below the 4 MiB of a script call, far above the header limits of brokers and HTTP servers.
 pub const MAX_METADATA_BYTES: usize = 64 * 1024;
 
-/// 1 to 128 of `A-Za-z0-9._:~-`: the idempotency key of its consumer.
+/// 1 to 128 characters of `A-Za-z0-9._:~-`. Consumers use it as idempotency key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(Arc<str>);
 
@@ -60,10 +60,11 @@ impl MessageId {
         }
     }
 
-    /// The id of a new message. No URL leads to `.` and `..`: clients remove them from a path, escaped too.
+    /// The id of a new message. `.` and `..` are refused: clients remove them from the path of a URL, also when
+    /// escaped.
     ///
     /// # Errors
-    /// As `parse`, and for these two.
+    /// Those of `parse`, and for `.` and `..`.
     pub fn parse_new(text: &str) -> Result<Self, String> {
         match text {
             "." | ".." => Err(format!("`{text}` is no id, because no URL leads to it")),
@@ -94,7 +95,7 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// What is sent with a payload. Stored by `fields`, and as JSON by `lua/produce.lua`.
+/// The data that is sent with a payload. Stored by `fields`, and as JSON by `lua/produce.lua`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metadata {
@@ -111,19 +112,20 @@ pub struct Metadata {
     /// Overrides the route's `retry.max_attempts`; at least 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// Milliseconds since the epoch. A claim after this time makes the message dead. Stored before the rest (`codec`).
+    /// Milliseconds since the epoch. A claim after this time makes the message dead. Stored before the other metadata
+    /// (`codec`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
 }
 
 impl Metadata {
-    /// The id that consumers see, for a message that is stored as `id`.
+    /// The id that consumers see, for a message that is stored under `id`.
     pub fn shown_id<'a>(&'a self, id: &'a MessageId) -> &'a str {
         self.origin.as_ref().and_then(|origin| origin.id.as_deref()).unwrap_or(id.as_str())
     }
 
-    /// The value of a header, also of one that sinks do not send. An exact match of the name wins over one in another
-    /// case.
+    /// The value of a header, also of one that sinks do not send. An exact match of the name has priority over a match
+    /// in another case.
     pub fn selector(&self, name: &str) -> Option<&str> {
         let any_case = |(other, text): (&str, _)| other.eq_ignore_ascii_case(name).then_some(text);
         let of_headers = || self.headers.get(name).or_else(|| self.headers.texts().find_map(any_case));
@@ -135,11 +137,11 @@ impl Metadata {
         of_headers().or_else(of_selectors)
     }
 
-    /// The property `content_encoding`, which a header of that name, in any spelling, may repeat: to receivers over HTTP both
-    /// are one.
+    /// The property `content_encoding`. A header of that name, in any spelling, must have the same value, because both
+    /// are the same header to HTTP receivers.
     ///
     /// # Errors
-    /// The text to show when such a header contradicts it.
+    /// The error text when such a header has another value.
     pub fn property_encoding(&self) -> Result<Option<&str>, String> {
         let Some(encoding) = self.properties.as_ref().and_then(|all| all.content_encoding.as_deref()) else {
             return Ok(None);
@@ -156,7 +158,7 @@ impl Metadata {
     }
 
     /// # Errors
-    /// When a message with this due time would expire before it is delivered. `now`: Redis' clock.
+    /// When a message with this due time would expire before its delivery. `now`: the clock of Redis.
     pub fn check_expiry(&self, due: Due, now: u64) -> Result<(), String> {
         let due = match due {
             Due::After(delay) => now + delay,
@@ -195,7 +197,7 @@ impl Metadata {
     }
 }
 
-/// Header names that the transport or punctual sets.
+/// Names of headers that the transport or punctual sets.
 const RESERVED_HEADERS: [&str; 13] = [
     "authorization",
     "connection",
@@ -212,11 +214,11 @@ const RESERVED_HEADERS: [&str; 13] = [
     "upgrade",
 ];
 
-/// Prefixes of header names that punctual and Standard Webhooks use.
+/// Prefixes of names of headers that punctual and Standard Webhooks use.
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "webhook-"];
 
 /// # Errors
-/// When `name` is no header name, or is reserved.
+/// When `name` is not a header name, or is reserved.
 pub fn check_header_name(name: &str) -> Result<(), String> {
     // RFC 9110, section 5.6.2: token.
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
@@ -229,7 +231,8 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A header name as receivers compare it: in lower case, with `-` for `_`, which CGI and WSGI do not distinguish.
+/// A header name as receivers compare it: in lower case, with `-` for `_`, because CGI and WSGI do not distinguish
+/// them.
 pub fn folded_header(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
@@ -266,22 +269,22 @@ pub struct NewMessage {
     pub payload: Bytes,
     pub metadata: Metadata,
     pub on_conflict: OnConflict,
-    /// The record it was read from, if it comes from a source that reads a log.
+    /// The record that the message was read from, if the source reads a log.
     pub record: Option<LogRecord>,
 }
 
 /// A message as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// The original due time; a retry does not change it.
+    /// The original due time. A retry does not change it.
     pub due: UnixMillis,
-    /// When Redis accepted it or its new due time.
+    /// Time at which Redis accepted the message or its new due time.
     pub accepted: UnixMillis,
     pub metadata: Metadata,
     pub payload: Bytes,
 }
 
-/// Where a live message is.
+/// The state of a live message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_partition_is_the_ieee_crc32_of_the_id() {
-        // The check value of CRC-32/ISO-HDLC: crc32("123456789") = 0xCBF43926.
+        // 0xCBF43926 is the check value of CRC-32/ISO-HDLC: the CRC of "123456789".
         let id = MessageId::parse("123456789").unwrap();
         assert_eq!(u32::from(id.partition(256)), 0xCBF4_3926_u32 % 256);
         assert_eq!(id.partition(1), 0);

@@ -1,4 +1,4 @@
-//! What a source knows about a message beyond the fields of every message.
+//! Data of a source about a message, in addition to the fields of every message.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use super::Properties;
 
-/// Set by sources, and by the API for messages that were exported. A sink of the same system restores these properties.
+/// Set by sources, and by the API for exported messages. A sink of the same system restores these properties.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Origin {
-    /// The original id, if it is no valid `MessageId`. The message's id is then its digest; sinks send this one.
+    /// The original id, if it is not a valid `MessageId`. The message's id is then a digest of the original id, and
+    /// sinks send the original id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The original key in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// Headers that `{header:NAME}` finds and no sink sends, such as the delay.
+    /// Headers that `{header:NAME}` finds but no sink sends, such as the delay.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub selectors: BTreeMap<String, String>,
-    /// The AMQP property. It need not be unique: only the RabbitMQ sink sends it.
+    /// The AMQP property. Not necessarily unique: only the RabbitMQ sink sends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// The exchange that the message was published to, except AMQP's default exchange. Shown with dead letters.
+    /// The exchange that the message was published to, unless that is AMQP's default exchange. Shown with dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
     /// The AMQP property.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<String>,
-    /// The AMQP property, seconds since the epoch.
+    /// The AMQP property, in seconds since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
-    /// The AMQP property, if it has control characters; else it is the message's `content_type`.
+    /// The AMQP property, if it has control characters. Without them it is the message's `content_type`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// The other AMQP properties that have control characters.
+    /// Other AMQP properties that have control characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub properties: Option<Properties>,
-    /// A Kafka record without a value. The payload is empty.
+    /// Whether the message is a Kafka record without a value. The payload is empty.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tombstone: bool,
 }
@@ -49,7 +50,7 @@ impl Origin {
         String::from_utf8(STANDARD.decode(self.key_base64.as_deref()?).ok()?).ok()
     }
 
-    /// `None` when all fields are empty.
+    /// `None` if all fields are empty.
     pub fn or_none(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }

@@ -1,13 +1,13 @@
-//! Properties of AMQP 0-9-1 that are no headers. A RabbitMQ sink sends them.
+//! Properties of AMQP 0-9-1 in addition to headers. A RabbitMQ sink sends them.
 
 use serde::{Deserialize, Serialize};
 
 use super::check_text;
 
-/// Longest value in bytes: AMQP's short string.
+/// Maximum length of a value in bytes: AMQP's short string.
 const MAX_PROPERTY_BYTES: usize = 255;
 
-/// The properties beside `content_type`, which every sink sends. Names as in AMQP 0-9-1, class `basic`, section 1.8.
+/// All properties except `content_type`, which every sink sends. Names as in AMQP 0-9-1, class `basic`, section 1.8.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Properties {
@@ -20,7 +20,7 @@ pub struct Properties {
     pub reply_to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r#type: Option<String>,
-    /// 0 to 255; a queue respects it up to its own `x-max-priority`.
+    /// 0 to 255. A queue uses the priority up to its own `x-max-priority`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,13 +28,13 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// `None` when nothing is set: the stored form is then that without properties.
+    /// `None` if no property is set, so that the stored form has no properties.
     pub fn or_none(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }
 
     /// # Errors
-    /// The text to show, with the name of the offending property.
+    /// The error text, with the name of the invalid property.
     pub fn validate(&self) -> Result<(), String> {
         for (name, value) in [
             ("content_encoding", &self.content_encoding),

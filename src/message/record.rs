@@ -4,19 +4,20 @@ use std::{fmt, sync::Arc};
 
 use super::MessageId;
 
-/// A record of a log (a Kafka partition) that schedules or cancels an id. The store keeps the last applied record of
-/// each live or remembered id. It recognizes records that are read again.
+/// A record of a log (a Kafka partition) that schedules or cancels an id. The store keeps the latest applied record of
+/// each live or remembered id, and so recognizes records that are read again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     /// The name of the log; not empty.
     pub place: Arc<str>,
     pub offset: u64,
-    /// Milliseconds since the epoch; 0 without one. It distinguishes a recreated log from one that is read again.
+    /// Milliseconds since the epoch; 0 without a timestamp. It distinguishes a recreated log from a log that is read
+    /// again.
     pub timestamp: u64,
 }
 
 impl LogRecord {
-    /// Replaces `earlier`, which is not applied: both count as applied.
+    /// Replaces `earlier`, which is not applied itself: both records count as applied.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         if self.place != earlier.place {
@@ -37,11 +38,11 @@ impl fmt::Display for LogRecord {
 #[derive(Clone, Debug)]
 pub struct Cancellation {
     pub id: MessageId,
-    /// The record it was read from, if it comes from a source that reads a log.
+    /// The record that the cancellation was read from, if the source reads a log.
     pub record: Option<LogRecord>,
-    /// The id was never scheduled. It is remembered all the same, so that a second read does not schedule it.
+    /// The id was never scheduled. It is remembered, too, so that a second read does not schedule it.
     pub unseen: bool,
-    /// A dead letter stays.
+    /// A dead letter is kept.
     pub keep_dead: bool,
 }
 

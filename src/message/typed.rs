@@ -1,4 +1,4 @@
-//! Header values of brokers with their types, and their JSON form, which loses nothing:
+//! Header values of brokers with their types, and their lossless JSON form:
 //!
 //! | `type` | `value` |
 //! |---|---|
@@ -22,13 +22,13 @@ use serde::{
 };
 use serde_json::{Value as Json, json};
 
-/// Deepest nesting. `x-death` has two levels. Each level becomes two of JSON, whose parser stops at 128.
+/// Maximum nesting. `x-death` has two levels. Each level becomes two levels of JSON, and the JSON parser stops at 128.
 pub const MAX_DEPTH: u32 = 32;
 
-/// Larger integers are text: readers with double numbers would round them.
+/// Larger integers are text, because readers that use doubles would round them.
 const MAX_SAFE: u64 = 1 << 53;
 
-/// Floating-point numbers are their bits: a NaN is equal to itself.
+/// A value with its type. Floating-point numbers are stored as bits, so that a NaN equals itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypedValue {
     Null,
@@ -56,7 +56,7 @@ pub enum TypedValue {
     Table(BTreeMap<String, TypedValue>),
 }
 
-/// Why JSON is not a typed value.
+/// The reason why JSON is not a typed value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TypeFault {
     /// JSON pointer within the object that has `type` and `value`.
@@ -88,7 +88,7 @@ impl TypedValue {
         }
     }
 
-    /// The `value` of its JSON form.
+    /// The `value` of the JSON form.
     pub fn json(&self) -> Json {
         let whole = |value: &Self| json!({ "type": value.type_name(), "value": value.json() });
         match self {
@@ -123,7 +123,7 @@ impl TypedValue {
     }
 
     /// # Errors
-    /// For an unknown type, and for a value that its type does not have.
+    /// For an unknown type, and for a value that its type does not allow.
     pub fn parse(name: &str, value: &Json) -> Result<Self, TypeFault> {
         parse(name, value, "/value", MAX_DEPTH)
     }

@@ -16,7 +16,7 @@ pub enum ListFormat {
     Envelope,
 }
 
-/// The list element for one attempt.
+/// The list element of one attempt.
 pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
     match format {
         ListFormat::Payload => delivery.payload.clone(),
@@ -24,8 +24,8 @@ pub fn render(format: ListFormat, delivery: &Delivery) -> Bytes {
     }
 }
 
-/// A JSON object. `key`, `content_type` and `properties` are left out where the message has none; `headers` is always
-/// there. A payload that is UTF-8 is the string `payload`, any other is `payload_base64` (standard, padded).
+/// A JSON object. `key`, `content_type` and `properties` are left out if the message has none; `headers` is always
+/// present. A UTF-8 payload is the string `payload`, any other is `payload_base64` (standard, padded).
 fn envelope(delivery: &Delivery) -> Bytes {
     let text = std::str::from_utf8(&delivery.payload).ok();
     let envelope = Envelope {
@@ -58,7 +58,7 @@ struct Envelope<'a> {
     route: &'a str,
     /// Counts from 1.
     attempt: u32,
-    /// Epoch ms, the original due time.
+    /// The original due time, in ms since the epoch.
     due: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,

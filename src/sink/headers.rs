@@ -1,6 +1,6 @@
-//! The headers that each sink adds to a delivery. A source drops them from a message that punctual delivered before.
+//! The headers that sinks add to deliveries. A source drops them from messages that punctual delivered before.
 
-/// The id that consumers know.
+/// The id that consumers see.
 pub const ID: &str = "punctual-id";
 pub const ROUTE: &str = "punctual-route";
 /// The number of the attempt, from 1.

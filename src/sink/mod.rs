@@ -1,5 +1,6 @@
-//! What a sink is. A sink takes a batch and reports an outcome for each message as soon as the destination confirmed,
-//! refused or failed it. It does not use the scheduler, and of the store only the connection to a Redis.
+//! The interface of sinks. A sink takes a batch and reports an outcome for each message as soon as the external system
+//! confirmed or refused it, or the attempt failed. A sink does not use the scheduler, and uses only the connection to a
+//! Redis of the store.
 //!
 //! The sinks are in `connector`; docs/writing-a-connector.md shows how to add one.
 
@@ -46,8 +47,8 @@ impl Delivery {
     }
 }
 
-/// The smallest part of a destination that fails alone: a Kafka partition, a RabbitMQ exchange and routing key, an HTTP
-/// endpoint, a Redis server. The text is shown to operators: no secrets.
+/// The smallest part of the external system that fails alone: a Kafka partition, a RabbitMQ exchange and routing key,
+/// an HTTP endpoint, a Redis server. The text is shown to operators, and has no secrets.
 pub type Domain = Arc<str>;
 
 /// The outcome of one message of a batch.
@@ -55,45 +56,45 @@ pub type Domain = Arc<str>;
 pub struct Reported {
     /// The message's place in the batch.
     pub index: usize,
-    /// The failure domain, if the sink has more than one and the message reached one.
+    /// The failure domain, if the sink has more than one and the message reached a domain.
     pub domain: Option<Domain>,
     pub outcome: Outcome,
     pub reply: Option<Reply>,
 }
 
-/// What an HTTP endpoint replied, beside the outcome.
+/// The reply of an HTTP endpoint, in addition to the outcome.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub status: u16,
-    /// The beginning of an error's text, or empty. It may repeat the payload: it is stored as `last_error` of the message, and
-    /// never logged.
+    /// The beginning of an error's text, or empty. It can repeat the payload, so it is stored as `last_error` of the
+    /// message and never logged.
     pub text: String,
 }
 
-/// Receives the outcomes of one batch, in any order, one for each index of the batch.
+/// Receives the outcomes of one batch: in any order, one for each index of the batch.
 #[derive(Clone, Debug)]
 pub struct Report {
     outcomes: mpsc::UnboundedSender<Reported>,
 }
 
 impl Report {
-    /// The receiver ends when every clone of the report is dropped. It holds at most one outcome per message.
+    /// The receiver ends when all clones of the report are dropped. It holds at most one outcome per message.
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Reported>) {
         let (outcomes, receiver) = mpsc::unbounded_channel();
         (Self { outcomes }, receiver)
     }
 
-    /// `index` is the message's place in the batch. A second outcome for the same index is ignored.
+    /// Reports an outcome. `index` is the message's place in the batch. A second outcome for the same index is ignored.
     pub fn outcome(&self, index: usize, outcome: Outcome) {
         self.outcome_in(index, None, outcome);
     }
 
-    /// The same, with the failure domain where the sink has more than one.
+    /// Like `outcome`, with the failure domain if the sink has more than one.
     pub fn outcome_in(&self, index: usize, domain: Option<Domain>, outcome: Outcome) {
         self.send(Reported { index, domain, outcome, reply: None });
     }
 
-    /// The same, with the reply.
+    /// Like `outcome_in`, with the reply.
     pub fn replied(&self, index: usize, domain: Option<Domain>, outcome: Outcome, reply: Reply) {
         self.send(Reported { index, domain, outcome, reply: Some(reply) });
     }
@@ -106,19 +107,19 @@ impl Report {
 
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {
-    /// Longest time from `send` to the last outcome. The caller drops `send` soon after it; what was not
-    /// reported by then counts as timed out after sending.
+    /// Maximum time from `send` to the last outcome. The caller drops `send` soon after it. Messages without an outcome
+    /// by then count as timed out after sending.
     fn timeout(&self) -> Duration;
 
-    /// Whether each message names its destination. One destination that is slow then leaves a part of `max_in_flight` to the
-    /// others.
+    /// Whether each message names its target. If so, one slow target leaves a part of `max_in_flight` to the other
+    /// targets.
     fn has_destinations(&self) -> bool {
         false
     }
 
-    /// The failure domain of the message, if it is known before sending; `None` where the whole sink is one. The same text
-    /// as in its reports. Called for each message if messages name their destination, otherwise only while a domain of the
-    /// sink is down.
+    /// The failure domain of the message, as in reports, if it is known before sending; `None` if the whole sink is one
+    /// domain. Called for each message if messages name their target, otherwise only while a domain of the sink is
+    /// down.
     fn domain(&self, _delivery: &Delivery) -> Option<Domain> {
         None
     }
@@ -126,13 +127,13 @@ pub trait Sink: Send + Sync + 'static {
     /// Delivers `batch` concurrently and returns once every outcome is reported.
     async fn send(&self, batch: Vec<Delivery>, report: Report);
 
-    /// Checks that the destination is reachable and usable, without a delivery.
+    /// Checks that the external system is reachable and usable, without a delivery.
     ///
     /// # Errors
-    /// The problem, as a text for operators.
+    /// The error as text for operators.
     async fn check(&self) -> Result<(), String>;
 
-    /// The program stops: what waits within the sink is reported as unsent, and what is under way is finished.
+    /// The program stops: the sink reports waiting messages as unsent, and completes those in progress.
     fn stop(&self) {}
 
     /// Closes the connections. Called once, after the last `send`.

@@ -5,24 +5,26 @@ use std::time::Duration;
 /// The result of one attempt. Error texts name the cause, without payload and secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The destination confirmed the message.
+    /// The external system confirmed the message.
     Confirmed,
-    /// This message failed; others may pass.
+    /// This message failed; others may succeed.
     Failed { error: String, retry_after: Option<Duration> },
-    /// The destination refuses all messages for now, or the reply to one message did not come in time.
+    /// The external system refuses all messages for now, or the reply to one message timed out.
     Throttled { error: String, retry_after: Option<Duration> },
-    /// The destination refused this message permanently.
+    /// The external system refused this message permanently.
     Rejected { error: String },
     /// This message cannot be sent; nothing was sent.
     Unsendable { error: String },
-    /// Nothing was sent in time, as the sink had no capacity left, or stops. It is no attempt, no failure, and no evidence
-    /// about message or destination: the message waits again as if it had not been claimed.
+    /// Nothing was sent in time, because the sink had no capacity left or stops. This does not count as an attempt or a
+    /// failure, and says nothing about the message or the external system. The message waits again as if it had not
+    /// been claimed.
     Unsent { error: String },
-    /// No answer for this message: the destination is unreachable, the connection was lost, or a broker did not confirm in
-    /// time. The scheduler decides from other outcomes whether message, domain or sink is the cause.
+    /// No reply for this message: the external system is unreachable, the connection was lost, or a broker did not
+    /// confirm in time. The scheduler decides from other outcomes whether the message, the domain or the sink is the
+    /// cause.
     Unavailable { error: String },
-    /// No answer for this message, as its connection was lost, while another one could be opened: the destination is
-    /// reachable. The message may have been processed.
+    /// No reply for this message because its connection was lost, but a new connection could be opened, so the external
+    /// system is reachable. The message may have been processed.
     Lost { error: String },
 }
 
@@ -32,11 +34,11 @@ pub const CONFIRMED: &str = "confirmed";
 /// `Outcome::kind` of a message that was not sent.
 pub const UNSENT: &str = "unsent";
 
-/// Every value of `Outcome::failure_kind`.
+/// All values of `Outcome::failure_kind`.
 pub const FAILURE_KINDS: [&str; 4] = ["failed", "throttled", "rejected", "unavailable"];
 
 impl Outcome {
-    /// The `kind` label of `punctual_delivery_failures_total`; `None` when confirmed or unsent.
+    /// The `kind` label of `punctual_delivery_failures_total`; `None` if confirmed or unsent.
     pub fn failure_kind(&self) -> Option<&'static str> {
         match self {
             Outcome::Confirmed | Outcome::Unsent { .. } => None,
@@ -56,7 +58,7 @@ impl Outcome {
         matches!(self, Outcome::Unsent { .. })
     }
 
-    /// What went wrong; `None` when confirmed.
+    /// The error; `None` if confirmed.
     pub fn error(&self) -> Option<&str> {
         match self {
             Outcome::Confirmed => None,

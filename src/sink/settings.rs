@@ -1,4 +1,4 @@
-//! What a configured sink is to the rest of the program.
+//! The interface of a configured sink.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -10,32 +10,34 @@ use super::{Delivery, Sink};
 /// The validated settings of a sink.
 #[async_trait]
 pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
-    /// As in the configuration's `type`.
+    /// The configured `type`.
     fn kind(&self) -> &'static str;
 
-    /// Longest time of one batch; the lease of every route to the sink must hold it.
+    /// Maximum time of one batch. The lease of every route to the sink must be longer.
     fn timeout(&self) -> Duration;
 
-    /// The setting that says where a message goes, if that depends on the message: what is there then cannot be checked.
+    /// The name of the setting that selects the target by message, if there is one. Such targets cannot be checked in
+    /// advance.
     fn varying(&self) -> Option<&'static str> {
         None
     }
 
-    /// The live sink. It may connect in the background from now on.
+    /// Makes the live sink, which may connect in the background from now on.
     ///
     /// # Errors
-    /// Which setting cannot be used.
+    /// The setting that cannot be used.
     fn open(&self) -> Result<OpenSink, String>;
 
-    /// A fact about its deliveries that an operator should compare with other programs: `check --connect` shows it.
+    /// A fact about the deliveries that an operator should compare with other programs. `check --connect` shows it.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// What is asked once by a person, beside `Sink::check`, because the other side logs its refusal. `limit` bounds it.
+    /// A check in addition to `Sink::check`, which only a person's command makes because the other side logs its
+    /// refusal. `limit` bounds its time.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// The error as text for a person.
     async fn check_rights(&self, _limit: Duration) -> Result<(), String> {
         Ok(())
     }
@@ -45,10 +47,10 @@ pub trait SinkSettings: Any + fmt::Debug + Send + Sync {
 #[derive(Clone)]
 pub enum OpenSink {
     Sink(Arc<dyn Sink>),
-    /// A list on the queue's own Redis: pushed and acknowledged in one step of the store, exactly once.
+    /// A list on the queue's own Redis. The store pushes and acknowledges a message in one step, exactly once.
     List {
         render: Render,
-        /// Whether all go into the same list: what keeps it from taking them is then no message's failure.
+        /// Whether all messages go into the same list. If so, an error of the list is not a failure of a message.
         one_list: bool,
     },
 }
@@ -59,10 +61,10 @@ impl OpenSink {
     }
 }
 
-/// An error is about the message: it is rejected.
+/// An error concerns the message, which is rejected.
 pub type Render = Arc<dyn Fn(&Delivery) -> Result<Element, String> + Send + Sync>;
 
-/// What one message becomes in a list on the queue's own Redis.
+/// The element for one message, in a list on the queue's own Redis.
 #[derive(Clone, Debug)]
 pub struct Element {
     pub list: Arc<str>,

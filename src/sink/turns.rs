@@ -1,7 +1,8 @@
-//! Fair turns: a queue for each route and failure domain in front of what a sink has few of, such as connections.
+//! Fair turns: queues by route and failure domain, for a scarce resource of a sink such as connections.
 //!
-//! Routes take turns, and so do the domains within a route. A route with a thousand domains has as many turns as a route with
-//! one. Within a queue the order of arrival holds. An empty queue is removed, so the memory is that of the most items at once.
+//! Routes take turns, and so do the domains of a route. A route with a thousand domains has as many turns as a route
+//! with one. Each queue is first in, first out. An empty queue is removed, so memory is bounded by the maximum number
+//! of simultaneous items.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,17 +22,17 @@ pub struct Turns<T> {
     len: usize,
 }
 
-/// Queues that are not empty, and the order in which they have their turns. Neither the next item of the latest queue nor a
-/// turn needs a lookup.
+/// Queues that are not empty, in the order of their turns. Neither the next item of the latest queue nor a turn needs a
+/// lookup.
 struct Round<K, Q> {
-    /// `None`: a free place.
+    /// `None` is a free place.
     places: Vec<Option<(K, Q)>>,
     free: Vec<usize>,
     by_key: HashMap<K, usize>,
     order: VecDeque<usize>,
     /// The place of the latest queue.
     latest: usize,
-    /// The latest queue became empty, and has no turn. It is kept until another is the latest.
+    /// The latest queue became empty, and has no turn. It is kept until another queue is the latest.
     is_latest_empty: bool,
 }
 
@@ -49,7 +50,7 @@ impl<K, Q> Default for Round<K, Q> {
 }
 
 impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
-    /// The queue of `key`. A new one has its turn behind the others.
+    /// The queue of `key`. A new queue is the last to have its turn.
     fn queue(&mut self, key: K) -> &mut Q {
         if matches!(self.places.get(self.latest), Some(Some((latest, _))) if *latest == key) {
             if mem::take(&mut self.is_latest_empty) {
@@ -92,7 +93,8 @@ impl<K: Clone + Eq + Hash, Q: Default> Round<K, Q> {
         self.places[*self.by_key.get(key)?].as_ref().map(|(_, queue)| queue)
     }
 
-    /// One item of the queue that has its turn. `take` returns it, and whether the queue is empty then.
+    /// One item of the queue that has its turn. `take` removes the item, and returns it and whether the queue is empty
+    /// after that.
     fn next<T>(&mut self, take: impl FnOnce(&mut Q) -> (T, bool)) -> Option<T> {
         let place = *self.order.front()?;
         let (_, queue) = self.places[place].as_mut()?;
@@ -154,7 +156,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Permits for which routes and failure domains wait in `Turns`.
+/// Permits. Routes and failure domains wait for them in `Turns`.
 pub struct FairPermits(Mutex<Permits>);
 
 struct Permits {
@@ -162,7 +164,7 @@ struct Permits {
     waiting: Turns<oneshot::Sender<FairPermit>>,
 }
 
-/// Given back on drop. `None`: it was passed on.
+/// Returned on drop. `None`: it was passed to a waiter.
 pub struct FairPermit(Option<Arc<FairPermits>>);
 
 impl FairPermits {
@@ -170,7 +172,7 @@ impl FairPermits {
         Arc::new(Self(Mutex::new(Permits { free: permits, waiting: Turns::default() })))
     }
 
-    /// Waits for its turn. Cancel-safe.
+    /// Waits for a permit. Cancel-safe.
     pub async fn acquire(self: &Arc<Self>, route: &Arc<str>, domain: Option<Domain>) -> FairPermit {
         loop {
             let turn = {
@@ -183,19 +185,19 @@ impl FairPermits {
                 permits.waiting.push(Arc::clone(route), domain.clone(), granted);
                 turn
             };
-            // If it is cancelled with the permit in the channel, that is dropped too.
+            // If this call is cancelled while the channel holds the permit, dropping the channel returns the permit.
             if let Ok(permit) = turn.await {
                 return permit;
             }
         }
     }
 
-    /// Whether others wait, or waited and were cancelled.
+    /// Whether another route or domain waits, or waited and was cancelled.
     pub fn others_wait(&self, route: &Arc<str>, domain: Option<&Domain>) -> bool {
         self.lock().waiting.has_others(route, domain)
     }
 
-    /// No panic can leave the queue half-changed.
+    /// A panic cannot leave the queue half-changed.
     fn lock(&self) -> MutexGuard<'_, Permits> {
         self.0.lock()
     }
@@ -214,7 +216,7 @@ impl Drop for FairPermit {
             let Some(waiting) = next else { return };
             match waiting.send(Self(Some(Arc::clone(&permits)))) {
                 Ok(()) => return,
-                // It was cancelled: the next one has its turn.
+                // This waiter was cancelled, so the next one has its turn.
                 Err(mut cancelled) => cancelled.0 = None,
             }
         }
@@ -323,7 +325,7 @@ mod tests {
         drop(first);
         let second = got(2).expect("the turn of the other route");
         drop(second);
-        // It was granted, and is cancelled before it is taken.
+        // The permit was granted, and the waiter is cancelled before it takes it.
         waiting[1] = None;
         let mut last = permits.acquire(&b, None).now_or_never();
         assert!(last.take().is_some() && !permits.others_wait(&b, None));

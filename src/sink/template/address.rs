@@ -1,4 +1,4 @@
-//! The address on an AMQP broker: an exchange and a routing key, each constant or a template.
+//! The address on an AMQP broker: an exchange and a routing key. Each is constant or a template.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use super::{
 };
 use crate::message::Metadata;
 
-/// Separates the two names where `allow` is compared with both. A templated exchange must not contain it: so a pattern
-/// that names an exchange matches that exchange only.
+/// Separates exchange and routing key in the text that `allow` is compared with. A templated exchange must not contain
+/// it, so that a pattern that names an exchange matches that exchange only.
 const SEPARATOR: char = '/';
 
 /// An exchange and a routing key.
@@ -22,7 +22,7 @@ pub struct Address {
 
 impl Address {
     /// # Errors
-    /// The error about the exchange.
+    /// The error of the exchange.
     pub fn new(exchange: Template, routing_key: Option<Template>) -> Result<Self, String> {
         if exchange.as_constant().is_none() && exchange.sample().contains(SEPARATOR) {
             return Err(format!("must not have a `{SEPARATOR}` beside a placeholder: `allow` splits there"));
@@ -41,8 +41,9 @@ impl Address {
         is_constant(&self.exchange) && self.routing_key.as_ref().is_some_and(is_constant)
     }
 
-    /// The pattern of the texts that `allow` is compared with: `EXCHANGE/ROUTING_KEY` for a templated exchange, else the
-    /// routing key. `None` when neither is a template; a message's `key` as routing key needs no `allow`.
+    /// The pattern of the texts that `allow` is compared with: `EXCHANGE/ROUTING_KEY` for a templated exchange,
+    /// otherwise the routing key. `None` if neither is a template. A routing key that is the message's `key` needs no
+    /// `allow`.
     pub fn shape(&self) -> Option<Pattern> {
         let routing_key = self.routing_key.as_ref();
         if self.exchange.as_constant().is_some() {
@@ -80,7 +81,7 @@ impl Address {
     }
 }
 
-/// The routing key of a consumed message, if control characters prevent it from being the `key`.
+/// The key of a consumed message as routing key, if control characters prevent it from being the `key`.
 fn odd_key(metadata: &Metadata) -> Option<Cow<'_, str>> {
     metadata.origin.as_ref()?.odd_key().map(Cow::Owned)
 }
@@ -95,7 +96,7 @@ mod tests {
         Address::new(exchange, routing_key.map(|key| Template::parse(key, Place::RoutingKey).unwrap()))
     }
 
-    /// For a message of the route `r` with this key.
+    /// The address of a message of the route `r` with this key.
     fn rendered(address: &Address, allow: &[&str], key: &str) -> Result<(String, String), String> {
         let metadata = Metadata { key: Some(key.into()), ..Metadata::default() };
         let (exchange, key) = address.render_allowed(&Allow::new(allow).unwrap(), "r", &metadata)?;
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(rendered(&fixed, &["tenant.a/**"], "a"), Ok(("tenant.a".into(), "due/now".into())));
         let error = rendered(&fixed, &["tenant.a/**"], "b").unwrap_err();
         assert_eq!(error, "the exchange/routing_key `tenant.b/due/now` is not allowed: no pattern of `allow` matches");
-        // The message's own key counts here, too.
+        // `allow` is compared with the message's own key, too.
         let own = address("{route}", None).unwrap();
         assert_eq!(rendered(&own, &["r/good"], "good"), Ok(("r".into(), "good".into())));
         assert!(rendered(&own, &["r/good"], "bad").is_err());

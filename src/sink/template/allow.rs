@@ -1,15 +1,15 @@
-//! The names that a templated destination may have: glob patterns, one of which must match the whole name. `*` is any text without
-//! a `/`, `**` any text, `?` one character other than `/`; everything else, braces included, is itself.
+//! The allowed names of templated targets, as glob patterns. One pattern must match the whole name. `*` is any text
+//! without a `/`, `**` any text, `?` one character other than `/`; all other characters, braces included, are literal.
 
 use std::fmt::{self, Write};
 
-/// Most patterns of one sink: each message is compared with them one after the other.
+/// Maximum number of patterns of a sink: each message is compared with each pattern.
 const MAX_PATTERNS: usize = 1000;
 
-/// Most characters of a name in an error.
+/// Maximum number of characters of a name in an error.
 const MAX_SHOWN: usize = 120;
 
-/// The patterns of one sink. No pattern allows nothing.
+/// The patterns of a sink. An empty list allows no name.
 #[derive(Clone, Debug, Default)]
 pub struct Allow(Vec<Pattern>);
 
@@ -30,7 +30,7 @@ impl Allow {
     }
 
     /// # Errors
-    /// When no pattern matches `name`; `what` is its kind.
+    /// When no pattern matches `name`; `what` is the kind of the name.
     pub fn check(&self, what: &str, name: &str) -> Result<(), String> {
         if self.allows(name) {
             return Ok(());
@@ -71,12 +71,12 @@ pub enum PatternToken {
 }
 
 impl PatternToken {
-    /// Whether it matches text of any length.
+    /// Whether the token matches text of any length.
     fn is_wild(self) -> bool {
         matches!(self, PatternToken::Segment | PatternToken::Any)
     }
 
-    /// Whether `c` can be in its match.
+    /// Whether the token can match `c`.
     fn takes(self, c: char) -> bool {
         match self {
             PatternToken::One(own) => own == c,
@@ -85,7 +85,7 @@ impl PatternToken {
         }
     }
 
-    /// Whether both match a common character.
+    /// Whether both tokens match a common character.
     fn meets(self, other: PatternToken) -> bool {
         match (self, other) {
             (PatternToken::One(c), other) | (other, PatternToken::One(c)) => other.takes(c),
@@ -138,7 +138,7 @@ impl Pattern {
         self
     }
 
-    /// Whether it matches the whole of `text`.
+    /// Whether the pattern matches the whole of `text`.
     ///
     /// A wildcard first matches as little as possible. On a mismatch, only the last wildcard of each kind is widened:
     /// widening an earlier one reaches no text that the later one does not reach.
@@ -162,7 +162,7 @@ impl Pattern {
                     place += 1;
                     continue;
                 }
-                // The text is too short, and would be too short for a wildcard that takes more.
+                // The text is too short, also for a wildcard that takes more.
                 (Some(_), None) => return false,
                 (None, None) => return true,
                 (_, Some(_)) => {}
@@ -179,17 +179,17 @@ impl Pattern {
         }
     }
 
-    /// Whether both match a common text.
+    /// Whether both patterns match a common text.
     pub fn meets(&self, other: &Pattern) -> bool {
         let (a, b) = (&self.0, &other.0);
-        // Of what stands behind the place in `a`, by the place in `b`.
+        // Whether the tokens of `a` after the current one meet the rest of `b`, by the place in `b`.
         let mut below = vec![false; b.len() + 1];
         for i in (0..=a.len()).rev() {
             let mut row = vec![false; b.len() + 1];
             for j in (0..=b.len()).rev() {
                 row[j] = match (a.get(i), b.get(j)) {
                     (None, None) => true,
-                    // It ends here, or matches the other's next token.
+                    // The wildcard ends here, or matches the next token of the other pattern.
                     (Some(x), y) if x.is_wild() => below[j] || y.is_some_and(|y| x.meets(*y) && row[j + 1]),
                     (x, Some(y)) if y.is_wild() => row[j + 1] || x.is_some_and(|x| x.meets(*y) && below[j]),
                     (Some(x), Some(y)) => x.meets(*y) && below[j + 1],
@@ -202,14 +202,14 @@ impl Pattern {
     }
 }
 
-/// The wildcard widened by one character: the index of the next token, and the remaining text.
+/// Widens the wildcard by one character: the index of its next token, and the remaining text.
 fn widen(wildcard: Option<(usize, &str)>, token: PatternToken) -> Option<(usize, &str)> {
     let (behind, rest) = wildcard?;
     let c = rest.chars().next().filter(|c| token.takes(*c))?;
     Some((behind, &rest[c.len_utf8()..]))
 }
 
-/// `name` as an error shows it: without control characters, and not all of a long one.
+/// `name` for an error: without control characters, and shortened.
 pub fn shown(name: &str) -> String {
     let mut shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     let left_out = name.chars().count().saturating_sub(MAX_SHOWN);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(shown(&"é".repeat(MAX_SHOWN + 5)), format!("{}... and 5 more", "é".repeat(MAX_SHOWN)));
     }
 
-    /// The definition, without regard to cost.
+    /// The definition of a match, without regard to cost.
     fn plainly_matches(tokens: &[PatternToken], text: &[char]) -> bool {
         match (tokens, text) {
             ([], []) => true,

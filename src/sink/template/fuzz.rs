@@ -1,5 +1,5 @@
-//! Settings and values that try to lead a message elsewhere. The lines of an input: the template, a pattern of `allow`, the
-//! message's key, and a header's value.
+//! Fuzzing of settings and values that try to redirect a message. The lines of an input are the template, a pattern of
+//! `allow`, the message's key, and a header's value.
 
 use super::*;
 use crate::fuzz::FuzzTarget;
@@ -52,7 +52,7 @@ fn run(input: &[u8]) -> String {
     came_to + &address(template, &allow, &metadata)
 }
 
-/// A name is valid for its place, and one that varies is allowed.
+/// A name is valid for its place, and a templated name is allowed.
 fn name(template: &str, place: &Place, allow: &Allow, metadata: &Metadata) -> String {
     let template = match Template::parse(template, place.clone()) {
         Ok(template) => template,
@@ -73,7 +73,8 @@ fn name(template: &str, place: &Place, allow: &Allow, metadata: &Metadata) -> St
     }
 }
 
-/// Whatever the values are: same server, same user, no dot segment, as many segments and parameters as the template, allowed.
+/// For all values the URL has the same server and user, no dot segment, as many segments and parameters as the
+/// template, and is allowed.
 fn url(text: &str, slashes: bool, allow: &Allow, metadata: &Metadata) -> String {
     let template = match UrlTemplate::parse(text) {
         Ok(template) if slashes => template.with_slashes(),
@@ -103,7 +104,7 @@ fn url(text: &str, slashes: bool, allow: &Allow, metadata: &Metadata) -> String 
     "a URL".into()
 }
 
-/// An exchange that varies, and the routing key behind it.
+/// A templated exchange, and its routing key.
 fn address(text: &str, allow: &Allow, metadata: &Metadata) -> String {
     let (exchange, key) = text.split_once('/').map_or((text, None), |(exchange, key)| (exchange, Some(key)));
     let parsed = Template::parse(exchange, Place::Exchange).and_then(|exchange| {

@@ -1,9 +1,9 @@
-//! Destinations per message: a setting such as `jobs:{key}` is the template, `Allow` limits its results.
+//! Targets by message: a setting such as `jobs:{key}` is the template, and `Allow` restricts the results.
 //!
-//! `parts` splits a text at its placeholders and fills them in, `place` has the valid characters of each kind of name,
-//! `url` does the same for path and query of a URL, `address` joins exchange and routing key. A text without placeholders
-//! is a constant: it costs nothing per message, and needs no `allow`. An invalid value concerns its message alone: the
-//! sink rejects it.
+//! `parts` splits a text at its placeholders and fills them in, `place` checks the characters of each kind of name,
+//! `url` does both for path and query of a URL, `address` joins exchange and routing key. A text without placeholders
+//! is a constant: it costs nothing per message, and needs no `allow`. A message with an invalid value is rejected by
+//! the sink; other messages are not affected.
 
 mod address;
 mod allow;
@@ -25,8 +25,8 @@ use self::{
 };
 use crate::message::Metadata;
 
-/// The name of a destination, a constant or with placeholders: `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}`
-/// stand for braces.
+/// The name of a target: a constant, or a text with placeholders `{key}`, `{route}`, `{header:NAME}`. `{{` and `}}` are
+/// braces.
 #[derive(Clone, Debug)]
 pub struct Template {
     place: Place,
@@ -45,7 +45,7 @@ impl Template {
     pub fn parse(text: &str, place: Place) -> Result<Self, String> {
         let parts = parts::parse(text)?;
         if parts.iter().any(|part| matches!(part, Part::Value(_))) {
-            // A valid sample value: a remaining error comes from the setting itself.
+            // The sample values are valid, so an error comes from the setting.
             place.check(&parts::sample(&parts))?;
             return Ok(Self { place, text: Text::Parts(parts) });
         }
@@ -54,10 +54,10 @@ impl Template {
         Ok(Self { place, text: Text::Constant(constant) })
     }
 
-    /// The same text for another place.
+    /// The template for another kind of name.
     ///
     /// # Errors
-    /// The text to show: what no message can make a valid name of there.
+    /// The error text, if no values make a valid name of that kind.
     pub fn for_place(self, place: Place) -> Result<Self, String> {
         place.check(&self.sample())?;
         Ok(Self { place, ..self })
@@ -71,7 +71,7 @@ impl Template {
         }
     }
 
-    /// The name for one message, without the check of `allow`.
+    /// The name for a message, without the check of `allow`.
     ///
     /// # Errors
     /// The missing or invalid value.
@@ -88,10 +88,10 @@ impl Template {
         Ok(Cow::Owned(text))
     }
 
-    /// The name for one message. A constant is always allowed.
+    /// The name for a message. A constant is always allowed.
     ///
     /// # Errors
-    /// As `render`; and a name that `allow` does not match.
+    /// Those of `render`, and a name that `allow` does not match.
     pub fn render_allowed(&self, allow: &Allow, route: &str, metadata: &Metadata) -> Result<Cow<'_, str>, String> {
         let name = self.render(route, metadata)?;
         if self.as_constant().is_none() {
@@ -100,12 +100,12 @@ impl Template {
         Ok(name)
     }
 
-    /// The pattern of its results; `None` for a constant.
+    /// The pattern of the results; `None` for a constant.
     pub fn shape(&self) -> Option<Pattern> {
         self.as_constant().is_none().then(|| self.pattern(PatternToken::Any))
     }
 
-    /// The pattern of its results, when every value matches `value`.
+    /// The pattern of the results if every value matches `value`.
     fn pattern(&self, value: PatternToken) -> Pattern {
         match &self.text {
             Text::Constant(text) => text.chars().map(PatternToken::One).collect(),

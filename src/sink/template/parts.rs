@@ -5,7 +5,7 @@ use std::fmt;
 use super::allow::{Pattern, PatternToken};
 use crate::message::{Metadata, check_header_name};
 
-/// The placeholders, and the escape of a brace, for errors.
+/// The placeholders and the escape of a brace, for errors.
 pub const KNOWN: &str =
     "known: {key}, {route}, {header:NAME}; a brace that is meant as such is doubled, `{{jobs}}` for `{jobs}`";
 
@@ -19,7 +19,7 @@ pub enum Part {
 pub enum Placeholder {
     Key,
     Route,
-    /// The name, compared in any case.
+    /// The name of a header, in any case.
     Header(String),
 }
 
@@ -28,7 +28,7 @@ impl Placeholder {
         match inner.split_once(':') {
             None if inner == "key" => Ok(Self::Key),
             None if inner == "route" => Ok(Self::Route),
-            // No message has a reserved header.
+            // Messages have no reserved headers.
             Some(("header", name)) => check_header_name(name).map(|()| Self::Header(name.to_owned())),
             _ => Err(format!("`{{{}}}` is no placeholder; {KNOWN}", inner.escape_debug())),
         }
@@ -45,10 +45,10 @@ impl fmt::Display for Placeholder {
     }
 }
 
-/// Literals and placeholders in turn; neighbouring literals are one.
+/// Literals and placeholders. Adjacent literals are joined.
 ///
 /// # Errors
-/// The error, with the valid placeholders.
+/// The error text, with the known placeholders.
 pub fn parse(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut literal = String::new();
@@ -79,7 +79,7 @@ pub fn parse(text: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// With `x` for every value.
+/// The text with `x` for every value.
 pub fn sample(parts: &[Part]) -> String {
     let text = |part: &Part| match part {
         Part::Literal(text) => text.clone(),
@@ -88,7 +88,7 @@ pub fn sample(parts: &[Part]) -> String {
     parts.iter().map(text).collect()
 }
 
-/// The pattern of all texts of `parts`, when every value matches `value`.
+/// The pattern of all texts of `parts`, if every value matches `value`.
 pub fn shape(parts: &[Part], value: PatternToken) -> Pattern {
     let tokens = parts.iter().flat_map(|part| match part {
         Part::Literal(text) => text.chars().map(PatternToken::One).collect(),
@@ -105,11 +105,11 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// `put` appends a value as it may stand in the text, or refuses it.
+    /// `put` appends a value in the form that the text needs, or refuses it.
     ///
     /// # Errors
-    /// The missing or refused value. Empty values and control characters are refused: the first names another level than
-    /// intended, the second breaks logs and parsers.
+    /// The missing or refused value. Empty values are refused because they would name another level than intended, and
+    /// control characters because they break logs and parsers.
     pub fn fill(
         self,
         parts: &[Part],

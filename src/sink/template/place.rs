@@ -1,16 +1,16 @@
-//! The valid names of each kind of destination.
+//! The valid names of each kind of target.
 
 use std::sync::Arc;
 
 use super::allow::shown;
 
-/// Longest name of a topic, in characters (Kafka, `Topic.MAX_NAME_LENGTH`).
+/// Maximum length of the name of a topic, in characters (Kafka, `Topic.MAX_NAME_LENGTH`).
 const MAX_TOPIC: usize = 249;
 
-/// Longest exchange name and routing key, in bytes: AMQP 0-9-1 has a byte for their length.
+/// Maximum length of an exchange name and of a routing key, in bytes: AMQP 0-9-1 stores the length in one byte.
 const MAX_SHORT_STRING_BYTES: usize = 255;
 
-/// Longest key of a list, in bytes. Redis allows more, but every command carries the key.
+/// Maximum length of the key of a list, in bytes. Redis allows more, but every command carries the key.
 const MAX_LIST_KEY_BYTES: usize = 1024;
 
 /// The kind of a name.
@@ -18,10 +18,10 @@ const MAX_LIST_KEY_BYTES: usize = 1024;
 pub enum Place {
     /// A Kafka topic.
     Topic,
-    /// An AMQP exchange; empty is the default exchange.
+    /// An AMQP exchange; the empty name is the default exchange.
     Exchange,
     RoutingKey,
-    /// A Redis list; never a key with punctual's own prefix. An empty prefix: it is not known yet.
+    /// A Redis list, except keys with punctual's own prefix. The prefix is empty while it is unknown.
     ListKey {
         key_prefix: Arc<str>,
     },
@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// # Errors
-    /// The error, to be read after the name of the setting.
+    /// The error text, to be read after the name of the setting.
     pub fn check(&self, text: &str) -> Result<(), String> {
         match self {
             Self::Topic => {

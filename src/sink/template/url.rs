@@ -1,8 +1,9 @@
-//! A URL whose path and query may have placeholders. Scheme, user, host and port never depend on a message.
+//! A URL with optional placeholders in path and query. Scheme, user, host and port are the same for all messages.
 //!
-//! Values are percent-encoded down to the unreserved characters, so that none of them can add a parameter, nor a segment
-//! for a server that splits a path before it decodes it. Many decode first: so `/` and `\` are refused in a path unless
-//! the sink allows them. Dot segments are always refused, encoded or not: browsers' rules (and many servers) resolve both.
+//! All characters of values except the unreserved ones are percent-encoded. So a value cannot add a parameter, nor a
+//! segment for a server that splits a path before it decodes it. Many servers decode first, so `/` and `\` are refused
+//! in a path unless the sink allows them. Dot segments are always refused, encoded or not: browsers and many servers
+//! resolve both.
 
 use std::borrow::Cow;
 
@@ -15,19 +16,19 @@ use super::{
 };
 use crate::message::Metadata;
 
-/// All but what RFC 3986, section 2.3 calls unreserved.
+/// All characters except those that RFC 3986, section 2.3 calls unreserved.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Longest path with query, in bytes: the minimum that RFC 9110, section 4.1 asks servers to support.
+/// Maximum length of path and query, in bytes: the minimum that RFC 9110, section 4.1 asks servers to support.
 const MAX_BYTES: usize = 8000;
 
-/// `Debug` shows no part of it: it may hold secrets.
+/// `Debug` shows nothing of the URL, which may hold secrets.
 #[derive(Clone)]
 pub struct UrlTemplate {
     base: Url,
-    /// `None`: `base` is the URL of every message.
+    /// `None`: `base` is the URL of all messages.
     target: Option<Target>,
-    /// Whether values in the path may have `/` and `\`.
+    /// Whether values in the path can have `/` and `\`.
     slashes: bool,
 }
 
@@ -38,7 +39,7 @@ struct Target {
 }
 
 impl UrlTemplate {
-    /// A fragment is dropped: it is never sent.
+    /// Parses a URL. A fragment is dropped, because it is never sent.
     ///
     /// # Errors
     /// The error, without any part of `text`, which may hold secrets.
@@ -46,7 +47,7 @@ impl UrlTemplate {
         let wrong = |error: url::ParseError| format!("is not a URL such as https://example.org/due: {error}");
         let parts = parts::parse(text).map_err(|_| format!("has a brace that is no placeholder; {KNOWN}"))?;
         let values = parts.iter().filter(|part| matches!(part, Part::Value(_))).count();
-        // The parser leaves this word unchanged in every part of a URL; it stands for the placeholders.
+        // The placeholders are replaced by this word, which the parser leaves unchanged in every part of a URL.
         let word = unused_word(text);
         let marked: String = parts
             .iter()
@@ -73,7 +74,7 @@ impl UrlTemplate {
         Ok(Self { base, target: Some(Target { path, query }), slashes: false })
     }
 
-    /// The scheme, user, host and port of every message.
+    /// The scheme, user, host and port of all messages.
     pub fn base(&self) -> &Url {
         &self.base
     }
@@ -90,14 +91,14 @@ impl UrlTemplate {
 
     #[must_use]
     pub fn without_user(mut self) -> Self {
-        // Both setters fail without a host; such a URL has neither user nor password.
+        // Both setters fail without a host, but a URL without a host has neither user nor password.
         let _ = self.base.set_username("");
         let _ = self.base.set_password(None);
         self
     }
 
-    /// The URL for one message. `allow` is compared with its path as it is sent, percent-encoded, and with
-    /// `path?query` where placeholders stand in the query. A constant is always allowed.
+    /// The URL for a message. `allow` is compared with the percent-encoded path, or with `path?query` if the query has
+    /// placeholders. A constant is always allowed.
     ///
     /// # Errors
     /// The missing or invalid value, or the name that `allow` does not match.
@@ -130,13 +131,13 @@ impl UrlTemplate {
         }
         url.set_path(&path);
         url.set_query(query.as_deref());
-        // Parts of two values may have become a dot segment together.
+        // Two values together can form a dot segment.
         if has_dot_segment(&path) || url.path() != path {
             return Err("the path for this message has a segment `.` or `..`".into());
         }
         match &query {
             Some(query) if target.query_varies() => {
-                // The rest of the query may be secret: only the path is shown.
+                // The query may be secret, so only the path is shown.
                 if !allow.allows(&format!("{path}?{query}")) {
                     return Err(Allow::refusal("path", &path, " with its query"));
                 }
@@ -154,7 +155,7 @@ impl UrlTemplate {
             parts.push(Part::Literal("?".into()));
             parts.extend(query.iter().cloned());
         }
-        // A value never has a `/` once it is encoded.
+        // An encoded value has no `/`.
         Some(parts::shape(&parts, PatternToken::Segment))
     }
 }
