@@ -1,13 +1,13 @@
-//! Kinds of errors: texts that differ only in ids, addresses or numbers are of one kind.
+//! Kinds of errors. Texts that differ only in ids, addresses or numbers are of one kind.
 
-/// Bytes of a text that tell its kind; up to one word more.
+/// Bytes of a text that determine its kind; one word can exceed it.
 const MAX_BYTES: usize = 200;
 
-/// Largest number that is a part of the kind, in digits: a status of HTTP or a code of AMQP. A longer one is an id, a port or a
-/// size.
+/// Maximum digits of a number that is part of the kind, such as an HTTP status or an AMQP code. A longer number is an
+/// id, a port or a size.
 const CODE_DIGITS: usize = 3;
 
-/// The text without what differs from message to message: quoted parts, and words with digits other than codes.
+/// The text without parts that differ by message: quoted parts, and words with digits other than codes.
 pub fn of(error: &str) -> String {
     let mut kind = String::new();
     let (mut word, mut quote) = (String::new(), None);

@@ -1,8 +1,8 @@
-//! The log lines about what is wrong: of each outage one at once, one a minute while it lasts, and one when it ends, with
-//! its duration and the number of messages that wait; of deaths one for each route, reason and kind of error at once, then
-//! counts; of evictions one for each route and reason.
+//! Log lines about problems. An outage is logged at once, then once a minute, and when it ends, with its duration and
+//! the number of waiting messages. Deaths are logged at once for each route, reason and kind of error, then counted;
+//! evictions at once for each route and reason.
 //!
-//! Whatever finds a failure reports it here, as often as it likes. One instance has one `Incidents`; its clones share it.
+//! Failures are reported here as often as they occur. An instance has one `Incidents`, which its clones share.
 
 mod kind;
 mod outage;
@@ -27,16 +27,17 @@ use crate::message::DeadReason;
 
 pub use self::tally::Sample;
 
-/// Interval of log lines about what lasts.
+/// Interval of log lines about a lasting problem.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Kinds of errors of the deaths of a route for one reason that are logged apart. The others share one line a minute.
+/// Kinds of errors that are logged separately, for the deaths of one route and reason. Other kinds share one line a
+/// minute.
 const MAX_KINDS: usize = 10;
 
-/// Domains of a sink whose state is logged: where more are down, the sink or its network is.
+/// Maximum number of a sink's domains that are logged. If more are down, the sink or its network is the cause.
 const MAX_DOMAINS: usize = 10;
 
-/// What can be down.
+/// The subject of an outage.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Redis,
@@ -55,20 +56,20 @@ pub struct Incidents(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// For `report`.
+    /// Notifies `report`.
     changed: Notify,
-    /// Redis did not answer somewhere.
+    /// Notified when a call of Redis got no reply.
     redis_suspected: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     outages: BTreeMap<Subject, Outage>,
-    /// Not logged yet; empty unless `reported`.
+    /// Outages that ended and are not logged yet; empty unless `reported`.
     ended: Vec<(Subject, Duration)>,
-    /// By route, reason and kind of error; up to `MAX_KINDS` of them, and an empty one for the others.
+    /// By route, reason and kind of error. Up to `MAX_KINDS` kinds, and an empty kind for the rest.
     deaths: BTreeMap<(Arc<str>, DeadReason, String), Tally>,
-    /// Of dead letters, by route and reason.
+    /// Evictions of dead letters, by route and reason.
     evictions: BTreeMap<(Arc<str>, &'static str), Tally>,
     /// Whether `report` runs.
     reported: bool,
@@ -78,13 +79,13 @@ struct State {
 struct Line {
     subject: Subject,
     lasted: Duration,
-    /// `None`: it has ended.
+    /// `None` when the outage has ended.
     error: Option<String>,
 }
 
 impl Incidents {
-    /// The subject is down. Logs the first failure and another error at once. The error is shown to operators: neither payload
-    /// nor secret.
+    /// Reports that the subject is down. The first failure and a new error are logged at once. The error is shown to
+    /// operators, and must have neither payload nor secrets.
     pub fn failed(&self, subject: &Subject, error: &str) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -109,14 +110,14 @@ impl Incidents {
         self.lock().outages.contains_key(subject)
     }
 
-    /// The subject, if it is down, is on its way back and cannot be used yet: another error, without a line of its own.
+    /// Changes the error of a subject that is down and recovering but cannot be used yet. Logs no line.
     pub fn recovers(&self, subject: &Subject, error: &str) {
         if let Some(outage) = self.lock().outages.get_mut(subject) {
             outage.failed_quietly(Instant::now(), error);
         }
     }
 
-    /// The subject is up. Returns whether it was down.
+    /// Reports that the subject is up. Returns whether it was down.
     pub fn ended(&self, subject: &Subject) -> bool {
         let mut state = self.lock();
         let Some(outage) = state.outages.remove(subject) else { return false };
@@ -131,7 +132,7 @@ impl Incidents {
         true
     }
 
-    /// No domain of the sink is down, as far as is known: those without any message left end without a line.
+    /// Removes the outages of a sink's domains without a line: domains without messages cannot show that they are up.
     pub fn forget_domains(&self, sink: &str) {
         let mut state = self.lock();
         let gone: Vec<Subject> = state.domains(sink).cloned().collect();
@@ -140,7 +141,7 @@ impl Incidents {
         }
     }
 
-    /// Messages became dead letters. `sample`: one of them; its error as in `failed`.
+    /// Reports dead letters. `sample`: one of them, with an error as in `failed`.
     pub fn died(&self, route: &Arc<str>, reason: DeadReason, count: u64, sample: Option<Sample>) {
         if count == 0 {
             return;
@@ -154,7 +155,7 @@ impl Incidents {
         self.0.changed.notify_one();
     }
 
-    /// Dead letters were deleted by the `dead` setting of the route.
+    /// Reports evictions by the `dead` setting of the route.
     pub fn evicted(&self, route: &Arc<str>, reason: &'static str, count: u64) {
         if count == 0 {
             return;
@@ -167,7 +168,7 @@ impl Incidents {
         self.0.changed.notify_one();
     }
 
-    /// A call of Redis had no answer, or it refused to do what it usually does.
+    /// Reports that a call of Redis got no reply or an unusual refusal.
     pub fn suspect_redis(&self) {
         self.0.redis_suspected.notify_one();
     }
@@ -177,8 +178,8 @@ impl Incidents {
         self.0.redis_suspected.notified().await;
     }
 
-    /// Logs what lasts and what ended, forever. `waiting`: the number of messages that wait for a subject, if it can be found
-    /// out in a bounded time.
+    /// Logs outages that last or ended, forever. `waiting` returns the number of messages that wait for a subject, if
+    /// it is available in a bounded time.
     pub async fn report<F: Future<Output = Option<u64>>>(&self, waiting: impl Fn(Subject) -> F) {
         self.lock().reported = true;
         loop {
@@ -205,7 +206,7 @@ impl Incidents {
 }
 
 impl State {
-    /// Beyond `MAX_KINDS` kinds, those without a death in the last minute make room.
+    /// The tally of a kind. At `MAX_KINDS` kinds, those without a death in the last minute are removed.
     fn deaths_of(&mut self, route: &Arc<str>, reason: DeadReason, kind: String, now: Instant) -> &mut Tally {
         let mut key = (route.clone(), reason, kind);
         if !self.deaths.contains_key(&key) {
@@ -224,7 +225,7 @@ impl State {
         self.outages.keys().filter(move |subject| matches!(subject, Subject::Domain { sink, .. } if **sink == *of))
     }
 
-    /// The lines that are due, and when the next ones are. Logs the counts itself.
+    /// The lines that are due, and the time of the next ones. Counts of deaths and evictions are logged here.
     fn due(&mut self, now: Instant) -> (Vec<Line>, Option<Instant>) {
         let ended = self.ended.drain(..).map(|(subject, lasted)| Line { subject, lasted, error: None });
         let mut lines: Vec<Line> = ended.collect();
@@ -266,7 +267,7 @@ impl Subject {
     }
 }
 
-/// Redis concerns everything, so that one is an error; the others are warnings.
+/// Redis affects everything, so its outage is an error. Other outages are warnings.
 fn log_start(subject: &Subject, error: &str) {
     let (sink, domain, source) = (subject.sink(), subject.domain(), subject.source());
     match subject {
@@ -304,7 +305,7 @@ impl Line {
     }
 }
 
-/// Unless the latest line was within the interval.
+/// Logs nothing within the interval of the latest line.
 fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally, now: Instant) {
     if let Some(Counted { count, times, sample }) = tally.take(now) {
         let (id, error) = sample.map_or((None, None), |Sample { id, error }| (Some(id), Some(error)));
@@ -313,14 +314,14 @@ fn log_deaths(route: &str, reason: DeadReason, tally: &mut Tally, now: Instant) 
     }
 }
 
-/// The same.
+/// Logs nothing within the interval of the latest line.
 fn log_evictions(route: &str, reason: &str, tally: &mut Tally) {
     if let Some(Counted { count, .. }) = tally.take(Instant::now()) {
         tracing::warn!(route, reason, count, "dead letters were deleted: the `dead` setting of the route");
     }
 }
 
-/// A time in the past as the log shows it, on the clock of its lines.
+/// A time in the past in the format of log times, on the clock of this machine.
 #[expect(clippy::disallowed_methods, reason = "the log has the time of this machine")]
 fn shown(ago: Duration) -> String {
     let now = std::time::SystemTime::now();

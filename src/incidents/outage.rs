@@ -1,4 +1,4 @@
-//! When a lasting outage is worth a log line. No clock: instants are arguments.
+//! Times of the log lines of an outage. The clock is an argument.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use super::LOG_INTERVAL;
 
-/// Different errors of one outage that are logged at once, each the first time: the cause may change, and texts that
-/// never repeat must not become a line each.
+/// Maximum number of different errors of one outage that are logged at once. Each is logged once: the cause can change,
+/// but texts that always differ must not become a line each.
 const MAX_ERRORS: usize = 5;
 
-/// Something is down.
+/// An outage of a subject.
 #[derive(Debug)]
 pub struct Outage {
     since: Instant,
@@ -19,12 +19,12 @@ pub struct Outage {
     /// The latest failure.
     failed: Instant,
     error: String,
-    /// Those that were logged, up to `MAX_ERRORS`.
+    /// Errors that were logged, up to `MAX_ERRORS`.
     known: Vec<String>,
 }
 
 impl Outage {
-    /// Its first line is logged by the caller.
+    /// The caller logs the first line.
     pub fn new(now: Instant, error: &str) -> Self {
         Self { since: now, logged: now, failed: now, error: error.to_owned(), known: vec![error.to_owned()] }
     }
@@ -33,12 +33,12 @@ impl Outage {
         now - self.since
     }
 
-    /// The latest one.
+    /// The latest error.
     pub fn error(&self) -> &str {
         &self.error
     }
 
-    /// It failed again. Returns whether that is to be logged at once: another cause.
+    /// Records a failure. Returns whether to log it at once, because the error is new.
     pub fn failed(&mut self, now: Instant, error: &str) -> bool {
         self.failed = now;
         if self.error == error {
@@ -53,18 +53,18 @@ impl Outage {
         is_news
     }
 
-    /// It failed again, with an error that is shown by the next line.
+    /// Records a failure with an error that the next line shows.
     pub fn failed_quietly(&mut self, now: Instant, error: &str) {
         self.failed = now;
         error.clone_into(&mut self.error);
     }
 
-    /// When the next line about it is due.
+    /// The time of the next line.
     pub fn due(&self) -> Instant {
         self.logged + LOG_INTERVAL
     }
 
-    /// The next line is logged, or left out. Returns whether it failed since the latest one.
+    /// Starts the next interval. Returns whether there was a failure in the previous one.
     pub fn remind(&mut self, now: Instant) -> bool {
         let failed = self.failed > self.logged;
         self.logged = now;

@@ -1,33 +1,33 @@
-//! Log lines about what happens often: the first at once, then a count each minute.
+//! Log lines about frequent events: the first event at once, then a count each minute.
 
 use tokio::time::Instant;
 
 use super::LOG_INTERVAL;
 
-/// What happened since the latest line.
+/// The events since the latest line.
 #[derive(Debug, Default)]
 pub struct Tally {
     count: u64,
-    /// The times of the first and the last counted one.
+    /// The times of the first and the last counted event.
     times: Option<(Instant, Instant)>,
     sample: Option<Sample>,
     logged: Option<Instant>,
 }
 
-/// One case of many.
+/// An example of the counted events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub id: String,
     pub error: String,
 }
 
-/// A line.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counted {
     pub count: u64,
-    /// When the first and the last of them happened, where that was not just now.
+    /// The times of the first and the last event, unless the first one is happening now.
     pub times: Option<(Instant, Instant)>,
-    /// The last one.
+    /// The latest sample.
     pub sample: Option<Sample>,
 }
 
@@ -38,22 +38,22 @@ impl Tally {
         self.sample = sample.or(self.sample.take());
     }
 
-    /// Whether there is anything to log, now or later.
+    /// Whether there are events to log, now or later.
     pub fn waits(&self) -> bool {
         self.count > 0
     }
 
-    /// Whether nothing happened since the latest line, and that is long ago.
+    /// Whether there were no events since the latest line and in the last interval.
     pub fn is_over(&self, now: Instant) -> bool {
         !self.waits() && self.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL)
     }
 
-    /// When the next line is due; `None` when there is nothing to log, or a line is due at once.
+    /// The time of the next line; `None` if there is nothing to log, or the line is due at once.
     pub fn due(&self) -> Option<Instant> {
         self.logged.filter(|_| self.waits()).map(|logged| logged + LOG_INTERVAL)
     }
 
-    /// What to log now.
+    /// The line to log now.
     pub fn take(&mut self, now: Instant) -> Option<Counted> {
         if !self.waits() || self.due().is_some_and(|due| now < due) {
             return None;

@@ -8,7 +8,7 @@ use tracing::subscriber::DefaultGuard;
 
 use super::*;
 
-/// Collects what this thread logs.
+/// Collects the log of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -32,7 +32,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// 7 messages wait for everything.
+    /// Reports 7 waiting messages for every subject.
     fn new() -> Self {
         let (log, incidents) = (Log::default(), Incidents::default());
         let writer = log.clone();
@@ -48,15 +48,15 @@ impl Fixture {
         Self { incidents, log, begun: Instant::now(), reporting, _guard: guard }
     }
 
-    /// The lines since the last call.
+    /// The lines since the previous call.
     async fn lines(&self) -> Vec<String> {
-        // The reporter runs.
+        // Lets the reporter run.
         sleep(Duration::from_millis(1)).await;
         let bytes = std::mem::take(&mut *self.log.0.lock());
         String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Fails each second, and returns the lines with the second of each.
+    /// Fails once a second, and returns the lines, each with its second.
     async fn fail(&self, subject: &Subject, seconds: u64) -> Vec<(u64, String)> {
         let mut found = Vec::new();
         for _ in 0..seconds {

@@ -1,4 +1,4 @@
-//! Handles of metrics that are touched per message. Counters begin at 0 with their handle.
+//! Handles of metrics that are used per message. Counters begin at 0 when their handle is made.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     sink::{CONFIRMED, FAILURE_KINDS, UNSENT},
 };
 
-/// The handles that the scheduler touches for each message of a route.
+/// The handles that the scheduler uses for each message of a route.
 #[derive(Clone)]
 pub struct RouteMetrics {
     route: String,
@@ -25,7 +25,7 @@ pub struct RouteMetrics {
     pub released: Counter,
     pub leases_expired: Counter,
     pub leases_cut: Counter,
-    /// Seconds.
+    /// In seconds.
     pub lateness: Histogram,
 }
 
@@ -36,7 +36,7 @@ const SETTLEMENTS: [&str; 5] = ["ack", "retry", "bury", "release", "transfer"];
 const WAKE_REASONS: [&str; 4] = ["timer", "notify", "fallback", "resubscribe"];
 
 impl RouteMetrics {
-    /// Every counter of the route begins.
+    /// Starts all counters of the route at 0.
     pub fn new(route: &str, sink: &str) -> Self {
         let labels = || vec![Label::new("route", route.to_owned())];
         let mut with_sink = labels();
@@ -71,7 +71,7 @@ impl RouteMetrics {
         counter!(DEAD, "route" => self.route.clone(), "reason" => reason.as_str()).increment(count);
     }
 
-    /// `kind` as `Outcome::failure_kind` names it.
+    /// `kind`: a value of `Outcome::failure_kind`.
     pub fn failure(&self, kind: &'static str) {
         self.failures(kind, 1);
     }
@@ -99,7 +99,7 @@ impl RouteMetrics {
 /// The handles of one sink.
 #[derive(Clone)]
 pub struct SinkMetrics {
-    /// Seconds.
+    /// In seconds.
     pub send: Histogram,
     /// 0 closed, 1 half-open, 2 open.
     pub breaker: metrics::Gauge,
@@ -109,12 +109,12 @@ pub struct SinkMetrics {
     /// By outcome.
     attempts: [(&'static str, Counter); FAILURE_KINDS.len() + 2],
     sink: String,
-    /// By status, at most a thousand. The registry would look up text for each reply.
+    /// By status, at most a thousand. Without this, the registry would look up a text for each reply.
     responses: Arc<Mutex<Vec<(u16, Counter)>>>,
 }
 
 impl SinkMetrics {
-    /// Up, and every counter at 0.
+    /// A sink that is up; all counters are 0.
     pub fn new(sink: &str) -> Self {
         let [failed, throttled, rejected, unavailable] = FAILURE_KINDS;
         let attempts = [CONFIRMED, failed, throttled, rejected, unavailable, UNSENT].map(|outcome| {
@@ -135,14 +135,14 @@ impl SinkMetrics {
         }
     }
 
-    /// `outcome` as `Outcome::kind` names it.
+    /// `outcome`: a value of `Outcome::kind`.
     pub fn attempt(&self, outcome: &'static str) {
         if let Some((_, counter)) = self.attempts.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
         }
     }
 
-    /// `code`: the status of a reply.
+    /// `code`: the HTTP status of the reply.
     pub fn http_response(&self, code: u16) {
         let mut responses = self.responses.lock();
         if let Some((_, counter)) = responses.iter().find(|(known, _)| *known == code) {

@@ -1,8 +1,8 @@
-//! Every metric: its name, its labels, what it counts.
+//! All metrics: names, labels and descriptions.
 //!
-//! Handles that are touched per message are made once (`RouteMetrics`, `SinkMetrics`); the rest is looked up
-//! where it happens, once per batch. Label values come from the configuration and from fixed sets only, so every
-//! counter begins at 0 with whatever counts it: `rate()` does not see an increment that made its series.
+//! Handles that are used per message are made once (`RouteMetrics`, `SinkMetrics`); other metrics are looked up once
+//! per batch. Label values come only from the configuration and from fixed sets. So every counter starts at 0 when its
+//! subject is made, and `rate()` sees its first increment.
 
 mod handles;
 
@@ -69,11 +69,11 @@ const SOURCE_NEAR_LIMIT: &str = "punctual_source_near_delivery_limit_total";
 const SOURCE_UP: &str = "punctual_source_up";
 const SOURCE_DEPTH: &str = "punctual_source_depth_messages";
 
-/// Upper bounds in seconds, from a millisecond to the longest that a dashboard still tells apart.
+/// Upper bounds in seconds, from a millisecond to an hour.
 pub const BUCKETS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3600.0];
 
-/// Tells the recorder what each metric means. Call once, after the recorder is installed.
+/// Registers the descriptions of the metrics. Call once, after the recorder is installed.
 pub fn describe() {
     describe_counter!(SCHEDULED, "Messages accepted, by route and way in");
     describe_counter!(DELIVERED, "Messages confirmed by their sink");
@@ -159,7 +159,7 @@ pub fn describe() {
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
 }
 
-/// `depth` is `None` when it is unknown.
+/// `depth`: `None` if unknown.
 pub fn source(source: &str, kind: &'static str, is_running: bool, depth: Option<u64>) {
     gauge!(SOURCE_UP, "source" => source.to_owned()).set(u8::from(is_running));
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -167,7 +167,7 @@ pub fn source(source: &str, kind: &'static str, is_running: bool, depth: Option<
         .set(depth.map_or(f64::NAN, |depth| depth as f64));
 }
 
-/// For messages that never were on their way; `RouteMetrics::dead` for the others.
+/// For messages that were never claimed; claimed ones use `RouteMetrics::dead`.
 pub fn dead(route: &str, reason: DeadReason, count: u64) {
     counter!(DEAD, "route" => route.to_owned(), "reason" => reason.as_str()).increment(count);
 }
@@ -212,14 +212,14 @@ pub fn purged(route: &str, count: u64) {
     counter!(PURGED, "route" => route.to_owned()).increment(count);
 }
 
-/// Errors of these kinds: at 0.
+/// Starts the error counters of these kinds at 0.
 pub fn begin_redis_errors(kinds: impl IntoIterator<Item = &'static str>) {
     for kind in kinds {
         counter!(REDIS_ERRORS, "kind" => kind).increment(0);
     }
 }
 
-/// Asked with each new connection of the keeper.
+/// Called with each new connection of the keeper.
 pub fn wakeups_denied(count: u64) {
     counter!(WAKEUPS_DENIED).increment(count);
 }
@@ -232,14 +232,14 @@ pub fn redis_script(script: &'static str, took: Duration) {
     histogram!(REDIS_SCRIPT, "script" => script).record(took.as_secs_f64());
 }
 
-/// What one scrape reads of a route's queue.
+/// The numbers of a route's queue at one scrape.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueGauges {
     pub pending: u64,
     pub due: u64,
     pub unacked: u64,
     pub dead: u64,
-    /// Seconds since the epoch; `None` when nothing is pending.
+    /// Seconds since the epoch; `None` if no message is pending.
     pub next_due: Option<f64>,
     pub oldest_overdue: f64,
     pub retrying: u64,
@@ -247,7 +247,7 @@ pub struct QueueGauges {
     /// By horizon.
     pub due_within: [(&'static str, u64); 4],
     pub stored_bytes: u64,
-    /// By limit; `None` where the route has no such limit.
+    /// By limit; `None` for limits that the route does not have.
     pub limits_used: [(&'static str, Option<f64>); 2],
 }
 
@@ -259,7 +259,7 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     set(UNACKED, gauges.unacked as f64);
     set(DEAD_GAUGE, gauges.dead as f64);
     set(OLDEST_OVERDUE, gauges.oldest_overdue);
-    // Absent when empty: the page's renderer leaves out a NaN.
+    // NaN when no message is pending: the page leaves out such samples.
     set(NEXT_DUE, gauges.next_due.unwrap_or(f64::NAN));
     set(RETRYING, gauges.retrying as f64);
     set(PAUSED, f64::from(u8::from(gauges.paused)));
@@ -272,14 +272,14 @@ pub fn queue(route: &str, gauges: QueueGauges) {
     }
 }
 
-/// The memory of the fullest server, in bytes. `max`: `None` when it has no maxmemory.
+/// Memory of the fullest server, in bytes. `max`: `None` without a maxmemory.
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub fn redis_memory(used: u64, max: Option<u64>) {
     gauge!(REDIS_MEMORY).set(used as f64);
     gauge!(REDIS_MAX_MEMORY).set(max.map_or(f64::NAN, |max| max as f64));
 }
 
-/// Whether Redis answers, and whether messages are accepted and delivered.
+/// `redis`: Redis replies. `ready`: messages are accepted and delivered.
 pub fn health(redis: bool, ready: bool) {
     gauge!(REDIS_UP).set(u8::from(redis));
     gauge!(READY).set(u8::from(ready));

@@ -1,4 +1,4 @@
-//! Messages that are dead from the start.
+//! Messages that are dead letters from the start.
 
 use super::{Queue, QueueError, coalescer::size};
 use crate::{
@@ -10,15 +10,15 @@ use crate::{
     },
 };
 
-/// Messages in one script call: they are rare, and may be larger than others.
+/// Messages in one script call: such messages are rare, and may be larger than others.
 const BATCH: usize = 100;
 
 impl Queue {
-    /// Keeps what a source could not understand as dead letters, each with an error: nothing is dropped. Their
-    /// size is not limited here. Returns those that were not taken because their ids are live.
+    /// Stores messages that a source could not decode as dead letters, each with an error, so that none is dropped.
+    /// Their size is not limited here. Returns the messages that were not stored because their ids are live.
     ///
     /// # Errors
-    /// `Store(Unavailable)` leaves it unknown which were taken: repeat with the same ids.
+    /// After `Store(Unavailable)` it is unknown which messages were stored: repeat with the same ids.
     pub async fn bury(
         &self,
         route: &str,
@@ -40,7 +40,7 @@ impl Queue {
     }
 }
 
-/// Each fits into one script call, unless a single message does not.
+/// Each batch fits into one script call, unless it is a single message that does not.
 fn batches(messages: &[(NewMessage, String)]) -> Vec<&[(NewMessage, String)]> {
     let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (place, (message, _)) in messages.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! The clock that everything goes by.
+//! The clock of the queue.
 
 use super::{Queue, QueueError};
 
 impl Queue {
-    /// Redis' clock, in milliseconds since the epoch.
+    /// The clock of Redis, in milliseconds since the epoch.
     pub async fn now(&self, route: &str) -> Result<u64, QueueError> {
         let (partition, _) = &self.route(route)?.partitions[0];
         Ok(self.store.stats(partition).await?.now / 1000)

@@ -1,12 +1,12 @@
-//! Gathers concurrent calls into one script call: one message per call costs Redis ten times as much.
+//! Combines concurrent calls into one script call: one message per script call costs Redis ten times as much.
 //!
-//! A call is sent when as many jobs wait as the last full gathering found, or `LINGER` after the first job. With a few
-//! clients that each wait for their answer, all their jobs arrive at once and the call is sent without delay. A stream of
-//! posts fills a batch. Every `CALIBRATION` calls, one gathers for the whole `LINGER` to measure the number of jobs. Jobs
+//! A batch is sent when it has as many jobs as the last full gathering found, or `LINGER` after its first job. If a few
+//! clients each wait for their reply, all their jobs arrive together and are sent without delay. A stream of posts
+//! fills a batch. Every `CALIBRATION` calls, one gathers for the whole `LINGER` to measure the number of jobs. Jobs
 //! that arrive while a call waits are sent with it.
 //!
-//! A job that was not sent within the store's timeout is answered with an error and dropped: it must not take effect after
-//! its caller got the error. A job whose caller disconnected is dropped too.
+//! A job that was not sent within the store's timeout fails and is dropped: it must not take effect after its caller
+//! got the error. A job of a disconnected caller is dropped, too.
 
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ use crate::{
     },
 };
 
-/// Longest wait for company: at 5,000 messages/s it gathers 25.
+/// Maximum time of a gathering: at 5,000 messages/s it collects 25.
 const LINGER: Duration = Duration::from_millis(5);
 /// Calls between two gatherings of full length.
 const CALIBRATION: u32 = 32;
-/// As many messages make a good batch: no use in waiting for more.
+/// Number of messages that makes a batch efficient: it is sent without further waiting.
 const ENOUGH: usize = 256;
-/// Script calls under way at once for a partition: one is on its way while one runs.
+/// Concurrent script calls of a partition: one is transferred while another one runs.
 const CALLS: usize = 2;
-/// Jobs that may wait in line; later ones wait for a place in it.
+/// Maximum number of queued jobs. Further jobs wait for a free place.
 const WAITING: usize = 1024;
-/// Room in a script call beside payloads: keys, numbers and the protocol.
+/// Overhead of a script call in bytes: keys, numbers and the protocol.
 const CALL_OVERHEAD: usize = 4096;
-/// The same for each message.
+/// Overhead of each message in bytes.
 const MESSAGE_OVERHEAD: usize = MAX_ID_BYTES + 128;
 
 type Answer = Result<Vec<Scheduled>, StoreError>;
@@ -45,7 +45,7 @@ type Answer = Result<Vec<Scheduled>, StoreError>;
 struct Job {
     messages: Vec<NewMessage>,
     bytes: usize,
-    /// After it the job is not sent.
+    /// The job is not sent after this time.
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
@@ -59,7 +59,7 @@ struct ScheduleBatch {
 }
 
 impl ScheduleBatch {
-    /// Gives the job back when there is no room for it.
+    /// Returns the job if the batch is full.
     fn add(&mut self, job: Job) -> Result<(), Job> {
         let full = self.messages + job.messages.len() > MAX_BATCH || self.bytes + job.bytes > MAX_CALL_BYTES;
         if full && !self.jobs.is_empty() {
@@ -72,16 +72,16 @@ impl ScheduleBatch {
     }
 }
 
-/// One partition's way in.
+/// The coalescer of one partition.
 #[derive(Debug)]
 pub struct Coalescer {
     jobs: mpsc::Sender<Job>,
-    /// The store's: longest wait for a script call.
+    /// Timeout of a script call of the store.
     timeout: Duration,
 }
 
 impl Coalescer {
-    /// Spawns the gathering task; it ends when this is dropped.
+    /// Spawns the gathering task, which ends when the coalescer is dropped.
     pub fn spawn(store: Arc<RedisStore>, registry: Arc<RouteRegistry>, partition: Partition) -> Self {
         let (jobs, waiting) = mpsc::channel(WAITING);
         let timeout = store.servers().timeout();
@@ -89,7 +89,7 @@ impl Coalescer {
         Self { jobs, timeout }
     }
 
-    /// One answer per message, in order; later messages see earlier ones.
+    /// One result per message, in order. Later messages see the effects of earlier ones.
     pub async fn schedule(&self, messages: Vec<NewMessage>) -> Answer {
         let mut answers = Vec::with_capacity(messages.len());
         for (messages, bytes) in parts(messages) {
@@ -103,7 +103,7 @@ impl Coalescer {
     }
 }
 
-/// Cuts a list into parts that fit into a script call each.
+/// Splits a list into parts. Each fits into one script call.
 fn parts(messages: Vec<NewMessage>) -> Vec<(Vec<NewMessage>, usize)> {
     let mut parts: Vec<(Vec<NewMessage>, usize)> = Vec::new();
     for message in messages {
@@ -119,7 +119,7 @@ fn parts(messages: Vec<NewMessage>) -> Vec<(Vec<NewMessage>, usize)> {
     parts
 }
 
-/// What it takes of a script call, in bytes.
+/// Bytes of a message in a script call.
 pub fn size(message: &NewMessage) -> usize {
     let metadata = serde_json::to_vec(&message.metadata).map_or(0, |json| json.len());
     let record = message.record.as_ref().map_or(0, |record| record.place.len());
@@ -178,7 +178,7 @@ async fn gather(way: Way, mut waiting: mpsc::Receiver<Job>) {
     }
 }
 
-/// Where jobs go.
+/// The destination of the jobs.
 #[derive(Clone)]
 struct Way {
     store: Arc<RedisStore>,
@@ -212,7 +212,7 @@ impl Way {
                 Ok(scheduled) => Ok(scheduled.by_ref().take(count).collect()),
                 Err(error) => Err(error.clone()),
             };
-            // An error means that the caller disconnected; it may repeat the call with the same id.
+            // An error means that the caller disconnected. It can repeat the call with the same id.
             let _ = asker.send(part);
         }
     }

@@ -1,4 +1,4 @@
-//! Where a listing goes on: behind a score and an id. Opaque to callers.
+//! Cursors: the position after which a listing continues, as score and id. Opaque to callers.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
@@ -10,7 +10,7 @@ pub fn encode(score: u64, id: &MessageId) -> String {
 }
 
 /// # Errors
-/// `Invalid` for what `encode` did not make.
+/// `Invalid` unless `encode` made the cursor.
 pub fn decode(cursor: &str) -> Result<(u64, MessageId), QueueError> {
     let parse = || {
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
@@ -21,7 +21,7 @@ pub fn decode(cursor: &str) -> Result<(u64, MessageId), QueueError> {
     parse().ok_or_else(|| QueueError::Invalid("the cursor is not one that a listing gave out".into()))
 }
 
-/// Where a bulk call goes on: the partition, the end of its filter, and the place.
+/// The cursor of a bulk call: the partition, the end of its filter, and the position.
 pub fn encode_bulk(partition: u16, done: &DeadProgress) -> String {
     let until = done.until.unwrap_or_default().get();
     let place = done.place.as_ref().map_or_else(String::new, |(score, id)| format!(" {score} {id}"));
@@ -29,7 +29,7 @@ pub fn encode_bulk(partition: u16, done: &DeadProgress) -> String {
 }
 
 /// # Errors
-/// `Invalid` for what `encode_bulk` did not make.
+/// `Invalid` unless `encode_bulk` made the cursor.
 pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
     let parse = || {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
@@ -41,7 +41,7 @@ pub fn decode_bulk(cursor: &str) -> Result<(u16, DeadProgress), QueueError> {
             }
             _ => return None,
         };
-        // 0: the time ended before the first script.
+        // 0 means that the time ended before the first script.
         let until = UnixMillis::new(until.parse().ok()?)?;
         let until = Some(until).filter(|until| *until != UnixMillis::default());
         Some((partition.parse().ok()?, DeadProgress { until, place, ..DeadProgress::default() }))

@@ -1,4 +1,4 @@
-//! Messages that other programs keep on the queue's Redis, moved into a route.
+//! Moves messages of other programs on the queue's Redis into a route.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ impl Queue {
         Ok(self.store.external_due(place).await?)
     }
 
-    /// Moves polled members that are still there. `via` is the source's name. One verdict each, in order.
+    /// Moves polled members that still exist. `via` is the source's name. One outcome per member, in order.
     ///
     /// # Errors
-    /// `Store(Unavailable)` leaves it unknown which were moved: repeated, they are `Gone`.
+    /// After `Store(Unavailable)` it is unknown which members were moved: a repeated call returns `Gone` for them.
     pub async fn take(
         &self,
         route: &str,
@@ -43,7 +43,7 @@ impl Queue {
         found.scatter(entries.to_vec(), |entry| &entry.id, |partition, _, part| take(partition, part)).await
     }
 
-    /// Whether some of these, which were left for want of capacity, would be taken now.
+    /// Whether some of the messages that were left for lack of capacity would be taken now.
     pub async fn capacity(&self, route: &str, ids: &[MessageId]) -> Result<PendingCapacity, QueueError> {
         let found = self.route(route)?;
         let indexes: BTreeSet<u16> = ids.iter().map(|id| id.partition(found.count())).collect();
@@ -59,7 +59,8 @@ impl Queue {
         })
     }
 
-    /// Takes the expiry off values of other programs that are waited for; how many had one.
+    /// Removes the expiry of values of other programs that the source waits for. Returns the number of values that had
+    /// one.
     pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, QueueError> {
         Ok(self.store.persist(keys).await?)
     }

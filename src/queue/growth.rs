@@ -1,14 +1,14 @@
-//! Whether a route takes messages.
+//! Checks that a route accepts messages.
 
 use super::{Queue, QueueError};
 
 impl Queue {
-    /// Whether Redis would take messages for every partition of `route` now; changes nothing.
+    /// Whether Redis would accept messages for every partition of `route` now. Changes nothing.
     ///
     /// # Errors
-    /// Why it would not: also when its memory is full, where what drains a queue still works.
+    /// The reason for a refusal. A full memory refuses new messages only; a queue can still be drained.
     pub async fn check_growing(&self, route: &str) -> Result<(), QueueError> {
-        // One after the other: while Redis refuses, it is asked once.
+        // Sequential, so that a Redis that refuses gets one call.
         for (partition, _) in &self.route(route)?.partitions {
             self.store.check_growing(partition).await?;
         }

@@ -22,14 +22,14 @@ use crate::{
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
-/// Partitions that one listing asks at once: as many replies wait in memory.
+/// Partitions that one listing reads at once: that many replies are in memory.
 const LISTED_AT_ONCE: usize = 4;
 
-/// Bytes that a part of a listing has for each partition, and at least.
+/// Bytes of a part of a listing: for each partition, and in total at least.
 const PARTITION_BYTES: u64 = 28 * 1024;
 const SMALLEST_PART_BYTES: u64 = 256 * 1024;
 
-/// The handle. It works on any instance, and beside a running one.
+/// The handle of the queues. It works on any instance, also while another instance runs.
 pub struct Queue {
     pub(super) store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, QueueRoute>,
@@ -38,14 +38,14 @@ pub struct Queue {
 
 pub(super) struct QueueRoute {
     sink: Option<Arc<str>>,
-    /// Bytes.
+    /// In bytes.
     pub(super) max_payload: usize,
     pub(super) partitions: Vec<(Partition, Coalescer)>,
 }
 
 impl Queue {
-    /// Serves the routes of `store`. `sinks`: where they lead, for show; a route that the configuration does not name
-    /// has none. Must be called within a tokio runtime.
+    /// Serves the routes of `store`. `sinks`: sink names by route, for display; routes that are not configured have
+    /// none. Must be called within a tokio runtime.
     pub fn new(store: Arc<RedisStore>, sinks: &BTreeMap<Arc<str>, Arc<str>>, allow_eviction: bool) -> Self {
         let registry = Arc::new(RouteRegistry::new(store.clone(), allow_eviction));
         let routes = store
@@ -64,7 +64,7 @@ impl Queue {
         Self { store, routes, registry }
     }
 
-    /// Route names, sorted.
+    /// Names of routes, sorted.
     pub fn routes(&self) -> Vec<Arc<str>> {
         self.routes.keys().cloned().collect()
     }
@@ -74,15 +74,15 @@ impl Queue {
         self.routes.get(route).and_then(|route| route.sink.clone())
     }
 
-    /// Largest payload of a route, in bytes; 0 when there is no such route.
+    /// Maximum payload of a route, in bytes; 0 for an unknown route.
     pub fn max_payload(&self, route: &str) -> usize {
         self.routes.get(route).map_or(0, |route| route.max_payload)
     }
 
-    /// One answer per message, in order. `via`: `api`, `cli`, or the name of a source.
+    /// One result per message, in order. `via`: `api`, `cli`, or the name of a source.
     ///
     /// # Errors
-    /// `Store(Unavailable)` leaves it unknown which messages were taken: repeat with the same ids.
+    /// After `Store(Unavailable)` it is unknown which messages were stored: repeat with the same ids.
     pub async fn schedule(
         &self,
         route: &str,
@@ -111,7 +111,7 @@ impl Queue {
         Ok(scheduled)
     }
 
-    /// `None` when unknown, or delivered or cancelled and not remembered.
+    /// `None` for an unknown id, and for a delivered or cancelled message that is not remembered.
     pub async fn get(&self, route: &str, id: &MessageId) -> Result<Option<Found>, QueueError> {
         let partition = self.partition(route, id)?;
         Ok(self.registry.when_open(|| self.store.get(partition, id)).await?)
@@ -134,19 +134,19 @@ impl Queue {
         Ok(cancelled)
     }
 
-    /// Bytes of bodies in a part of a listing: little for what a reader holds, and enough that many partitions do not
-    /// mean many calls for few messages.
+    /// Bytes of bodies in a part of a listing: little memory for a reader, and enough that many partitions do not need
+    /// many calls for few messages.
     pub fn part_bytes(&self, route: &str) -> u64 {
         let partitions = self.routes.get(route).map_or(1, |route| u64::from(route.count()));
         (partitions * PARTITION_BYTES).clamp(SMALLEST_PART_BYTES, MAX_BODIES_BYTES)
     }
 
-    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` 1 to 1000; fewer
-    /// where bodies take more than `max_bytes`, at most 7 MiB, or where few of those considered match: then the page may be
-    /// empty, and its cursor goes on.
+    /// In order of the next attempt (pending), the lease's end (unack) or death (dead). `limit` is 1 to 1000. A page
+    /// has fewer messages if their bodies exceed `max_bytes`, at most 7 MiB, or if few of the examined messages match.
+    /// Such a page can be empty; its cursor continues the listing.
     ///
     /// # Errors
-    /// `Invalid` for a cursor that this did not give out.
+    /// `Invalid` unless `list` made the cursor.
     pub async fn list(
         &self,
         route: &str,
@@ -158,7 +158,7 @@ impl Queue {
     ) -> Result<Page, QueueError> {
         let found = self.route(route)?;
         let after = cursor.map(cursor::decode).transpose()?;
-        // A page is as large as one reply, however many partitions share it.
+        // The size of a page is that of one reply, for any number of partitions.
         let max_bytes = max_bytes.min(MAX_BODIES_BYTES);
         let share = max_bytes / u64::from(found.count());
         let mut page = Merge::new(limit, max_bytes);
@@ -186,11 +186,11 @@ impl Queue {
         Ok(RouteStats { partitions: found.count(), moving, limits_used, ..summed })
     }
 
-    /// Redrives or purges dead messages, or counts them, from `cursor` on. Sets `bulk`, which is right after an error too,
-    /// but for what the failed call did.
+    /// Redrives, purges or counts dead messages, starting at `cursor`. `bulk` is correct after an error, too, except
+    /// for the effect of the failed call.
     ///
     /// # Errors
-    /// `Invalid` for a cursor that this did not give out.
+    /// `Invalid` unless `act_on_dead` made the cursor.
     pub async fn act_on_dead(
         &self,
         route: &str,
@@ -203,7 +203,7 @@ impl Queue {
             None => (0, DeadProgress::default()),
             Some(cursor) => cursor::decode_bulk(cursor)?,
         };
-        // One after the other: each script is bounded, and all together are.
+        // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let own = match work.selection {
                 Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
@@ -222,7 +222,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Dead messages by reason, the most frequent first, as many as can be counted until `deadline`.
+    /// Dead messages by reason, the most frequent first. Counts as many as possible until `deadline`.
     pub async fn summary(&self, route: &str, filter: &Filter, deadline: Instant) -> Result<DeadSummary, QueueError> {
         let mut summary = DeadSummary { complete: true, ..DeadSummary::default() };
         for (partition, _) in &self.route(route)?.partitions {
@@ -246,7 +246,7 @@ impl Queue {
         Ok(summary)
     }
 
-    /// Pending messages by the interval of `length` in which they come due, `count` of them (1 to 1000) from now on.
+    /// Pending messages by due time: `count` intervals (1 to 1000) of `length`, starting now.
     pub async fn forecast(&self, route: &str, length: Duration, count: usize) -> Result<Forecast, QueueError> {
         let partitions = &self.route(route)?.partitions;
         let millis = u64::try_from(length.as_millis()).unwrap_or(MAX_DELAY_MILLIS);
@@ -261,7 +261,7 @@ impl Queue {
         }))
     }
 
-    /// Stops claiming on every instance, until `resume`. `by` is one line.
+    /// Stops claims on all instances, until `resume`. `by` is one line.
     pub async fn pause(&self, route: &str, by: &str, note: &str) -> Result<(), QueueError> {
         let partitions = self.all_partitions(route)?;
         let pause = |partition| self.registry.when_open(move || self.store.pause(partition, by, note));
@@ -276,20 +276,20 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes a number of partitions, 1 to `MAX_PARTITIONS`, the newest one of the route: the next instance that starts with it
-    /// moves the messages there.
+    /// Sets the newest number of partitions of the route, 1 to `MAX_PARTITIONS`. The next instance that starts with
+    /// this number moves the messages.
     pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), QueueError> {
         self.route(route)?;
         Ok(self.registry.when_open(|| self.store.choose_partitions(route, partitions)).await?)
     }
 
-    /// With those from which messages are moved, where other instances may deliver still.
+    /// Includes the partitions that messages are moved from, because other instances may still deliver there.
     fn all_partitions(&self, route: &str) -> Result<Vec<Partition>, QueueError> {
         let own = self.route(route)?.partitions.iter().map(|(partition, _)| partition.clone());
         Ok(self.store.former_partitions(route).into_iter().chain(own).collect())
     }
 
-    /// Makes the server know scripts and routes, unless it does.
+    /// Registers scripts and routes on the server, unless it has them.
     ///
     /// # Errors
     /// See `StartError::is_definite`.
@@ -302,7 +302,7 @@ impl Queue {
         self.registry.distrust().await;
     }
 
-    /// Whether some of it can be served although `prepare` fails, as a primary of a cluster does not answer.
+    /// Whether some partitions can be served although `prepare` fails because a primary of a cluster is down.
     pub async fn may_serve_a_part(&self) -> bool {
         self.registry.may_serve_a_part().await
     }
@@ -310,13 +310,13 @@ impl Queue {
     /// Whether messages are accepted and delivered now.
     ///
     /// # Errors
-    /// What stands in the way, for a person.
+    /// The obstacle, as text for a person.
     pub async fn ready(&self) -> Result<(), String> {
         self.registry.check().await.map_err(|error| error.to_string())
     }
 
-    /// Unconfigured routes that hold messages: this instance does not deliver them. A route whose keys have another type
-    /// comes with the error.
+    /// Unconfigured routes that hold messages, which this instance does not deliver. A route with keys of another type
+    /// has an error.
     pub async fn unconfigured(&self) -> Result<Vec<(Arc<str>, Result<RouteStats, StoreError>)>, QueueError> {
         let mut found = Vec::new();
         for known in self.store.known_routes().await? {
@@ -352,7 +352,7 @@ impl QueueRoute {
         u16::try_from(self.partitions.len()).expect("configured as u16")
     }
 
-    /// `index`: of one of its partitions.
+    /// `index`: the index of a partition of the route.
     pub(super) fn at(&self, index: u16) -> &(Partition, Coalescer) {
         &self.partitions[usize::from(index)]
     }
@@ -362,10 +362,10 @@ impl QueueRoute {
     }
 }
 
-/// A longer delay would be stored as a time that no release can read.
+/// Refuses a delay that would be stored as a time that no release can read.
 ///
 /// # Errors
-/// `Refused` with the text to show.
+/// `Refused` with the error text.
 pub fn check_due(due: Due) -> Result<(), StoreError> {
     match due {
         Due::After(millis) if millis > MAX_DELAY_MILLIS => {
@@ -377,7 +377,7 @@ pub fn check_due(due: Due) -> Result<(), StoreError> {
     }
 }
 
-/// Used parts of the limits of messages and bytes, of the fullest partition. `limits`: of each partition.
+/// Used shares of the limits of messages and bytes, in the fullest partition. `limits`: the limits of each partition.
 fn limits_used(limits: [Option<u64>; 2], parts: &[PartitionStats]) -> [Option<f64>; 2] {
     let used: [fn(&PartitionStats) -> u64; 2] = [|part| part.pending + part.unack, |part| part.bytes];
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

@@ -1,17 +1,17 @@
-//! One page out of the pages of many partitions, in order, and bounded however many they are.
+//! Merges the pages of many partitions into one page, in order and with bounded memory.
 
 use super::{Page, cursor};
 use crate::{message::MessageId, store::redis::Listed};
 
-/// Takes the partitions' pages one by one.
+/// Takes the pages of the partitions one by one.
 pub struct Merge {
-    /// Messages of the page.
+    /// Maximum number of messages of the page.
     limit: usize,
-    /// Of its bodies.
+    /// Maximum bytes of bodies of the page.
     max_bytes: u64,
-    /// By score, then id; nothing behind `end`.
+    /// By score, then id; no messages after `end`.
     listed: Vec<Listed>,
-    /// What lies behind may be incomplete: a later page's.
+    /// Messages after this position may be incomplete, so they belong to a later page.
     end: Option<(u64, MessageId)>,
 }
 
@@ -20,7 +20,7 @@ impl Merge {
         Self { limit, max_bytes, listed: Vec::new(), end: None }
     }
 
-    /// `reached`: the place behind which the partition may have more.
+    /// `reached`: the position after which the partition may have more messages.
     pub fn add(&mut self, part: Vec<Listed>, reached: Option<(u64, MessageId)>) {
         if let Some(reached) = reached {
             self.end_at(reached);
@@ -35,7 +35,7 @@ impl Merge {
             bytes += one.bytes as u64;
             bytes <= self.max_bytes
         };
-        // The first one comes whatever its size, or no page would ever show it.
+        // The first message is always part of the page. Otherwise a large message would never be listed.
         let kept = self.listed.iter().take(self.limit).take_while(fits).count().max(1);
         if kept < self.listed.len() {
             self.listed.truncate(kept);

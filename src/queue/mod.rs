@@ -1,5 +1,5 @@
-//! The handle to the queues: everything that a user, a program or a source can do with messages, short of
-//! delivering them. The API, the command line and the sources all go through it.
+//! The handle of the queues: all operations on messages of users, programs and sources, except delivery. The API, the
+//! command line and the sources use it.
 
 mod bury;
 mod clock;
@@ -32,10 +32,10 @@ pub struct Bulk {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
-    /// Of dead messages: those that died before were selected.
+    /// Only for dead messages: those that died before this time were selected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<UnixMillis>,
-    /// Of dead messages: where the next call goes on. Opaque.
+    /// Only for dead messages: the position at which the next call continues. Opaque.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -44,7 +44,7 @@ pub struct Bulk {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadSummary {
     pub total: u64,
-    /// Whether all were counted in the time.
+    /// Whether all messages were counted in the available time.
     pub complete: bool,
     pub groups: Vec<DeadGroup>,
 }
@@ -73,11 +73,11 @@ pub struct Page {
     pub cursor: Option<String>,
 }
 
-/// The numbers of one route, all partitions together; its JSON is what the API and the command line show.
+/// The numbers of one route, over all partitions. The API and the command line show the JSON form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteStats {
     pub route: Arc<str>,
-    /// `None`: not in our configuration.
+    /// `None`: the route is not configured here.
     pub sink: Option<Arc<str>>,
     pub paused: bool,
     #[serde(flatten)]
@@ -87,20 +87,20 @@ pub struct RouteStats {
     pub due: u64,
     pub unack: u64,
     pub dead: u64,
-    /// In pending and unack, after failed attempts or crashes.
+    /// Pending and in-flight messages with failed attempts or crashes.
     pub retrying: u64,
     /// Pending messages that come due within each of `HORIZONS`, overdue ones included; a metric.
     #[serde(skip)]
     pub due_within: [u64; HORIZONS.len()],
     /// Stored bodies of pending and in-flight messages, in bytes.
     pub bytes: u64,
-    /// Used parts of `limits.messages` and `limits.bytes`, of the fullest partition; a metric.
+    /// Used shares of `limits.messages` and `limits.bytes`, in the fullest partition; a metric.
     #[serde(skip)]
     pub limits_used: [Option<f64>; 2],
     pub next_due: Option<UnixMillis>,
     pub oldest_overdue_seconds: f64,
     pub partitions: u16,
-    /// While messages are moved to another number of partitions.
+    /// Present while messages are moved to another number of partitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moving: Option<Moving>,
 }
@@ -108,15 +108,15 @@ pub struct RouteStats {
 /// The move of a route to another number of partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Moving {
-    /// Number of partitions.
+    /// Former number of partitions.
     pub from: u16,
-    /// Number of partitions.
+    /// New number of partitions.
     pub to: u16,
-    /// Messages and dead letters that are to be moved. Included in the other numbers.
+    /// Messages and dead letters that are not moved yet. The other numbers include them.
     pub left: u64,
 }
 
-/// Why a route is paused.
+/// The pause of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoutePause {
     /// `None`: it was paused by a release that did not store the time.
@@ -136,7 +136,7 @@ impl From<Pause> for RoutePause {
 pub enum QueueError {
     #[error("there is no route `{0}`")]
     UnknownRoute(String),
-    /// A limit of the queue that the caller can check: nothing was written.
+    /// A caller's error that it can correct: nothing was written.
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]

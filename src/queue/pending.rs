@@ -1,4 +1,4 @@
-//! Pending messages, cancelled in bulk.
+//! Cancels pending messages in bulk.
 
 use tokio::time::Instant;
 
@@ -10,9 +10,9 @@ use crate::{
 };
 
 impl Queue {
-    /// Cancels pending messages: the named ones, or of each partition those that are due first; `limit` at most. What is
-    /// in flight stays. `dry_run`: only counts. Begins no partition after `deadline`. Adds to `purged`, which is right after an
-    /// error too, but for what the failed call did.
+    /// Cancels pending messages: those with `ids`, or the first due ones of each partition; `limit` at most. Messages
+    /// in flight are kept. `dry_run`: only counts. No partition is started after `deadline`. `purged` is increased; it
+    /// is correct after an error, too, except for the effect of the failed call.
     pub async fn purge_pending(
         &self,
         route: &str,
@@ -23,7 +23,7 @@ impl Queue {
         purged: &mut Bulk,
     ) -> Result<(), QueueError> {
         let found = self.route(route)?;
-        // One after the other: each script is bounded, and all together are.
+        // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in &found.partitions {
             let named = ids.map(|ids| found.own(partition, ids));
             let parts: Vec<Option<&[MessageId]>> = match &named {
@@ -59,7 +59,7 @@ impl Queue {
             let (count, rest) = self.store.purge_pending(partition, part, left, dry_run).await?;
             purged.count += count;
             if !dry_run {
-                // Now: the rest may fail, or its caller give up.
+                // Counted now, because the rest may fail or the caller may disconnect.
                 metrics::cancelled(&partition.route, count);
             }
             if rest == 0 || dry_run || count == 0 {

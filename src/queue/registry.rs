@@ -19,14 +19,14 @@ use crate::{
     },
 };
 
-/// The kind of `punctual_redis_errors_total` for a server that has lost what it had.
+/// The kind of `punctual_redis_errors_total` for a server that lost its data.
 const EMPTIED: &str = "emptied";
 
-/// While the rights of the user suffice, they are tried once in this time at most, however often readiness is asked for: it
-/// takes 25 commands. After a refusal they are tried each time.
+/// Minimum interval of checks of the user's permissions while they suffice, independent of the number of readiness
+/// checks: a check takes 25 commands. After a refusal every call checks them.
 const RIGHTS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Registers scripts and routes in Redis, again when it lost them.
+/// Registers scripts and routes in Redis, and again after Redis lost them.
 pub struct RouteRegistry {
     store: Arc<RedisStore>,
     allow_eviction: bool,
@@ -35,17 +35,17 @@ pub struct RouteRegistry {
 
 #[derive(Default)]
 struct Known {
-    /// The connection's generation that knows scripts and routes.
+    /// The generation of the connection that has scripts and routes.
     generation: Option<u64>,
-    /// When the rights of this user were tried last, and sufficed.
+    /// The latest time at which the permissions of this user were checked and sufficed.
     permitted: Option<Instant>,
-    /// Whether it was logged that this user may not load scripts.
+    /// Whether it was logged that this user is not allowed to load scripts.
     told_of_load: bool,
-    /// Whether it was logged that this user may not publish wake-ups.
+    /// Whether it was logged that this user is not allowed to publish wake-ups.
     told_of_publish: bool,
 }
 
-/// Why the queues cannot be used yet, or at all.
+/// The reason why the queues cannot be used, for now or permanently.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -55,7 +55,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether waiting cannot help, so that a start must end.
+    /// Whether the error is permanent, so that the start must fail.
     pub fn is_definite(&self) -> bool {
         match self {
             StartError::Safety(error) => error.is_definite(),
@@ -63,7 +63,7 @@ impl StartError {
         }
     }
 
-    /// Whether Redis reads its data, and is usable once it has them.
+    /// Whether Redis is loading its data, and will be usable after that.
     pub fn is_loading(&self) -> bool {
         match self {
             StartError::Safety(SafetyError::Store(error))
@@ -80,19 +80,19 @@ impl RouteRegistry {
         Self { store, allow_eviction, known: Mutex::default() }
     }
 
-    /// Registers scripts and routes, unless the server has them: then this is one command. A server that lost registered
-    /// routes was emptied: that is logged as an error, because messages were lost.
+    /// Registers scripts and routes. If the server has them, this takes one command. A server that lost registered
+    /// routes was emptied, which is logged as an error because messages were lost.
     ///
-    /// Of two instances that are configured with different numbers of partitions, the newer number wins: its instance begins
-    /// to move the messages, also when Redis came back with older data. The other one is not ready from then on, or does not
-    /// start.
+    /// If two instances are configured with different numbers of partitions, the newer number takes effect: its
+    /// instance begins to move the messages, also when Redis comes back with older data. The other instance is not
+    /// ready from then on, or does not start.
     ///
     /// # Errors
     /// See `StartError::is_definite`.
     pub async fn prepare(&self) -> Result<(), StartError> {
         let mut known = self.known.lock().await;
         let first = known.generation.is_none();
-        // At first before anything else: a server that is refused need not know of routes.
+        // At the first call safety is checked first, so that a refused server gets no routes.
         let safety = if first { Some(self.check_safety().await?) } else { None };
         known.check_rights(&self.store).await?;
         let is_registered = self.store.is_registered().await.map_err(RegistrationError::Store)?;
@@ -123,17 +123,17 @@ impl RouteRegistry {
         Ok(())
     }
 
-    /// Whether some of it can be served although `prepare` fails, as a primary of a cluster does not answer.
+    /// Whether some partitions can be served although `prepare` fails because a primary of a cluster is down.
     pub async fn may_serve_a_part(&self) -> bool {
         self.store.is_partly_open().await
     }
 
-    /// Makes a call that is refused, with nothing done, while its partition is not open; once more where Redis had only
-    /// forgotten that, all of it or this partition: the first post after that is often who notices. Opening it takes no
-    /// longer than one command may.
+    /// Makes a call that is refused without effect while its partition is not open. If Redis lost its data or this
+    /// partition, opens the partition and repeats the call once: the first post after such a loss often detects it.
+    /// Opening takes at most the timeout of one command.
     ///
     /// # Errors
-    /// Those of the call; why its partition cannot be opened.
+    /// Those of the call, and the error of opening its partition.
     pub async fn when_open<T, F: Future<Output = Result<T, StoreError>>>(
         &self,
         mut call: impl FnMut() -> F,
@@ -154,14 +154,14 @@ impl RouteRegistry {
     /// Whether messages are accepted and delivered now.
     ///
     /// # Errors
-    /// What stands in the way.
+    /// The obstacle.
     pub async fn check(&self) -> Result<(), StartError> {
         self.check_safety().await?;
-        // It writes, too.
+        // `prepare` also checks that Redis accepts writes.
         self.prepare().await
     }
 
-    /// A script was refused, or had no answer: the rights of the user are tried again by the next `prepare`.
+    /// After a refused script or a call without a reply, the next `prepare` checks the user's permissions again.
     pub async fn distrust(&self) {
         self.known.lock().await.permitted = None;
     }

@@ -1,4 +1,4 @@
-//! One operation on many messages, spread over the partitions in which their ids live.
+//! Distributes an operation on many messages over the partitions of their ids.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,11 @@ use super::{QueueError, coalescer::Coalescer, handle::QueueRoute};
 use crate::{message::MessageId, store::Partition};
 
 impl QueueRoute {
-    /// Calls `call` for all partitions of the items at once, each with its own items. One answer per item, in order.
+    /// Calls `call` concurrently for all partitions of the items, each with its own items. One result per item, in
+    /// order.
     ///
     /// # Errors
-    /// The first error of any call; what the others did is unknown.
+    /// The first error of any call. The effects of the other calls are unknown.
     pub(super) async fn scatter<'a, T, A, F>(
         &'a self,
         items: Vec<T>,

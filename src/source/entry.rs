@@ -1,4 +1,4 @@
-//! The entries that a source passes to the intake, and how later entries replace earlier ones.
+//! The entries that a source passes to the intake, and the replacement of earlier entries by later ones.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use crate::message::{Cancellation, LogRecord, MessageId, NewMessage, OnConflict}
 #[derive(Clone, Debug)]
 pub enum SourceEntry {
     Schedule(NewMessage),
-    /// A message that becomes a dead letter, and the reason. Its due time is ignored.
+    /// A message that becomes a dead letter, and the reason. The due time is ignored.
     Invalid(NewMessage, String),
     Cancel(Cancellation),
 }
 
 impl SourceEntry {
-    /// If the entry replaces earlier entries of its id: the id, and the entry's log record.
+    /// The id and the log record of the entry, if it replaces earlier entries of its id.
     fn replaces(&mut self) -> Option<(&MessageId, &mut Option<LogRecord>)> {
         match self {
             Self::Schedule(message) if message.on_conflict == OnConflict::Replace => {
@@ -24,7 +24,7 @@ impl SourceEntry {
         }
     }
 
-    /// Replaces `earlier`, which has the same id and never takes effect.
+    /// Replaces `earlier`, which has the same id and is not applied.
     fn replace(&mut self, mut earlier: Self) {
         if let Self::Cancel(cancellation) = self {
             cancellation.unseen |= match &earlier {
@@ -38,7 +38,7 @@ impl SourceEntry {
     }
 }
 
-/// Keeps, of the entries that replace or cancel one id, only the last. No earlier one takes effect, even for a moment.
+/// Keeps only the last of the entries that replace or cancel one id. Earlier ones never take effect.
 pub fn without_replaced(entries: impl IntoIterator<Item = SourceEntry>) -> Vec<SourceEntry> {
     let mut indices: HashMap<MessageId, usize> = HashMap::new();
     let mut kept: Vec<Option<SourceEntry>> = Vec::new();

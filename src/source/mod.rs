@@ -1,6 +1,6 @@
 //! Sources take messages from an external system and schedule them on a route, through the same handle as the API. A
-//! source uses its system and the `Intake`; the intake uses the queue. A message is acknowledged upstream only after the
-//! intake has returned: then it is in Redis, as a live message or as a dead letter.
+//! source uses its external system and the `Intake`; the intake uses the queue. A message is acknowledged upstream only
+//! after the intake has returned: then Redis has the message, live or as a dead letter.
 
 mod entry;
 mod intake;
@@ -21,17 +21,17 @@ pub use self::{
     status::{SourceHealth, SourceState, SourceStatus},
 };
 
-/// Bells of a source on the queue's Redis. The instance's one subscription rings them.
+/// Signals of a source on the queue's Redis. The instance's one subscription notifies them.
 #[derive(Clone, Debug, Default)]
 pub struct Bells {
-    /// Rings on every message of `channels`.
+    /// Notified by every message of `channels`.
     pub changed: Arc<WakeSignal>,
     pub channels: Vec<String>,
-    /// Rings on the wake-ups of the source's route, which may have been resumed.
+    /// Notified by the wake-ups of the source's route, which may have been resumed.
     pub woken: Arc<WakeSignal>,
 }
 
-/// The output of `work`; `None` if `stop` is true or its sender is dropped. A stop comes first.
+/// The output of `work`; `None` if `stop` is true or its sender is dropped. A stop has priority.
 pub async fn unless_stopped<T>(stop: &mut watch::Receiver<bool>, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -43,27 +43,27 @@ pub async fn unless_stopped<T>(stop: &mut watch::Receiver<bool>, work: impl Futu
 /// A configured source.
 #[async_trait]
 pub trait Source: Send + Sync + 'static {
-    /// Takes messages until `stop`. It recovers from outages of its system and of Redis, and reports them to `intake`. A
-    /// drop at any await loses no message: one in flight to Redis may still arrive there, and is not acknowledged
-    /// upstream.
+    /// Takes messages until `stop`. It recovers from outages of its external system and of Redis, and reports them to
+    /// `intake`. Dropping it at any await loses no message: a message that is being sent to Redis may arrive there, and
+    /// is not acknowledged upstream.
     async fn run(&self, intake: Intake, stop: watch::Receiver<bool>);
 
     /// Whether the source could take messages now. Bounded in time.
     ///
     /// # Errors
-    /// What is wrong, as text for operators.
+    /// The error as text for operators.
     async fn check(&self) -> Result<(), String>;
 
-    /// A recommendation for operators, if `check` found nothing wrong. Bounded in time.
+    /// A recommendation for operators, if `check` found no error. Bounded in time.
     async fn advice(&self) -> Option<String> {
         None
     }
 
-    /// The bells to ring while the source runs.
+    /// The signals to notify while the source runs.
     fn bells(&self) -> Option<&Bells> {
         None
     }
 
-    /// The number of messages that wait in its system; `None` if it is unknown. Bounded in time.
+    /// The number of messages that wait in the external system; `None` if unknown. Bounded in time.
     async fn depth(&self) -> Option<u64>;
 }

@@ -1,55 +1,56 @@
-//! What a configured source is to the rest of the program.
+//! The interface of a configured source.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use super::Source;
 use crate::{message::MessageId, store::redis::connection::Connection};
 
-/// Makes the ids of messages that bring none.
+/// Generates ids for messages without one.
 pub type IdGenerator = Arc<dyn Fn() -> MessageId + Send + Sync>;
 
 /// The validated settings of a source.
 pub trait SourceSettings: Any + fmt::Debug + Send + Sync {
-    /// As in the configuration's `type`.
+    /// The configured `type`.
     fn kind(&self) -> &'static str;
 
-    /// Where its messages go.
+    /// The route of the messages.
     fn route(&self) -> &Arc<str>;
 
-    /// Whether it reads on the queue's own Redis.
+    /// Whether the source reads from the queue's own Redis.
     fn is_on_redis(&self) -> bool {
         false
     }
 
-    /// Whether it reads messages again after a crash: its route remembers ids then, unless it is set not to.
+    /// Whether the source reads messages again after a crash. If so, its route remembers ids unless its settings
+    /// disable that.
     fn reads_again(&self) -> bool {
         false
     }
 
-    /// The setting of this source that cannot be used beside the source `other_name`, and why.
+    /// The setting of this source that conflicts with the source `other_name`, and the error text.
     fn conflict(&self, _other: &dyn SourceSettings, _other_name: &str) -> Option<(&'static str, String)> {
         None
     }
 
-    /// The live source; it connects when it runs.
+    /// Makes the live source, which connects when it runs.
     ///
     /// # Errors
-    /// Which setting cannot be used.
+    /// The setting that cannot be used.
     fn open(&self, setup: SourceSetup<'_>) -> Result<Arc<dyn Source>, String>;
 }
 
-/// What a source may need of the instance.
+/// Parts of the instance that a source can use.
 pub struct SourceSetup<'a> {
     /// The queue's Redis.
     pub redis: &'a dyn Fn() -> Result<QueueRedis, String>,
-    /// Longest sleep of what would be woken.
+    /// Maximum sleep while waiting for a signal.
     pub max_sleep: Duration,
     pub new_id: IdGenerator,
-    /// Of random delays.
+    /// Seed of random delays.
     pub seed: u64,
 }
 
-/// The queue's Redis, for a source that reads there.
+/// The queue's Redis, for a source that reads from it.
 pub struct QueueRedis {
     /// The number of its database.
     pub database: i64,

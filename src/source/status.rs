@@ -10,18 +10,18 @@ use crate::time::UnixMillis;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceStatus {
     pub name: String,
-    /// As in the configuration: `kafka`, `sorted_set`...
+    /// The configured type: `kafka`, `sorted_set`...
     pub r#type: &'static str,
     pub route: String,
     pub state: SourceState,
-    /// Kept after the source has recovered.
+    /// The latest error, also after a recovery.
     pub last_error: Option<String>,
-    /// When the state began, on Redis' clock. This and the other times are `None` until that is known.
+    /// Time at which the state began, on the clock of Redis. All times are `None` until that clock is known.
     pub since: Option<UnixMillis>,
     pub last_error_at: Option<UnixMillis>,
-    /// When messages were last taken.
+    /// The latest time at which messages were taken.
     pub last_success_at: Option<UnixMillis>,
-    /// Messages that wait in its system; left out if the number is unknown.
+    /// Messages that wait in the external system; left out if the number is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
 }
@@ -32,17 +32,17 @@ pub enum SourceState {
     #[default]
     Starting,
     Running,
-    /// Its system or Redis is down. The source tries again.
+    /// The external system or Redis is down. The source retries.
     Failing,
 }
 
 /// A system that a source depends on.
 #[derive(Clone, Copy, Debug)]
 pub enum Side {
-    /// The source's own system.
+    /// The source's external system.
     System,
     Redis,
-    /// The sink with a message in flight that is to be replaced or cancelled.
+    /// The sink with a message in flight that waits to be replaced or cancelled.
     InFlight,
     /// The limits of the route.
     Limits,
@@ -52,13 +52,13 @@ pub enum Side {
 #[derive(Debug, Default)]
 pub struct SourceHealth(Mutex<SideErrors>);
 
-/// When a source was in which state.
+/// Times of the states of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceTimes {
-    /// When the state began; at first, when the source was made.
+    /// Time at which the state began; at first, the creation of the source.
     pub since: Instant,
     pub last_error: Option<Instant>,
-    /// When messages were last taken.
+    /// The latest time at which messages were taken.
     pub last_success: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ impl Default for SourceTimes {
 
 #[derive(Debug, Default)]
 struct SideErrors {
-    /// Any side was reachable at least once.
+    /// Whether any side was reachable at least once.
     has_started: bool,
     /// By `Side`.
     errors: [Option<String>; 4],
@@ -97,7 +97,7 @@ impl SideErrors {
 }
 
 impl SourceHealth {
-    /// The state, and the last error.
+    /// The state, and the latest error.
     pub fn get(&self) -> (SourceState, Option<String>) {
         let sides = self.lock();
         (sides.state(), sides.last_error.clone())
@@ -111,12 +111,12 @@ impl SourceHealth {
         self.lock().times
     }
 
-    /// Messages were taken.
+    /// Records that messages were taken.
     pub fn took(&self) {
         self.lock().times.last_success = Some(Instant::now());
     }
 
-    /// Clears the error of a side. Returns whether the source became `Running` by it.
+    /// Clears the error of a side. Returns whether that made the source `Running`.
     pub fn set_healthy(&self, side: Side) -> bool {
         let mut sides = self.lock();
         let before = sides.state();
@@ -127,12 +127,12 @@ impl SourceHealth {
         sides.state() != before && sides.state() == SourceState::Running
     }
 
-    /// Clears the error of a side that has no call under way. Its health is unknown.
+    /// Clears the error of a side without a call in progress: its health is unknown.
     pub fn clear(&self, side: Side) {
         self.lock().change(|sides| sides.errors[side as usize] = None);
     }
 
-    /// Returns whether the side had another error or none before.
+    /// Sets the error of a side. Returns whether the side had no error or another one before.
     pub fn set_failing(&self, side: Side, error: &str) -> bool {
         let mut sides = self.lock();
         let is_new = sides.errors[side as usize].as_deref() != Some(error);

@@ -1,7 +1,7 @@
 //! Schedules the entries of a source without loss.
 //!
-//! An entry that cannot be scheduled becomes a dead letter with the reason. While Redis is down or full the intake
-//! waits, and so does the source. A message whose id is live with other content gets another id: the digest of id and
+//! An entry that cannot be scheduled becomes a dead letter with the reason. While Redis is down or full, the intake and
+//! the source wait. If a message's id is live with other content, the message gets another id: the digest of its id and
 //! content. A message that a source takes again after a crash has the same id or log record, and changes nothing.
 
 mod reporting;
@@ -27,15 +27,15 @@ use crate::{
     time::{Due, UnixMillis},
 };
 
-/// First and longest retry delay while Redis is down or full, a route is full, or a message to replace or cancel is in
+/// First and maximum retry delay while Redis is down or full, a route is full, or a message to replace or cancel is in
 /// flight.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// A longer wait for a message in flight is reported: its sink is slow or down.
+/// Time after which a wait for a message in flight is reported: the sink of the message is slow or down.
 const IN_FLIGHT_REPORT_AFTER: Duration = Duration::from_secs(1);
-/// Most messages in one call.
+/// Maximum number of messages in one call.
 const MAX_BATCH_MESSAGES: usize = 1000;
 
-/// punctual is stopping. The entries are not in Redis, or may not be.
+/// punctual is stopping. The entries may not be in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("punctual is stopping")]
 pub struct Stopped;
@@ -64,7 +64,7 @@ impl Intake {
         Self { queue, name: name.into(), route, health, metrics, incidents, stop }
     }
 
-    /// The same; outages and dead letters are reported to `incidents`.
+    /// Reports outages and dead letters to `incidents`.
     #[must_use]
     pub fn reporting_to(self, incidents: Incidents) -> Self {
         Self { incidents, ..self }
@@ -87,7 +87,7 @@ impl Intake {
         &self.metrics
     }
 
-    /// Waits until Redis accepts messages for the route. Does not report Redis as healthy; `resumed` does.
+    /// Waits until Redis accepts messages for the route. Does not report Redis as healthy, unlike `resumed`.
     ///
     /// # Errors
     /// When punctual stops first.
@@ -95,14 +95,13 @@ impl Intake {
         self.repeat(|| self.queue.check_growing(&self.route)).await
     }
 
-    /// Returns after Redis has all entries. Of entries that replace or cancel one id, only the last takes effect. A call
-    /// that is dropped may have applied any of them, and requests in the connection may still be applied later.
-    ///
+    /// Returns when Redis has all entries. If several entries replace or cancel one id, only the last takes effect. A
+    /// dropped call may have applied any of the entries, and requests in the connection can be applied later.
     /// # Errors
     /// When punctual stops first. The source must not acknowledge any of the entries upstream.
     pub async fn take(&self, entries: Vec<SourceEntry>) -> Result<(), Stopped> {
         let (mut scheduled, mut invalid, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
-        // An invalid entry replaces nothing, so it is recognized first.
+        // Invalid entries are found first, because they replace nothing.
         for entry in without_replaced(entries.into_iter().map(|entry| self.checked(entry))) {
             match entry {
                 SourceEntry::Schedule(message) => scheduled.push(message),
@@ -162,7 +161,7 @@ impl Intake {
         let _clear_limits = ClearOnDrop(self, Side::Limits);
         let (mut too_long, mut full_since) = (Vec::new(), None);
         while !messages.is_empty() {
-            // While the route is full, one message is enough for a try.
+            // While the route is full, one message is enough to try.
             let rest = if full_since.is_some() { messages.split_off(1) } else { Vec::new() };
             let replies = self.until_done(|| self.queue.schedule(&self.route, &self.name, messages.clone())).await?;
             let (mut again, mut taken, mut known, mut in_flight, mut full) = (Vec::new(), 0, 0, None, None);
@@ -214,7 +213,7 @@ impl Intake {
                 match self.until_done(|| self.queue.cancel(&self.route, &one)).await? {
                     Cancelled::InFlight => in_flight.push(one),
                     Cancelled::Known => self.metrics.known.increment(1),
-                    // The batch itself had the message that it cancels.
+                    // The cancelled message was part of this batch.
                     Cancelled::NotFound if !one.unseen => absent += 1,
                     Cancelled::Cancelled | Cancelled::Purged | Cancelled::Dead | Cancelled::NotFound => {}
                 }
@@ -233,7 +232,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Waits before the next try to replace or cancel a message in flight. `started`: the first try.
+    /// Waits before the next attempt to replace or cancel a message in flight. `started`: time of the first attempt.
     async fn wait_in_flight(&self, id: &MessageId, what: &str, started: Instant) -> Result<(), Stopped> {
         if started.elapsed() >= IN_FLIGHT_REPORT_AFTER {
             self.report_failing(Side::InFlight, &format!("`{id}` is in flight, {what} waits"));
@@ -241,19 +240,19 @@ impl Intake {
         self.wait_since(started).await
     }
 
-    /// Waits a quarter of the time since `started`.
+    /// Waits a quarter of the time since `started`, within `RETRY_DELAYS`.
     async fn wait_since(&self, started: Instant) -> Result<(), Stopped> {
         let [first, longest] = RETRY_DELAYS;
         self.wait((started.elapsed() / 4).clamp(first, longest)).await
     }
 
-    /// The message to schedule again, under another id if its id is live with other content. `None`: the live message is
-    /// the same.
+    /// The message to schedule again, under another id if its id is live with other content. `None` if the live message
+    /// is the same.
     async fn unless_same(&self, message: NewMessage) -> Result<Option<NewMessage>, Stopped> {
         let live = self.until_done(|| self.queue.get(&self.route, &message.id)).await?;
         let live = match live {
             Some(Found::Live { snapshot, .. }) => *snapshot,
-            // Completed meanwhile. The reply to the next `schedule` says whether the id is remembered.
+            // Completed since. The reply to the next `schedule` says whether the id is remembered.
             Some(Found::Ended(_)) | None => return Ok(Some(message)),
         };
         match live.message {
@@ -265,7 +264,7 @@ impl Intake {
         }
     }
 
-    /// Repeats a call that is safe to repeat until Redis answers.
+    /// Repeats a call until Redis replies. The call must be safe to repeat.
     pub async fn until_done<T, F: Future<Output = Result<T, QueueError>>>(
         &self,
         call: impl FnMut() -> F,
@@ -300,7 +299,7 @@ impl Intake {
     }
 }
 
-/// Clears the error of a side when a repeated call ends: the side may recover long before the next call.
+/// Clears the error of a side when a repeated call ends, because the side may recover long before the next call.
 struct ClearOnDrop<'a>(&'a Intake, Side);
 
 impl Drop for ClearOnDrop<'_> {
@@ -309,7 +308,7 @@ impl Drop for ClearOnDrop<'_> {
     }
 }
 
-/// `None` for a delay: it starts when the message is taken, so the due time differs each time.
+/// `None` for a delay: it starts when the message is taken, so the due time differs in each attempt.
 fn absolute(due: Due) -> Option<UnixMillis> {
     match due {
         Due::At(at) => Some(at),
@@ -323,13 +322,13 @@ fn is_same(stored: &StoredMessage, message: &NewMessage) -> bool {
         && absolute(message.due).is_none_or(|due| stored.due == due)
 }
 
-/// The message under an id of its own, if it replaces: under its id, the replaced message or a later one would hide the
+/// Gives the message an id of its own, if it replaces. Under its id, the replaced message or a later one would hide the
 /// dead letter.
 fn without_conflict(message: NewMessage) -> NewMessage {
     if message.on_conflict == OnConflict::Replace { under_digest(message) } else { message }
 }
 
-/// The message under the digest of its id and content.
+/// The message with the digest of its id and content as id.
 fn under_digest(message: NewMessage) -> NewMessage {
     let metadata = serde_json::to_vec(&message.metadata).expect("text and numbers always serialize");
     let due = absolute(message.due).map(|due| due.get().to_be_bytes());

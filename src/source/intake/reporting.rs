@@ -1,4 +1,4 @@
-//! What a source reports: whether it can take messages, and what it took.
+//! Reports of a source: its health and the messages that it took.
 
 use super::Intake;
 use crate::{
@@ -8,29 +8,29 @@ use crate::{
 };
 
 impl Intake {
-    /// Reports Redis and the source's system as healthy.
+    /// Reports Redis and the source's external system as healthy.
     pub fn resumed(&self) {
         self.report_healthy(Side::Redis);
         self.report_healthy(Side::System);
     }
 
-    /// Reports the source's system as healthy.
+    /// Reports the source's external system as healthy.
     pub fn running(&self) {
         self.report_healthy(Side::System);
     }
 
-    /// Reports that the source's system cannot be used at present.
+    /// Reports that the source's external system cannot be used at present.
     pub fn failing(&self, error: &str) {
         self.report_failing(Side::System, error);
     }
 
-    /// Records an error of the source's system that does not keep messages from being taken. Returns whether the error
-    /// is new; the caller then logs it.
+    /// Records an error of the external system that does not prevent taking messages. Returns whether the error is new,
+    /// so that the caller logs it.
     pub fn impaired(&self, error: &str) -> bool {
         self.health.set_failing(Side::System, error)
     }
 
-    /// Messages were taken and are in Redis.
+    /// Records messages that were taken and are in Redis.
     pub fn took(&self, count: u64) {
         if count > 0 {
             self.metrics.taken.increment(count);
@@ -38,7 +38,7 @@ impl Intake {
         }
     }
 
-    /// Messages were invalid, and are dead letters. `sample`: one of them.
+    /// Records invalid messages, which are dead letters. `sample`: one of them.
     pub fn took_invalid(&self, count: u64, sample: Option<Sample>) {
         if count > 0 {
             self.metrics.invalid.increment(count);
@@ -54,7 +54,7 @@ impl Intake {
         }
     }
 
-    /// The side has no call under way.
+    /// Clears the error of a side without a call in progress.
     pub(super) fn clear(&self, side: Side) {
         self.health.clear(side);
         if self.health.is_running() {
