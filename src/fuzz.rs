@@ -1,8 +1,8 @@
-//! Seeded mutation of a corpus, for what reads input that others wrote.
+//! Seeded mutation of a corpus, for parsers of external input.
 //!
-//! A target reads bytes, panics when one of its properties does not hold, and returns what the input came to. An input that
-//! comes to something new joins the pool that is mutated, which stands in for a compiler's coverage.
-//! `tests/corpus/NAME/` has the seeds of a target and every input that once broke it.
+//! A target reads bytes, panics when one of its properties does not hold, and returns a summary of the result. An input
+//! with a new summary joins the pool of inputs to mutate, in place of coverage feedback of a compiler.
+//! `tests/corpus/NAME/` has the seeds of a target and all inputs that once broke it.
 
 use std::{
     collections::HashSet,
@@ -18,33 +18,34 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
-/// Largest mutated input in bytes: large enough for every structure that is read, small enough for thousands a second.
+/// Maximum size of a mutated input in bytes: large enough for every parsed structure, small enough for thousands of
+/// inputs a second.
 const MAX_BYTES: usize = 16 * 1024;
-/// Longest time of one input of at most `MAX_BYTES`: hundreds of times what is usual, also on a busy machine.
+/// Maximum time of one input of at most `MAX_BYTES`: hundreds of times the usual time, to allow for a busy machine.
 const MAX_TIME: Duration = Duration::from_secs(10);
-/// Inputs that are mutated, the corpus included; beyond them no more are kept.
+/// Maximum number of inputs in the pool, including the corpus. Further inputs are not kept.
 const MAX_POOL: usize = 4096;
-/// Mutations that the ordinary tests try, always the same.
+/// Number of mutations in the ordinary tests, which are the same in every run.
 const REPLAYED_MUTATIONS: u32 = 1000;
-/// Most mutations of one input.
+/// Maximum number of mutations of one input.
 const MAX_STEPS: u32 = 8;
-/// Of the mutations that are always the same.
+/// Seed of the mutations in the ordinary tests.
 const SEED: u64 = 1;
-/// Seconds of one target when `PUNCTUAL_FUZZ_SECONDS` is not set.
+/// Default of `PUNCTUAL_FUZZ_SECONDS`, the time for one target.
 const DEFAULT_SECONDS: u64 = 60;
 
-/// What is tried.
+/// A parser to fuzz.
 pub struct FuzzTarget {
     /// The folder of its corpus.
     pub name: &'static str,
-    /// Texts that random bytes would hardly form.
+    /// Words that random bytes would hardly form.
     pub words: &'static [&'static str],
-    /// What the input came to, in few words: inputs with the same text are taken for alike.
+    /// Returns a short summary of the result. Inputs with the same summary are considered equal.
     pub run: fn(&[u8]) -> String,
 }
 
 impl FuzzTarget {
-    /// Tries the corpus and some mutations, the same ones every time.
+    /// Tries the corpus and some mutations, which are the same in every run.
     pub fn replay(&self) {
         let corpus = self.corpus();
         assert!(!corpus.is_empty(), "tests/corpus/{} has no input", self.name);
@@ -61,8 +62,8 @@ impl FuzzTarget {
         }
     }
 
-    /// Tries random mutations for `PUNCTUAL_FUZZ_SECONDS`, and saves what breaks a property in the corpus. The input
-    /// of the moment is in `target/fuzz/NAME` until the end, for a death that no panic announces.
+    /// Tries random mutations for `PUNCTUAL_FUZZ_SECONDS`, and saves inputs that break a property in the corpus.
+    /// `target/fuzz/NAME` has the current input until the end, in case the process dies without a panic.
     pub fn explore(&self) {
         let seconds = env::var("PUNCTUAL_FUZZ_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().expect("seconds"));
         let seed = RandomState::new().hash_one(self.name);
@@ -81,7 +82,7 @@ impl FuzzTarget {
             match self.check(&input) {
                 Ok(came_to) => pool.keep(input, &came_to),
                 Err(error) => {
-                    // One input for each kind of failure.
+                    // Saves one input for each kind of failure.
                     if broken.insert(outline(&error)) {
                         eprintln!("{}: {error}", self.save(&input).display());
                     }
@@ -97,7 +98,7 @@ impl FuzzTarget {
         assert!(broken.is_empty(), "{} kinds of failure; their inputs are in tests/corpus/{}", broken.len(), self.name);
     }
 
-    /// What the input came to; the failure where it broke a property or took too long.
+    /// The summary of the result; the failure if the input broke a property or took too long.
     fn check(&self, input: &[u8]) -> Result<String, String> {
         let started = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| (self.run)(input)));
@@ -131,7 +132,7 @@ impl FuzzTarget {
         root().join("tests/corpus").join(self.name)
     }
 
-    /// Named by its content: the same input is saved once.
+    /// The name is a hash of the content, so that the same input is saved once.
     fn save(&self, input: &[u8]) -> PathBuf {
         let mut hasher = DefaultHasher::new();
         input.hash(&mut hasher);
@@ -145,7 +146,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A text without numbers and quoted parts, which vary with every input.
+/// A text without numbers and quoted parts, which vary by input.
 fn outline(text: &str) -> String {
     let mut outline = String::new();
     for (place, part) in text.split(['`', '"']).enumerate() {
@@ -156,7 +157,7 @@ fn outline(text: &str) -> String {
     outline
 }
 
-/// What is mutated.
+/// The inputs to mutate.
 struct Pool {
     inputs: Vec<Vec<u8>>,
     known: HashSet<String>,
@@ -229,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// A number at a bound, as text or as bytes.
+    /// A number at a boundary, as text or as bytes.
     fn number(&mut self) -> Vec<u8> {
         let bounds =
             [0, 1, 31, 64, 127, 128, 255, 256, 65_535, 1 << 31, (1 << 32) - 1, 1 << 52, 1 << 53, 1 << 63, u64::MAX];
@@ -243,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// Mostly a short one.
+    /// A range, mostly a short one.
     fn range(&mut self, length: usize) -> (usize, usize) {
         let from = self.rng.random_range(0..=length);
         let most = if self.rng.random_range(0..4) == 0 { length } else { length.min(from + 16) };
@@ -251,7 +252,8 @@ impl Pool {
     }
 }
 
-/// Draws numbers and texts from an input, for targets that read values instead of text. Past its end all is zero.
+/// Draws numbers and texts from an input, for targets that take values instead of text. After the input's end all
+/// values are zero.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl Bytes<'_> {
@@ -269,7 +271,7 @@ impl Bytes<'_> {
         u64::from_be_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// Up to 255 bytes.
+    /// At most 255 bytes.
     pub fn bytes(&mut self) -> Vec<u8> {
         let length = usize::from(self.byte()).min(self.0.len());
         let (bytes, rest) = self.0.split_at(length);

@@ -2,8 +2,8 @@
 //!
 //! # As a library
 //!
-//! A program can embed punctual, and bring sinks and sources of its own: register their settings in the `registry`, `load`
-//! a configuration with it, and `serve`. `examples/own_sink` is such a program; docs/writing-a-connector.md explains the
+//! A program can embed punctual with its own sinks and sources: register their settings in the `registry`, `load` a
+//! configuration with it, and `serve`. `examples/own_sink` is such a program. docs/writing-a-connector.md explains the
 //! traits.
 
 pub mod app;
@@ -24,7 +24,7 @@ pub use self::{
     source::{Intake, Source, SourceEntry, SourceSettings, SourceSetup},
 };
 
-// Without a stable interface: public for the program and the tests.
+// These modules have no stable interface. They are public for the program and the tests.
 #[doc(hidden)]
 pub mod api;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Retries: how often, and after which delay.
+//! Retries: the number of attempts and the delays.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
 }
 
-/// Exponential backoff with an upper bound and jitter. Validated on construction: `delay` cannot fail.
+/// Exponential backoff with a maximum and jitter. `new` validates the values, so `delay` cannot fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
     initial: Duration,
@@ -22,8 +22,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `factor` in `1..=100`, `jitter` in `0..=1` (the share of the delay that is drawn at random),
-    /// `initial` at least 1 ms and at most `max`.
+    /// `factor` is in `1..=100`, `jitter` in `0..=1` (the share of the delay that is random), `initial` at least 1 ms
+    /// and at most `max`.
     ///
     /// # Errors
     /// The name of the invalid setting, and the error text.
@@ -47,14 +47,14 @@ impl Backoff {
         self.max
     }
 
-    /// Before jitter: `initial * factor^(failures - 1)`, at most `max`. `failures` counts from 1.
+    /// The delay before jitter: `initial * factor^(failures - 1)`, at most `max`. `failures` counts from 1.
     pub fn base(&self, failures: u32) -> Duration {
         let power = self.factor.powf(f64::from(failures.saturating_sub(1)));
         let seconds = self.initial.as_secs_f64() * power;
         if seconds >= self.max.as_secs_f64() { self.max } else { Duration::from_secs_f64(seconds) }
     }
 
-    /// Between `base * (1 - jitter)` and `base`.
+    /// A random delay from `base * (1 - jitter)` to `base`.
     pub fn delay(&self, failures: u32, rng: &mut impl Rng) -> Duration {
         use rand::RngExt;
         self.base(failures).mul_f64(1.0 - self.jitter * rng.random::<f64>())

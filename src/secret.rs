@@ -13,7 +13,7 @@ use url::Url;
 pub struct Secret(String);
 
 impl Secret {
-    /// The value: never for a log, an error or a metric.
+    /// The value. Must not be logged, nor become part of an error or a metric.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -37,12 +37,12 @@ impl From<&str> for Secret {
     }
 }
 
-/// A URL that may carry a password. Shown without user, password and query.
+/// A URL that may contain a password. Displayed without user, password and query.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretUrl(String);
 
 impl SecretUrl {
-    /// The whole URL: for connecting only.
+    /// The whole URL, for connections only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -51,14 +51,14 @@ impl SecretUrl {
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ok(mut url) = Url::parse(&self.0) else { return f.write_str("***") };
-        // Without a host, user and password may be in the path. With an unescaped `/` in the password, the rest of it is.
+        // Without a host, user and password may be in the path. So may the rest of a password after an unescaped `/`.
         if url.cannot_be_a_base() || url.path().contains('@') {
             return write!(f, "{}:***", url.scheme());
         }
-        // Both setters fail without a host; such a URL has neither user nor password.
+        // Both setters fail without a host, but a URL without a host has neither user nor password.
         let _ = url.set_username("");
         let _ = url.set_password(None);
-        // `unix:///path?pass=...`, `https://host/hook?key=...`
+        // For example `unix:///path?pass=...` and `https://host/hook?key=...`.
         let query = if url.query().is_some() { "?***" } else { "" };
         url.set_query(None);
         url.set_fragment(None);

@@ -1,4 +1,4 @@
-//! Points in time on Redis' clock, and the forms in which callers write them.
+//! Times on the clock of Redis, and their forms in requests.
 
 use jiff::{
     SignedDuration,
@@ -10,27 +10,27 @@ use tokio::time::Instant;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Largest number of milliseconds that a Lua number holds exactly: 2^53 - 1.
+/// Maximum number of milliseconds that a Lua number holds exactly: 2^53 - 1.
 pub const MAX_MILLIS: u64 = (1 << 53) - 1;
 
-/// The first time that a number of milliseconds may name, but for 0: a smaller one can only be seconds. March 1973.
+/// Minimum valid time in milliseconds, except 0: March 1973. A smaller number can only be seconds.
 pub const MIN_MILLIS: u64 = 100_000_000_000;
 
-/// The last time that a caller may name: the end of the year 9999 at any offset. A larger number is in another unit.
+/// Maximum valid time in milliseconds: the end of the year 9999 at any offset. A larger number has another unit.
 pub const LAST_MILLIS: u64 = 253_402_387_199_999;
 
-/// Longest delay in milliseconds, 10,000 years: a larger number is in another unit.
+/// Maximum delay in milliseconds: 10,000 years. A larger number has another unit.
 pub const MAX_DELAY_MILLIS: u64 = 315_576_000_000_000;
 
-/// Largest offset of a time in seconds, 23:59.
+/// Maximum offset of a time in seconds, 23:59.
 const MAX_OFFSET_SECONDS: i32 = (23 * 60 + 59) * 60;
 
-/// Milliseconds since the Unix epoch on Redis' clock, within `0..2^53`.
+/// Milliseconds since the Unix epoch on the clock of Redis, within `0..2^53`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UnixMillis(u64);
 
 impl UnixMillis {
-    /// `None` when `millis` is 2^53 or more, which a Lua number cannot hold exactly.
+    /// `None` if `millis` is 2^53 or more, which a Lua number cannot hold exactly.
     pub fn new(millis: u64) -> Option<Self> {
         (millis <= MAX_MILLIS).then_some(Self(millis))
     }
@@ -39,12 +39,12 @@ impl UnixMillis {
         self.0
     }
 
-    /// RFC 3339 in UTC with milliseconds, as replies show it.
+    /// RFC 3339 in UTC with milliseconds, the form of replies.
     pub fn to_rfc3339(self) -> String {
         let since = SignedDuration::from_millis(i64::try_from(self.0).expect("below 2^53"));
         match EPOCH.checked_add(since) {
             Ok(at) => format!("{at:.3}Z"),
-            // Years past 9999 have no RFC 3339 form.
+            // Years after 9999 have no RFC 3339 form.
             Err(_) => self.0.to_string(),
         }
     }
@@ -57,7 +57,7 @@ impl Serialize for UnixMillis {
     }
 }
 
-/// When a message is due, in the producer's form.
+/// The due time of a message, in the producer's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Milliseconds after Redis accepts it, at most `MAX_DELAY_MILLIS`.
@@ -68,10 +68,10 @@ pub enum Due {
 impl Due {
     pub const NOW: Due = Due::After(0);
 
-    /// A delay: whole milliseconds (`"1500"`, also as `1500.0` or `1.5e3`) or humantime (`"5m"`, `"1h 30m"`).
+    /// Parses a delay: whole milliseconds (`"1500"`, also as `1500.0` or `1.5e3`) or humantime (`"5m"`, `"1h 30m"`).
     ///
     /// # Errors
-    /// When it is neither, or more than `MAX_DELAY_MILLIS`.
+    /// When the text is neither, or the delay exceeds `MAX_DELAY_MILLIS`.
     pub fn parse_delay(text: &str) -> Result<Self, String> {
         let millis = match number(text) {
             Some(number) => number.map(u128::from).map_err(|error| format!("`{text}` {error}"))?,
@@ -85,24 +85,24 @@ impl Due {
         }
     }
 
-    /// A due time: whole milliseconds since the epoch, or RFC 3339 with an offset.
+    /// Parses a due time: whole milliseconds since the epoch, or RFC 3339 with an offset.
     ///
     /// # Errors
-    /// See `parse_instant`.
+    /// Those of `parse_instant`.
     pub fn parse_deliver_at(text: &str) -> Result<Self, String> {
         parse_instant(text).map(Due::At)
     }
 }
 
-/// Whole milliseconds since the epoch, or RFC 3339 with an offset.
+/// Parses whole milliseconds since the epoch, or RFC 3339 with an offset.
 ///
 /// # Errors
-/// When it is neither, before 1970, or as `instant`.
+/// When the text is neither, the time is before 1970, or `instant` refuses it.
 pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
     let millis = match number(text) {
         Some(millis) => millis.and_then(instant),
         None => since_epoch(text).and_then(|since| {
-            // Rounded up: never early.
+            // Rounded up, so that no message is early.
             let millis = u64::try_from((since.as_nanos() + 999_999).div_euclid(1_000_000));
             millis.ok().and_then(UnixMillis::new).ok_or_else(|| "is before 1970".to_owned())
         }),
@@ -110,10 +110,10 @@ pub fn parse_instant(text: &str) -> Result<UnixMillis, String> {
     millis.map_err(|error| format!("`{text}` {error}"))
 }
 
-/// A time that a caller gave as milliseconds since the epoch.
+/// A time from a request, in milliseconds since the epoch.
 ///
 /// # Errors
-/// What is wrong with it, without the number: it can only be in another unit.
+/// The error text, without the number: the time can only be in another unit.
 pub fn instant(millis: u64) -> Result<UnixMillis, String> {
     if is_seconds(millis) {
         return Err("is in the year 1970 to 1973: seconds? use milliseconds".to_owned());
@@ -124,10 +124,10 @@ pub fn instant(millis: u64) -> Result<UnixMillis, String> {
     Ok(UnixMillis(millis))
 }
 
-/// A whole number of any JSON form: `1000`, `1000.0`, `1e3`. `None` for other text.
+/// Parses a whole number in any JSON form: `1000`, `1000.0`, `1e3`. `None` for other text.
 ///
 /// # Errors
-/// What is wrong with the number, without it: it is negative, too large, or has a fraction.
+/// The error text, without the number: it is negative, too large, or has a fraction.
 pub fn number(text: &str) -> Option<Result<u64, String>> {
     let (sign, rest) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
     let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
@@ -147,7 +147,7 @@ pub fn number(text: &str) -> Option<Result<u64, String>> {
         return Some(Err("is negative".to_owned()));
     }
     let too_large = || Err("is too large".to_owned());
-    // Zeros behind the digits; a longer exponent than this type holds is that of no number here.
+    // Number of zeros after the digits. An exponent that exceeds `i32` is never that of a valid number.
     let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let zeros = match exponent.parse::<i32>() {
         Ok(exponent) => exponent.saturating_sub(places),
@@ -164,7 +164,8 @@ pub fn number(text: &str) -> Option<Result<u64, String>> {
     Some(value.map_or_else(too_large, Ok))
 }
 
-/// Of an RFC 3339 time with an offset. Not by `jiff::Timestamp`, which ends a day before the year 9999 does.
+/// Parses an RFC 3339 time with an offset. `jiff::Timestamp` is not used, because its range ends a day before the end
+/// of the year 9999.
 fn since_epoch(text: &str) -> Result<SignedDuration, String> {
     let shape = "is neither epoch milliseconds nor an RFC 3339 time such as `2026-11-21T09:30:00Z`";
     let parsed = Pieces::parse(text).ok().and_then(|pieces| Some((pieces.offset()?, pieces.time()?, pieces.date())));
@@ -180,22 +181,23 @@ fn since_epoch(text: &str) -> Result<SignedDuration, String> {
     Ok(local - SignedDuration::from_secs(offset.into()))
 }
 
-/// Whether the seconds of an RFC 3339 time are 60, which jiff reads as 59: the next second is meant, which is never early.
+/// Whether an RFC 3339 time has a leap second, which jiff reads as 59. The caller uses the next second, so that no
+/// message is early.
 fn is_leap(text: &str) -> bool {
     let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
     let digits: String = time.chars().take_while(|c| c.is_ascii_digit() || *c == ':').filter(|c| *c != ':').collect();
     digits.get(4..6) == Some("60")
 }
 
-/// Whether a number that should be milliseconds since the epoch can only be seconds.
+/// Whether a number of milliseconds since the epoch can only be seconds.
 pub fn is_seconds(millis: u64) -> bool {
     (1..MIN_MILLIS).contains(&millis)
 }
 
-/// Redis' clock of one reply, extrapolated by this machine's monotonic clock.
+/// The clock of Redis in one reply, extrapolated by this machine's monotonic clock.
 ///
-/// `taken` is when the command was sent. So the extrapolated clock is at most one round trip ahead of Redis, and lateness
-/// is never underestimated.
+/// `taken` is the time at which the command was sent. So the extrapolated clock is at most one round trip ahead of
+/// Redis, and lateness is never underestimated.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerClock {
     /// Microseconds since the Unix epoch.
@@ -210,7 +212,7 @@ impl ServerClock {
         self.micros + u64::try_from(elapsed).unwrap_or(u64::MAX - self.micros)
     }
 
-    /// The same in milliseconds, also for what was before the reading.
+    /// Milliseconds since the Unix epoch at `instant`, which can be before the reading.
     pub fn millis_at(&self, instant: Instant) -> UnixMillis {
         let before = u64::try_from(self.taken.saturating_duration_since(instant).as_micros()).unwrap_or(u64::MAX);
         let micros = if before > 0 { self.micros.saturating_sub(before) } else { self.at(instant) };

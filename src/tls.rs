@@ -1,4 +1,4 @@
-//! TLS of clients, with the system's root certificates or configured ones, and of the API. rustls with ring.
+//! TLS of clients, with the system's root certificates or configured ones, and TLS of the API. Uses rustls with ring.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,13 +27,13 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Whether none is set.
+    /// Whether no file is set.
     pub fn is_empty(&self) -> bool {
         self.ca_file.is_none() && self.cert_file.is_none() && self.key_file.is_none()
     }
 }
 
-/// What `files` say; without a `ca_file` the system's roots are trusted.
+/// The TLS settings of a client. Without a `ca_file` the system's root certificates are trusted.
 ///
 /// # Errors
 /// The unusable file and the reason.
@@ -52,8 +52,8 @@ pub fn client_config(files: &TlsFiles) -> Result<ClientConfig, String> {
     }
 }
 
-/// The settings of an HTTP/1.1 server without client certificates. Both files are PEM; the chain begins with the server's
-/// own certificate.
+/// The TLS settings of an HTTP/1.1 server without client certificates. Both files are PEM. The chain begins with the
+/// server's own certificate.
 ///
 /// # Errors
 /// The unusable file and the reason.
@@ -76,7 +76,7 @@ pub fn check_pair(cert_file: &Path, key_file: &Path) -> Result<(), String> {
     server_config(cert_file, key_file).map(drop)
 }
 
-/// Settings that trust no certificate, for a client that requires TLS settings but never uses them.
+/// Settings that trust no certificate, for a client that requires TLS settings but does not use them.
 pub fn unused() -> ClientConfig {
     trusting(RootCertStore::empty()).with_no_client_auth()
 }
@@ -96,7 +96,7 @@ fn own_roots(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// May be empty: then every connection fails with an error about its certificate.
+/// The system's root certificates. If there are none, every connection fails with an error about its certificate.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

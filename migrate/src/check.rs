@@ -1,4 +1,4 @@
-//! Whether a running broker is as a plan wants it, and whether something of the plugin's world is left there.
+//! Compares a running broker with a plan, and finds leftovers of the plugin.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,13 @@ use crate::{
     rights,
 };
 
-/// Empty: all is as planned. Rights are compared where `running` has any: not everyone may see them.
+/// Returns the differences; empty if there are none. Permissions are compared only if `running` has any, because not
+/// all users can read them.
 pub fn compare(plan: &Plan, running: &Definitions) -> Vec<Note> {
     let mut found = Vec::new();
     for moved in &plan.moved {
         if running.exchanges.iter().any(|it| it.kind == DELAYED && is_entry(moved, it)) {
-            // All else would be wrong, too.
+            // Further checks of this exchange would fail, too.
             let text = "is still the plugin's: cutover.sh replaces it, an import alone does not";
             found.push(Note::new(format!("exchange `{}` of `{}`", moved.exchange, moved.vhost), text));
             continue;
@@ -46,7 +47,7 @@ fn is_entry(moved: &Moved, exchange: &Exchange) -> bool {
     (&exchange.vhost, &exchange.name) == (&moved.vhost, &moved.exchange)
 }
 
-/// Made for a name that the migration added.
+/// Whether the policy was made for a name that the migration added.
 fn is_ours(policy: &BrokerPolicy, moved: &[Moved]) -> bool {
     moved.iter().any(|it| {
         it.vhost == policy.vhost && [&it.queue, &it.out].iter().any(|name| policy.name == format!("punctual {name}"))
@@ -79,7 +80,7 @@ fn queue(plan: &Plan, moved: &Moved, running: &Definitions, found: &mut Vec<Note
     let text = match find(running) {
         None => "is missing",
         Some(is) if !is.durable => "is not durable",
-        // RabbitMQ 4 adds the type to what was declared without one.
+        // RabbitMQ 4 adds the type to a queue that was declared without one.
         Some(is) if wanted.arguments.iter().any(|(name, value)| is.arguments.get(name) != Some(value)) => {
             "has other arguments than planned"
         }

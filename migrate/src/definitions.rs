@@ -1,12 +1,13 @@
-//! The definitions of a broker, as `rabbitmqctl export_definitions` and the management plugin write them. Fields that
-//! are not named here are kept as they are. No `Debug`: there are password hashes, and URLs of shovels with passwords.
+//! The definitions of a broker, as `rabbitmqctl export_definitions` and the management plugin write them. Fields
+//! without a name here are kept unchanged. No `Debug`, because the definitions have password hashes and URLs of shovels
+//! with passwords.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The type of the exchanges that the plugin adds.
 pub const DELAYED: &str = "x-delayed-message";
-/// Their argument that names the type by which they route.
+/// The argument of these exchanges for the type by which they route.
 pub const DELAYED_TYPE: &str = "x-delayed-type";
 pub const ALTERNATE: &str = "alternate-exchange";
 
@@ -31,7 +32,7 @@ pub struct User {
     rest: Map<String, Value>,
 }
 
-/// Regular expressions.
+/// The permissions are regular expressions.
 #[derive(Clone, Deserialize, Serialize, PartialEq)]
 pub struct Permission {
     pub user: String,
@@ -95,13 +96,13 @@ pub struct BrokerPolicy {
     pub pattern: String,
     #[serde(rename = "apply-to")]
     pub apply_to: String,
-    /// 3.10 exports the ones of operators as a list of pairs.
+    /// 3.10 exports the definition of an operator policy as a list of pairs.
     pub definition: Value,
     #[serde(default)]
     pub priority: i64,
 }
 
-/// A shovel, an upstream of a federation, limits of a virtual host, an operator policy.
+/// A shovel, an upstream of a federation, limits of a virtual host, or an operator policy.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct Parameter {
     pub component: String,
@@ -113,13 +114,13 @@ pub struct Parameter {
 
 impl Definitions {
     /// # Errors
-    /// Why it is no export of a whole broker; the text holds nothing of its content but names.
+    /// When the text is not an export of a whole broker. The error has names from the text, but no values.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(text).map_err(|error| format!("no JSON: {error}"))?;
         if !value.is_object() || value.get("exchanges").is_none() {
             return Err("no export of definitions: it has no `exchanges`".into());
         }
-        // Its error would show the value that it does not expect.
+        // The error of serde would show the unexpected value.
         let definitions: Self = serde_json::from_value(value).map_err(|error| shape(&error))?;
         if let Some(exchange) = definitions.exchanges.iter().find(|exchange| exchange.vhost.is_empty()) {
             return Err(format!(
@@ -132,7 +133,7 @@ impl Definitions {
     }
 }
 
-/// The words of serde that name a field, without values.
+/// The error without values: only serde's message about a missing field is kept.
 fn shape(error: &serde_json::Error) -> String {
     let text = error.to_string();
     if text.starts_with("missing field") {
@@ -154,7 +155,7 @@ impl User {
 }
 
 impl Exchange {
-    /// The type by which a delayed exchange routes; `None` for one of any other type, or without the argument.
+    /// The type by which a delayed exchange routes; `None` for other exchanges, or without the argument.
     pub fn delayed_type(&self) -> Option<&str> {
         (self.kind == DELAYED).then(|| self.arguments.get(DELAYED_TYPE)?.as_str()).flatten()
     }

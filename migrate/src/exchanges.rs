@@ -1,4 +1,4 @@
-//! Each delayed exchange becomes an entry of its name, a queue, and an exchange for its bindings.
+//! Replaces each delayed exchange by an entry exchange of the same name, a queue, and an exchange for its bindings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::{
     plan::{DELIVERY_LIMIT, Moved, Note, Plan, QueueType},
 };
 
-/// Types that every broker has.
+/// Exchange types of every broker.
 const TYPES: [&str; 4] = ["direct", "fanout", "headers", "topic"];
 
 pub fn choose(old: &Definitions) -> Vec<Moved> {

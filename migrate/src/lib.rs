@@ -1,8 +1,8 @@
-//! From the definitions of a broker with delayed exchanges to those of one that punctual serves.
+//! Makes the definitions of a broker for punctual from those of a broker with delayed exchanges.
 //!
-//! An exchange of type `x-delayed-message` becomes three: an entry of its name, a fanout, so that producers publish as
-//! before and no routing key is lost; a queue behind it, which punctual reads; and an exchange of its `x-delayed-type`,
-//! to which its bindings move and punctual publishes.
+//! An exchange of type `x-delayed-message` becomes three objects: a fanout exchange of the same name as entry, so that
+//! producers publish as before and no routing key is lost; a queue bound to it, from which punctual reads; and an
+//! exchange of the `x-delayed-type`, which gets the bindings and to which punctual publishes.
 
 pub mod check;
 pub mod definitions;
@@ -25,7 +25,7 @@ use self::{
     plan::{Plan, QueueType},
 };
 
-/// `None` where there is no delayed exchange.
+/// `None` if there is no delayed exchange.
 pub fn plan(old: Definitions, queue_type: QueueType) -> Option<Plan> {
     if !old.exchanges.iter().any(|exchange| exchange.kind == DELAYED) {
         return None;
@@ -40,7 +40,7 @@ pub fn plan(old: Definitions, queue_type: QueueType) -> Option<Plan> {
     exchanges::replace_exchanges(&mut plan);
     exchanges::add_queues(&mut plan, queue_type);
     exchanges::move_bindings(&mut plan);
-    // Each sees what the old exchange was matched by, which does not depend on its type.
+    // These steps match policies and permissions by the old name, independent of the exchange's type.
     policies::adapt(&mut plan);
     rights::adapt(&mut plan);
     parameters::look(&mut plan);

@@ -1,18 +1,19 @@
-//! Names for what is added: none that is taken, none that the broker or the configuration refuses.
+//! Names of added objects: unused, and valid for the broker and the configuration.
 
 use std::collections::BTreeSet;
 
-/// Longest name of an exchange or queue, in bytes.
+/// Maximum length of the name of an exchange or queue, in bytes.
 const LONGEST: usize = 255;
-/// Longest name of a route, sink or source.
+/// Maximum length of the name of a route, sink or source, in bytes.
 const LONGEST_ROUTE: usize = 64;
 
-/// `{base}{suffix}`, with a number behind it where that is taken, and less of `base` where it gets too long. Takes it.
+/// `{base}{suffix}`, with a number appended if that name is taken, and with `base` shortened if the name is too long.
+/// Adds the name to `taken`.
 pub fn free(base: &str, suffix: &str, taken: &mut BTreeSet<String>) -> String {
     first_free(base, suffix, LONGEST, taken)
 }
 
-/// A name of a route, sink and source, after an exchange.
+/// A name for a route, sink and source, derived from the name of an exchange.
 pub fn of_route(exchange: &str, taken: &mut BTreeSet<String>) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let base: String = exchange.chars().map(|c| if allowed(c) { c } else { '-' }).collect();

@@ -1,5 +1,5 @@
-//! Shovels, upstreams and limits: what names a delayed exchange, or leaves no room for the new queues. Their values hold
-//! URLs with passwords, of which nothing is shown.
+//! Shovels, federation upstreams and limits that refer to a delayed exchange or leave no room for the new queues. Their
+//! values have URLs with passwords, which are not shown.
 
 use serde_json::Value;
 

@@ -1,18 +1,19 @@
-//! Regular expressions of policies and permissions. RabbitMQ's are PCRE, with look-around, and match anywhere in a name.
+//! Regular expressions of policies and permissions. RabbitMQ uses PCRE with look-around, and matches anywhere in a
+//! name.
 
 use fancy_regex::Regex;
 
-/// Whether `pattern` matches `name`; `None` where it cannot be evaluated here.
+/// Whether `pattern` matches `name`; `None` if the pattern cannot be evaluated here.
 pub fn matches(pattern: &str, name: &str) -> Option<bool> {
     Regex::new(pattern).ok()?.is_match(name).ok()
 }
 
-/// Whether a right is one on `name`: as `matches`, but RabbitMQ takes an empty right for none.
+/// Whether a permission covers `name`. Like `matches`, but in RabbitMQ an empty permission covers no name.
 pub fn allows(right: &str, name: &str) -> Option<bool> {
     if right.is_empty() { Some(false) } else { matches(right, name) }
 }
 
-/// What matches these names and nothing else.
+/// A pattern that matches these names only.
 pub fn exactly<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.into_iter().map(fancy_regex::escape).collect();
     match &*names {

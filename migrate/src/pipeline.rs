@@ -1,4 +1,4 @@
-//! The `punctual.yaml` that belongs to a plan: a source, route and sink for each delayed exchange.
+//! The `punctual.yaml` of a plan: a source, route and sink for each delayed exchange.
 
 use std::fmt::Write as _;
 
@@ -15,14 +15,14 @@ redis:
 
 "#;
 
-/// Without secrets.
+/// The configuration, without secrets.
 pub fn yaml(plan: &Plan) -> String {
     let (mut sources, mut routes, mut sinks) = (String::new(), String::new(), String::new());
     for moved in &plan.moved {
         let (name, queue) = (quoted(&moved.route), quoted(&moved.queue));
         let vhost = utf8_percent_encode(&moved.vhost, NON_ALPHANUMERIC);
         let url = format!("\"${{PUNCTUAL_RABBITMQ_URL:-amqp://localhost:5672}}/{vhost}\"");
-        // Where a sink takes a template, a brace that is meant as such is doubled.
+        // In a template, a literal brace is doubled.
         let exchange = quoted(&moved.out.replace('{', "{{").replace('}', "}}"));
         let _ = writeln!(sources, "  {name}: {{ type: rabbitmq, url: {url}, queue: {queue}, route: {name} }}");
         let _ = writeln!(routes, "  {name}: {{ sink: {name} }}");
@@ -36,7 +36,7 @@ pub fn yaml(plan: &Plan) -> String {
     )
 }
 
-/// As YAML, of a text that names no variable.
+/// The text in YAML, without references to variables.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text.replace("${", "$${")).to_string()
 }

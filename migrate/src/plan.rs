@@ -1,4 +1,4 @@
-//! The plan: the new definitions, and what a person has to know about them.
+//! The plan: the new definitions, and notes about them for a person.
 
 use serde::Serialize;
 
@@ -16,24 +16,24 @@ pub enum QueueType {
 pub struct Plan {
     pub definitions: Definitions,
     pub moved: Vec<Moved>,
-    /// Of the broker, beside the three that every moved exchange becomes.
+    /// Changes of the broker in addition to those of the moved exchanges.
     pub changed: Vec<Note>,
     pub undecided: Vec<Note>,
     /// The least-privilege user.
     pub user: String,
 }
 
-/// What becomes of one delayed exchange.
+/// The replacement of one delayed exchange.
 #[derive(Clone, Serialize)]
 pub struct Moved {
     pub vhost: String,
     pub exchange: String,
-    /// Its `x-delayed-type`.
+    /// The `x-delayed-type`.
     #[serde(rename = "type")]
     pub kind: String,
     pub queue: String,
     pub out: String,
-    /// Of its route, sink and source.
+    /// The name of the route, sink and source.
     pub route: String,
     pub bindings: usize,
 }

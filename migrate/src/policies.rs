@@ -1,5 +1,6 @@
-//! Policies go by names: the new ones must get what the old ones had, and the queue that punctual reads must not get
-//! what drops messages. Of all policies that match a name, the one with the largest priority alone applies.
+//! Adapts policies, which match names: new exchanges must keep the policies of the old ones, and a policy that drops
+//! messages must not apply to the queue that punctual reads. Only the policy with the largest priority applies to a
+//! name.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use crate::{
     plan::{DELIVERY_LIMIT, Moved, Note, Plan},
 };
 
-/// Keys by which a policy takes messages out of a queue, or the queue away.
+/// Keys by which a policy removes messages from a queue, deletes the queue, or restricts its consumers.
 const DROPPING: [&str; 9] = [
     "message-ttl",
     "expires",
@@ -89,7 +90,7 @@ pub fn adapt(plan: &mut Plan) {
     plan.definitions.policies.append(&mut added);
 }
 
-/// Those with the largest priority: RabbitMQ takes one of them, and does not say which.
+/// The matching policies with the largest priority. RabbitMQ applies one of them, and does not define which.
 fn applying<'a>(definitions: &'a Definitions, vhost: &str, name: &str, on: On) -> Vec<&'a BrokerPolicy> {
     let all = definitions.policies.iter().filter(|it| it.vhost == vhost && applies(it, name, on) == Some(true));
     let largest = all.clone().map(|policy| policy.priority).max();
@@ -108,7 +109,7 @@ fn applies(policy: &BrokerPolicy, name: &str, on: On) -> Option<bool> {
     if kind { pattern::matches(&policy.pattern, name) } else { Some(false) }
 }
 
-/// One that applies to this name alone, before all others.
+/// A policy that applies to this name only, with a larger priority than all others.
 fn alone(plan: &Plan, vhost: &str, name: &str, apply_to: &str, definition: Value) -> BrokerPolicy {
     let largest = plan.definitions.policies.iter().map(|policy| policy.priority).max().unwrap_or_default();
     BrokerPolicy {

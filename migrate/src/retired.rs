@@ -1,13 +1,13 @@
-//! What an export of RabbitMQ 3 has and RabbitMQ 4 refuses: a policy with such a key ends the whole import, and a queue
-//! with such an argument is left out without a word. An import deletes nothing, so a broker of 3.x keeps both.
+//! Removes parts of an export of RabbitMQ 3 that RabbitMQ 4 refuses. A policy with such a key fails the whole import,
+//! and a queue with such an argument is left out silently. An import deletes nothing, so a broker of 3.x keeps both.
 
 use serde_json::Value;
 
 use crate::plan::{Note, Plan};
 
-/// Where the leader of a classic queue is: refused by 4.3.
+/// The location of the leader of a classic queue: refused by 4.3.
 const LOCATOR: &str = "queue-master-locator";
-/// Keys that begin so are about mirrors of classic queues: refused by 4.0; quorum queues have replicas.
+/// Prefix of keys about mirrors of classic queues: refused by 4.0. Quorum queues have replicas instead.
 const MIRRORS: &str = "ha-";
 
 pub fn remove(plan: &mut Plan) {

@@ -1,5 +1,5 @@
-//! Rights are regular expressions on names. Who could bind to a delayed exchange must be able to bind to the one that
-//! has its bindings now.
+//! Adapts permissions, which are regular expressions on names: a user who could bind to a delayed exchange must be able
+//! to bind to the exchange that now has its bindings.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,7 @@ pub fn adapt(plan: &mut Plan) {
     }
 }
 
-/// The rights that punctual needs, one for each virtual host, in order.
+/// The permissions that punctual needs, one for each virtual host, in order.
 pub fn least(plan: &Plan) -> Vec<Permission> {
     let vhosts: BTreeSet<&String> = plan.moved.iter().map(|moved| &moved.vhost).collect();
     let of = |vhost: &String| {

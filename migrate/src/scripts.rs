@@ -1,17 +1,17 @@
-//! What a person runs, as shell scripts: the way there and the way back.
+//! The shell scripts of the cutover and of the rollback, which a person runs.
 
 use crate::{
     definitions::DELAYED,
     plan::{Moved, Plan},
 };
 
-/// Words in front of each: which broker, and what it answers.
+/// The beginning of each script: the command for the broker, and the directory.
 const CTL: &str = r#"set -eu
 ctl() { ${RABBITMQCTL:-rabbitmqctl} -q "$@"; } # RABBITMQCTL="rabbitmqctl -n rabbit@host" for another node
 cd "$(dirname "$0")"
 "#;
 
-/// For the broker that still has the plugin: deletes what an import would not replace, and imports.
+/// For the broker that still has the plugin: deletes the objects that an import would not replace, and imports.
 pub fn cutover(plan: &Plan) -> String {
     let old = exchanges(plan, |moved| (&moved.exchange, DELAYED));
     format!(
@@ -23,7 +23,7 @@ pub fn cutover(plan: &Plan) -> String {
     )
 }
 
-/// The way back, to the export as it was.
+/// The rollback to the original export.
 pub fn rollback(plan: &Plan, export: &str) -> String {
     let entries = exchanges(plan, |moved| (&moved.exchange, "fanout"));
     let outs = exchanges(plan, |moved| (&moved.out, &moved.kind));
@@ -45,7 +45,7 @@ pub fn rollback(plan: &Plan, export: &str) -> String {
     )
 }
 
-/// Names what waits on any node, and ends the script then.
+/// Lists the messages that wait on any node, and if there are any, ends the script.
 const WAITING: &str = r#"waiting=$(ctl eval "[{V, N, C} || {V, N, T} <- $old, {ok, X} <- [rabbit_exchange:lookup(rabbit_misc:r(V, exchange, N))],
     element(3, X) =:= T,
     C <- [lists:sum([rpc:call(A, rabbit_delayed_message, messages_delayed, [X]) || A <- [node() | nodes()]])],
@@ -53,15 +53,14 @@ const WAITING: &str = r#"waiting=$(ctl eval "[{V, N, C} || {V, N, T} <- $old, {o
 [ "$waiting" = "[]" ] || { echo "messages wait inside the plugin (virtual host, exchange, number): $waiting" >&2; exit 1; }
 "#;
 
-/// Deletes exchanges where they are of the given type, so that a second run does no harm. `rabbitmqctl` has no command
-/// for it.
+/// Deletes exchanges of the given type, so that a second run does no harm. `rabbitmqctl` has no command for it.
 const DROP: &str = r#"drop() { # [{VHOST, EXCHANGE, TYPE}]
     ctl eval "[ok = rabbit_exchange:delete(R, false, <<\"punctual\">>) || {V, N, T} <- $1,
         R <- [rabbit_misc:r(V, exchange, N)], {ok, X} <- [rabbit_exchange:lookup(R)], element(3, X) =:= T]." >/dev/null
 }
 "#;
 
-/// Deletes empty queues and names the others; `delete_queue --if-empty` is refused for quorum queues.
+/// Deletes empty queues and lists the others. `delete_queue --if-empty` is refused for quorum queues.
 const DROP_QUEUES: &str = r#"kept=$(ctl eval "[{V, N} || {V, N} <- $queues, {ok, Q} <- [rabbit_amqqueue:lookup(rabbit_misc:r(V, queue, N))],
     case rabbit_amqqueue:stat(Q) of
         {ok, 0, 0} -> rabbit_amqqueue:delete(Q, false, false, <<\"punctual\">>), false;
@@ -70,11 +69,11 @@ const DROP_QUEUES: &str = r#"kept=$(ctl eval "[{V, N} || {V, N} <- $queues, {ok,
 [ "$kept" = "[]" ] || echo "kept, as they have messages or consumers: $kept" >&2
 "#;
 
-/// As an Erlang list of virtual host, name and type.
+/// The exchanges as an Erlang list of virtual host, name and type.
 fn exchanges<'a>(plan: &'a Plan, which: impl Fn(&'a Moved) -> (&'a String, &'a str)) -> String {
     let one = |moved: &'a Moved| {
         let (name, kind) = which(moved);
-        // An atom; a type has no such letters.
+        // The type is an Erlang atom. These characters do not occur in types.
         let kind = kind.replace(['\'', '\\', '"', '$', '`'], "");
         format!("{{{}, {}, '{kind}'}}", erlang(&moved.vhost), erlang(name))
     };
@@ -82,12 +81,12 @@ fn exchanges<'a>(plan: &'a Plan, which: impl Fn(&'a Moved) -> (&'a String, &'a s
     format!("[{}]", all.join(", "))
 }
 
-/// For a shell.
+/// The text quoted for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A binary within a shell's double quotes; in numbers where a letter could mean something there.
+/// An Erlang binary within double quotes of a shell; as numbers if a character could have a meaning there.
 fn erlang(text: &str) -> String {
     if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" ._-/:#@+".contains(&byte)) {
         return format!("<<\\\"{text}\\\">>");

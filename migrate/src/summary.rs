@@ -1,4 +1,4 @@
-//! What a person reads: what becomes of each exchange, what else changed, and what is left to decide.
+//! The summary for a person: the replaced exchanges, other changes, and open decisions.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::{
     rights,
 };
 
-/// As Markdown, for a terminal too. Holds no secret.
+/// Markdown, which is also readable in a terminal. Has no secrets.
 pub fn text(plan: &Plan) -> String {
     let mut text = "# Delayed exchanges\n\n".to_owned();
     for Moved { vhost, exchange, kind, queue, out, bindings, .. } in &plan.moved {

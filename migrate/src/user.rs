@@ -1,5 +1,5 @@
-//! The least-privilege user as an import creates it. `rabbitmqctl add_user` does not: 4.0 never reads a password from
-//! its input, and other users of the machine see an argument.
+//! The least-privilege user as an import creates it. `rabbitmqctl add_user` is not used: 4.0 never reads a password
+//! from its input, and other users of the machine can see an argument.
 
 use base64::{
     Engine,
@@ -10,10 +10,10 @@ use serde_json::{Map, json};
 
 use crate::{definitions::User, plan::Plan, rights};
 
-/// What the configuration has in place of the password; where it is set, it is the password.
+/// The variable with the password, to which the configuration refers.
 pub const PASSWORD: &str = "PUNCTUAL_RABBITMQ_PASSWORD";
 
-/// Adds the user and its rights to the definitions.
+/// Adds the user and its permissions to the definitions.
 pub fn add(plan: &mut Plan, password: &str, salt: [u8; 4]) {
     let rights = rights::least(plan);
     let fields = json!({
@@ -24,7 +24,7 @@ pub fn add(plan: &mut Plan, password: &str, salt: [u8; 4]) {
     plan.definitions.permissions.extend(rights);
 }
 
-/// 32 of A-Za-z0-9-_.
+/// 32 characters of A-Za-z0-9-_.
 pub fn password(random: [u8; 24]) -> String {
     BASE64_URL_SAFE.encode(random)
 }

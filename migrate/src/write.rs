@@ -1,4 +1,4 @@
-//! The directory with the results. Definitions have password hashes: they are for their owner only.
+//! Writes the directory with the results. Only its owner can read it, because definitions have password hashes.
 
 use std::{
     fs::{DirBuilder, File},
@@ -7,15 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// For their owner alone; scripts can be run.
+/// Accessible to the owner only; scripts are executable.
 const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 const SCRIPT: u32 = 0o700;
 
-/// Writes all, or nothing where one of them exists.
+/// Writes all files, or none if one of them exists.
 ///
 /// # Errors
-/// The path, and what is wrong with it.
+/// The path and its error.
 pub fn all(directory: &Path, files: &[(&str, String)]) -> Result<Vec<PathBuf>, String> {
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let paths: Vec<_> = files.iter().map(|(name, _)| directory.join(name)).collect();

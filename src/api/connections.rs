@@ -22,7 +22,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const RESERVED: usize = 64;
 /// Maximum number of connections of a listener for probes.
 const MAX_PROBES: usize = 128;
-/// Divisor of the files that the process can open: that part is reserved, and as much is for a listener for probes.
+/// Divisor of file counts: reserved connections get this part of half of the files that the process can open, a
+/// listener for probes this part of all.
 const RESERVED_SHARE: usize = 16;
 /// Idle connections that are compared to find the longest idle one. An approximation is enough: comparing all of them
 /// for each new connection would cost too much.

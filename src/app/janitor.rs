@@ -1,7 +1,7 @@
 //! Evicts dead letters that exceed a route's `dead` setting.
 //!
-//! It checks after each death that this instance causes, at most once a second; when the oldest dead letter reaches
-//! `max_age`; and once a minute for deaths that another instance caused. A route without `dead` has no janitor.
+//! It checks after each death that is signalled to this instance, at most once a second; when the oldest dead letter
+//! reaches `max_age`; and once a minute for deaths without a signal here. A route without `dead` has no janitor.
 
 use std::{sync::Arc, time::Duration};
 

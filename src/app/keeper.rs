@@ -17,7 +17,7 @@ use crate::{
 /// Delay between two attempts while Redis is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Interval of the check that Redis still has the routes and accepts writes; one command for each.
+/// Interval of the check that Redis still has the routes, accepts writes and grants the permissions.
 const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Watches `generations` of the connection and `subscriptions` of the wake-ups: a new one may lead to another server.

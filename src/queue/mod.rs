@@ -119,7 +119,7 @@ pub struct Moving {
 /// The pause of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoutePause {
-    /// `None`: it was paused by a release that did not store the time.
+    /// `None` if the route was paused by a release that did not store the time.
     pub paused_at: Option<UnixMillis>,
     /// The name of the token, or `None` without one.
     pub paused_by: Option<String>,

@@ -80,8 +80,8 @@ impl RouteRegistry {
         Self { store, allow_eviction, known: Mutex::default() }
     }
 
-    /// Registers scripts and routes. If the server has them, this takes one command. A server that lost registered
-    /// routes was emptied, which is logged as an error because messages were lost.
+    /// Registers scripts and routes. If the server has them, this takes one command, plus the check of permissions. A
+    /// server that lost registered routes was emptied, which is logged as an error because messages were lost.
     ///
     /// If two instances are configured with different numbers of partitions, the newer number takes effect: its
     /// instance begins to move the messages, also when Redis comes back with older data. The other instance is not

@@ -1,6 +1,6 @@
 //! The interface of sinks. A sink takes a batch and reports an outcome for each message as soon as the external system
-//! confirmed or refused it, or the attempt failed. A sink does not use the scheduler, and uses only the connection to a
-//! Redis of the store.
+//! confirmed or refused it, or the attempt failed. A sink does not use the scheduler, and of the store uses only the
+//! connection to a Redis.
 //!
 //! The sinks are in `connector`; docs/writing-a-connector.md shows how to add one.
 
