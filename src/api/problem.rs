@@ -109,7 +109,7 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, "in-flight", format!("`{id}` is being delivered at this moment"))
     }
 
-    /// 503. The caller does not know whether the request took effect, and repeats it with the same id.
+    /// 503: the caller does not know whether the request took effect, and repeats it with the same id.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
     }

@@ -167,7 +167,7 @@ pub fn source(source: &str, kind: &'static str, is_running: bool, depth: Option<
         .set(depth.map_or(f64::NAN, |depth| depth as f64));
 }
 
-/// For messages that were never claimed; claimed ones use `RouteMetrics::dead`.
+/// Counts dead letters outside of the scheduler, which uses `RouteMetrics::dead`.
 pub fn dead(route: &str, reason: DeadReason, count: u64) {
     counter!(DEAD, "route" => route.to_owned(), "reason" => reason.as_str()).increment(count);
 }
