@@ -132,7 +132,7 @@ impl Sender {
                     Permission::Refused => *connection = None,
                 }
             }
-            // The server can have closed an idle connection.
+            // The server might have closed an idle connection.
             let may_be_closed = connection.is_some();
             if connection.is_none() {
                 // A failed connect concerns every path.

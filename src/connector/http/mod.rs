@@ -46,7 +46,7 @@ use self::{
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 
-/// The wall clock: the time of signatures, and possibly compared with the date of a `Retry-After`.
+/// The wall clock, for the time of signatures and for dates in `Retry-After`.
 pub type WallClock = fn() -> SystemTime;
 
 pub struct HttpSink {

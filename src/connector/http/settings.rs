@@ -131,7 +131,8 @@ pub struct HttpSettings {
     /// Secrets of Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of
     /// the seed of an ed25519 key. Each secret adds a signature.
     pub signing_secrets: List<SigningSecret>,
-    /// Headers of every request. They replace headers of the message. Authorization and Content-Type are allowed.
+    /// Headers of every request. They replace headers of the message with the same name. Authorization and Content-Type
+    /// are allowed.
     pub headers: BTreeMap<String, Secret>,
     /// TLS files for `https://`.
     pub tls: TlsFiles,
