@@ -267,7 +267,7 @@ impl Connector {
         let tls = if avoids_http2 { http1 } else { both };
         let stream = tls.connect(name, stream).await.map_err(|error| {
             if avoids_http2 {
-                // The endpoint possibly supports only HTTP/2.
+                // The endpoint might support only HTTP/2.
                 *self.without_http2.lock() = None;
             }
             ConnectError::of(&error)

@@ -125,8 +125,7 @@ pub struct HttpSettings {
     pub allow_slashes: Flag,
     /// Maximum time of one attempt: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
     pub timeout: Timeout,
-    /// Maximum connections of an instance: 1 to 4096. Over HTTP/1 each carries one request at a time, over HTTP/2 up to
-    /// 256.
+    /// Maximum connections of an instance: 1 to 4096. Each carries one request at a time, over HTTP/2 up to 256.
     pub max_connections: Whole<1, 4096>,
     /// Secrets of Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of
     /// the seed of an ed25519 key. Each secret adds a signature.

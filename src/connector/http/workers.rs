@@ -125,7 +125,7 @@ impl Worker {
                     queue.workers -= 1;
                     self.counted = false;
                     if queue.idle > 0 && !queue.jobs.is_empty() {
-                        // A surplus worker may have been woken in place of one that stays.
+                        // A surplus worker might have been woken in place of one that stays.
                         self.workers.arrived.notify_last();
                     }
                     if queue.workers == 0 {

@@ -101,7 +101,7 @@ impl Broker {
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };
-        // lapin's thread can still be in the handshake.
+        // lapin's thread might still be in the handshake.
         link.abort.cancel();
         Err(format!("{}: {error}", self.address()))
     }

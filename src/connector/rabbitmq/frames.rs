@@ -58,7 +58,7 @@ enum PropertyKind {
 #[derive(Default)]
 pub struct FrameFilter {
     buffer: Vec<u8>,
-    /// Bytes at the front of `buffer` that `read` may return.
+    /// Bytes at the front of `buffer` that `read` can return.
     released: usize,
     /// Bytes at the front of `buffer` that `read` has returned.
     consumed: usize,

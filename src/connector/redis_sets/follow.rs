@@ -67,7 +67,7 @@ impl RedisSets {
                 TakeOutcome::NoCapacity(ids) => {
                     lost = 0;
                     self.wait_for_capacity(intake, &ids).await?;
-                    // Another instance possibly registered the route with lower limits.
+                    // Another instance might have registered the route with lower limits.
                     sleep(if stuck > 0 { lost_delay(LOST_POLLS_BEFORE_BACKOFF + stuck) } else { Duration::ZERO }).await;
                     stuck += 1;
                 }

@@ -89,7 +89,7 @@ impl KafkaSink {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The topic of each message, and the indices of the messages that may be sent. The others are reported.
+    /// The topic of each message, and the indices of the messages that are allowed to be sent. The others are reported.
     fn topics(&self, batch: &[Delivery], report: &Report) -> (Vec<Cow<'_, str>>, Vec<usize>) {
         let mut indices = Vec::with_capacity(batch.len());
         let topics = batch.iter().enumerate().map(|(index, delivery)| {
@@ -186,7 +186,7 @@ impl Sink for KafkaSink {
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         let (route, metadata) = (&delivery.route, &delivery.metadata);
         let topic = self.config.topic.render_allowed(&self.config.allow, route, metadata).ok()?;
-        // Operators may have added partitions.
+        // Operators might have added partitions.
         self.partitions.refresh(&self.shared.get().ok()?, &topic);
         self.domain_in(&topic, delivery)
     }

@@ -11,7 +11,7 @@ use crate::connector::kafka::{KafkaSinkSettings, client_config};
 /// librdkafka checks for timeouts once a second.
 const REPORT_MARGIN: Duration = Duration::from_secs(2);
 
-/// Properties that `options` may change.
+/// Properties that `options` can change.
 const DEFAULTS: [(&str, &str); 8] = [
     ("client.id", "punctual"),
     // With 0, librdkafka sends a record as soon as it can. Then a batch of the scheduler becomes many small requests,

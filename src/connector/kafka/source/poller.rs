@@ -5,7 +5,7 @@
 //! buffer stays full, the thread pauses all partitions and goes on polling: the group keeps the member during an
 //! outage of Redis.
 //!
-//! A revocation waits `REVOKE_TIMEOUT` for the batch in flight, then cancels it. A cancelled batch may still arrive in
+//! A revocation waits `REVOKE_TIMEOUT` for the batch in flight, then cancels it. A cancelled batch can still arrive in
 //! Redis after the records that the next owner reads: the store recognizes them by their log record or id. Stored
 //! records are committed. The next owner reads the others again.
 
@@ -112,7 +112,7 @@ impl Poller {
         while !self.state.stopped {
             self.poll_pending()?;
             let sent = self.send_batch();
-            // A rebalance can have freed capacity too.
+            // A rebalance might have freed capacity too.
             if self.state.buffer.has_capacity() {
                 self.set_paused(false);
             }
@@ -247,7 +247,7 @@ impl Poller {
                     self.finish_batch(REVOKE_TIMEOUT);
                 }
                 self.state.buffer.remove(is_revoked);
-                // The new owner of a lost partition can have committed higher offsets already.
+                // The new owner of a lost partition might have committed higher offsets already.
                 if self.client.assignment_lost() {
                     self.state.group.joined = false;
                 } else {

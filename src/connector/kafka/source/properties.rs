@@ -5,7 +5,7 @@ use rdkafka::ClientConfig;
 
 use crate::connector::kafka::{KafkaSourceSettings, client_config};
 
-/// Properties that `options` may change.
+/// Properties that `options` can change.
 const DEFAULTS: [(&str, &str); 7] = [
     ("client.id", "punctual"),
     // The client reconnects within a second after a broker has recovered.

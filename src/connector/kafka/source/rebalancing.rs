@@ -124,7 +124,7 @@ impl PollerHarness {
 
 impl Drop for PollerHarness {
     fn drop(&mut self) {
-        // The poller may have ended already.
+        // The poller might have ended already.
         let _ = self.signals.send(Signal::Stop);
         if let Some(polling) = self.polling.take() {
             let ended = polling.join();

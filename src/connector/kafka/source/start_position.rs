@@ -94,7 +94,7 @@ fn resolve(
         missing.retain(|partition| is_first_start || unknown.contains(partition));
         let marks = watermarks(client, &without_offsets(&missing)?, deadline)?;
         let start = if is_first_start { start(&topic) } else { None };
-        // Another member can have committed in the meantime, and read already.
+        // Another member might have committed in the meantime, and read already.
         let (_, still_missing) = committed(client, all, deadline)?;
         missing.retain(|partition| still_missing.contains(partition));
         let first = missing.into_iter().map(|partition| {

@@ -55,7 +55,7 @@ pub enum ConfirmVerdict {
 impl ConfirmChannel {
     pub async fn open(broker: &BrokerConnection) -> Result<Arc<Self>, Error> {
         let (inner, notes) = (broker.connection.create_channel().await?, &broker.link.notes);
-        // An earlier channel of this number may have left returned messages.
+        // An earlier channel of this number might have left returned messages.
         drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Arc::new(Self { inner, notes: notes.clone(), returned: Mutex::default(), retired: AtomicBool::new(false) }))
@@ -126,7 +126,7 @@ impl ConfirmChannel {
 
 impl PendingConfirm {
     /// # Errors
-    /// When the channel or the connection is closed. The broker possibly has the message.
+    /// When the channel or the connection is closed. The broker might have the message.
     pub async fn verdict(self) -> Result<ConfirmVerdict, Error> {
         let confirmation = self.confirm.await?;
         // The message that lapin attaches to the confirm can be another one.

@@ -188,7 +188,7 @@ impl SinkConnection {
         }
     }
 
-    /// Ends the connection at once. Unconfirmed messages fail; the broker possibly has some of them.
+    /// Ends the connection at once. Unconfirmed messages fail; the broker might have some of them.
     pub fn abort(&self) {
         self.broker.link.abort.cancel();
     }

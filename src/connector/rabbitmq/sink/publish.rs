@@ -156,7 +156,7 @@ impl PublishBatch<'_> {
                 self.report_all(published.iter().chain(&unsent), &self.timed_out(NO_CONFIRM));
             }
             Some(error) if is_of_channel(error) && self.connection.is_connected() => {
-                // The exchange was possibly deleted.
+                // The exchange might have been deleted.
                 self.connection.forget_exchange(self.exchange);
                 return Some(Unconfirmed { published, unsent });
             }

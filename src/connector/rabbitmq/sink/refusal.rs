@@ -15,7 +15,7 @@ const MAX_REFUSED: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The exchange does not exist, or the user may not publish to it.
+    /// The exchange does not exist, or the user is not allowed to publish to it.
     Exchange,
     /// Topic permissions forbid the routing key.
     RoutingKey,
