@@ -1,5 +1,5 @@
-//! Where a running instance is reached, read from its configuration without the rest: a client of the API needs neither
-//! the secrets of sinks nor a configuration that is valid as a whole.
+//! The address of a running instance, read from its configuration without the other sections: a client of the API needs
+//! neither the secrets of sinks nor a configuration that is valid as a whole.
 
 use std::net::SocketAddr;
 

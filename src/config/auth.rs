@@ -1,4 +1,4 @@
-//! `server.auth`: who may call the API, as it is written.
+//! `server.auth` as it is written: who is allowed to call the API.
 
 use std::fmt;
 
@@ -19,12 +19,12 @@ pub enum Right {
     Admin,
 }
 
-/// Who may call the API.
+/// Who is allowed to call the API.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// Text (all rights, all routes), or a mapping; required. `sha256:` and 64 hexadecimal digits stand for the token
-    /// with this digest.
+    /// Each token is a text (all rights, all routes) or a mapping; required. The text `sha256:` with 64 hexadecimal
+    /// digits is the digest of a token, in place of the token itself.
     #[serde(default)]
     pub tokens: List<ConfiguredToken>,
     /// Whether /metrics answers without a token.
@@ -32,32 +32,33 @@ pub struct Tokens {
     pub open_metrics: Flag,
 }
 
-/// One token and what it may do.
+/// One token and its rights.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenEntry {
     pub token: Option<Secret>,
-    /// Of the caller, in the audit log: 1 to 64 of `A-Za-z0-9._@-`; without one its place, `tokens.0`.
+    /// Name of the caller in the audit log: 1 to 64 of `A-Za-z0-9._@-`. Default: the place of the token, such as
+    /// `tokens.0`.
     pub name: Option<String>,
     /// Required: any of schedule, read, admin.
     #[serde(default)]
     pub rights: List<Right>,
-    /// Route names; `*` means all, as does leaving the key out.
+    /// Route names. `*`, or no `routes` at all, means all routes.
     #[serde(default = "all_routes")]
     pub routes: List<String>,
     #[serde(default)]
     pub limits: TokenLimits,
 }
 
-/// How much a token may do.
+/// Limits of a token.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenLimits {
-    /// Messages that it may schedule on one instance: 1 to 1000000.
+    /// Maximum messages that the token can schedule per second on one instance: 1 to 1000000.
     pub messages_per_second: Option<Whole<1, 1_000_000>>,
 }
 
-/// One token. Its text alone stands for all rights on all routes.
+/// One token. A token that is a text has all rights on all routes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline, description = "")]
@@ -93,17 +94,17 @@ fn token_schema(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, entry] })
 }
 
-/// `server.auth`; `None`: `none`.
+/// Reads `server.auth`. `None` means `none`.
 ///
 /// # Errors
-/// What is neither `none` nor a mapping; what is wrong in the mapping.
+/// A value that is neither `none` nor a mapping; a mistake in the mapping.
 pub fn auth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Tokens>, D::Error> {
     deserializer.deserialize_any(MappingOrText {
         expected: "`none` or a mapping with `tokens`",
         mapping: Some,
         parse: |text| match text {
             "none" => Ok(None),
-            // Not shown: it may well be a token.
+            // Not shown: the text can be a token.
             _ => Err("must be `none` or a mapping with `tokens`"),
         },
     })

@@ -1,4 +1,4 @@
-//! The whole of a configuration: its sections, and what must fit together.
+//! The whole configuration: its sections, and the checks across sections.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,31 +33,31 @@ pub struct Root {
     redis: RedisConfig,
     server: Server,
     log: LogConfig,
-    /// After SIGTERM, how long messages under way may take to finish: 100ms to 10m.
+    /// Maximum time after SIGTERM in which messages under way can finish: 100ms to 10m.
     shutdown_timeout: Period<100, 600_000>,
-    /// Longest sleep of a route, should a wake-up get lost: 100ms to 5m. With `redis.cluster` 90s, unless it is set.
+    /// Maximum sleep of a route, in case a wake-up is lost: 100ms to 5m. With `redis.cluster` the default is 90s.
     max_sleep: Period<100, 300_000>,
-    /// What every sink of a type starts from.
+    /// Defaults of all sinks, by type.
     #[schemars(with = "BTreeMap<String, Json>")]
     sink_defaults: BTreeMap<String, Dict>,
-    /// Where messages go, by name.
+    /// Sinks by name: where messages are sent.
     #[schemars(with = "BTreeMap<String, Json>")]
     sinks: Dict,
-    /// What every route starts from.
+    /// Defaults of all routes.
     #[schemars(with = "Route")]
     route_defaults: Dict,
-    /// Named queues.
+    /// Routes by name: queues and their policies.
     #[schemars(with = "BTreeMap<String, Route>")]
     routes: Dict,
-    /// What every source of a type starts from.
+    /// Defaults of all sources, by type.
     #[schemars(with = "BTreeMap<String, Json>")]
     source_defaults: BTreeMap<String, Dict>,
-    /// Where messages come from beside the API, by name.
+    /// Sources by name: where messages come from, besides the API.
     #[schemars(with = "BTreeMap<String, Json>")]
     sources: Dict,
 }
 
-/// The default of `max_sleep` on a cluster: polls of several partitions cannot share a call there.
+/// Default of `max_sleep` on a cluster, where polls of several partitions cannot share a call.
 const MAX_SLEEP_ON_CLUSTER: Duration = Duration::from_secs(90);
 
 pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut Problems) -> Config {
@@ -95,7 +95,7 @@ pub fn config(root: Root, registry: &Registry, built_in: &Dict, problems: &mut P
     }
 }
 
-/// What sources have to fit in with: routes, and each other.
+/// Checks sources against the routes and against each other.
 fn check_sources(
     sources: &BTreeMap<String, Arc<dyn SourceSettings>>,
     routes: &BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Sinks, routes and sources: named by the user, each starting from defaults that the user may change too.
+//! Entries that the user names: sinks, routes and sources. Each starts from defaults, which the user can change.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use figment::value::{Dict, Value};
 
 use super::problem::{Origins, Path, Problems};
 
-/// Adds what `entry` does not say itself. The origin of what was added is that of the default.
+/// Adds the settings that `entry` does not have. Their origin is that of the default.
 pub fn fill(entry: &mut Dict, defaults: &Dict, at: &Path, from: &Path, origins: &mut Origins) {
     for (key, default) in defaults {
         let (at, from) = (at.key(key), from.key(key));
@@ -24,22 +24,22 @@ pub fn fill(entry: &mut Dict, defaults: &Dict, at: &Path, from: &Path, origins: 
     }
 }
 
-/// Puts `top` over `values`: mappings key by key, all else in place of what was there.
+/// Merges `top` into `values`: mappings key by key. Any other value replaces the earlier one.
 pub fn put_over(values: &mut Dict, top: Dict) {
     let (root, below) = (Path::default(), std::mem::replace(values, top));
     fill(values, &below, &root, &root, &mut Origins::new());
 }
 
-/// Longest name of a route, sink or source, and longest key prefix, in bytes: they stand in every key and metric.
+/// Maximum bytes of a key prefix and of the name of a route, sink or source. Every key and metric contains them.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Whether `name` may stand in a Redis key (no braces, no colon), a URL path and a metric label.
+/// Whether `name` can be part of a Redis key (no braces, no colon), a URL path and a metric label.
 pub fn is_name(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// The names that the configuration gives, also to entries with mistakes.
+/// All names of a section, also those of entries with mistakes. Reports invalid names.
 pub fn checked_names(entries: &Dict, section: &str, problems: &mut Problems) -> BTreeSet<String> {
     for name in entries.keys().filter(|name| !is_name(name)) {
         let text = format!("`{}` is not a name: 1 to {MAX_NAME_BYTES} of A-Za-z0-9._-", name.escape_debug());

@@ -1,12 +1,12 @@
-//! `${VAR}`, `${VAR:-default}` and `${file:/path}` in text values; `$${` stands for `${`.
+//! Expands `${VAR}`, `${VAR:-default}` and `${file:/path}` in text values; `$${` is a literal `${`.
 
 use std::collections::BTreeMap;
 
-/// Expansion happens on single values, so that what a variable or file holds is never read as YAML, nor
-/// expanded again. As in a shell, `:-` also replaces an empty variable; a default ends at the first `}`.
+/// Expands one value at a time, so the content of a variable or file is neither read as YAML nor expanded again. As in
+/// a shell, `:-` also replaces an empty variable. A default ends at the first `}`.
 ///
 /// # Errors
-/// The text to show; it names variables and files, not what they hold.
+/// The text to show. It names variables and files, not their content.
 pub fn expand(text: &str, env: &BTreeMap<String, String>) -> Result<String, String> {
     let mut expanded = String::new();
     let mut rest = text;

@@ -1,8 +1,8 @@
-//! Where the API listens.
+//! The address of the API.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-/// In front of the path of a Unix socket.
+/// Prefix of the path of a Unix socket.
 const UNIX: &str = "unix:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]

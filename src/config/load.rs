@@ -1,5 +1,5 @@
-//! The order of things: defaults, those of the environment, files, environment, command line; then expansion, reading and
-//! checking.
+//! Loads a configuration: merges defaults, defaults of the environment, files, environment and command line in this
+//! order, then expands, reads and checks.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -16,29 +16,30 @@ use super::{
     source::{self, Layer},
 };
 
-/// Defaults and documentation at once.
+/// The built-in defaults, and the documentation of all settings.
 const DEFAULTS: &str = include_str!("../../config/defaults.yaml");
 
-/// Where the configuration comes from; later ones win.
+/// Where the configuration comes from. Later sources override earlier ones.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub files: Vec<PathBuf>,
-    /// The whole environment: settings (`PUNCTUAL__...`), defaults (`PUNCTUAL_DEFAULT__...`), and what `${VAR}` may name.
+    /// The whole environment: settings (`PUNCTUAL__...`), defaults (`PUNCTUAL_DEFAULT__...`), and variables for
+    /// `${VAR}`.
     pub env: BTreeMap<String, String>,
     pub redis_url: Option<RedisUrlOption>,
 }
 
-/// What stands in place of `redis.url` on the command line.
+/// The option of the command line that overrides `redis.url`.
 #[derive(Clone, Debug)]
 pub enum RedisUrlOption {
     /// `--redis-url`
     Text(String),
-    /// `--redis-url-file`: its content, without white space around it.
+    /// `--redis-url-file`: the content of the file, without surrounding white space.
     File(PathBuf),
 }
 
 impl RedisUrlOption {
-    /// The option's name; the URL, or why there is none.
+    /// The option's name, and the URL or the reason why it cannot be read.
     fn read(&self) -> (&'static str, Result<String, String>) {
         let file = match self {
             Self::Text(url) => return ("--redis-url", Ok(url.clone())),
@@ -54,7 +55,7 @@ impl RedisUrlOption {
 }
 
 impl Sources {
-    /// With this process' environment; what is not Unicode in it is left out.
+    /// With the environment of this process. Variables that are not Unicode are left out.
     pub fn of_process(files: Vec<PathBuf>, redis_url: Option<RedisUrlOption>) -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -63,17 +64,17 @@ impl Sources {
     }
 }
 
-/// Reads and validates. Without any file, `redis.url` is `embedded` unless the environment or command line says
-/// otherwise. Opens the TLS files that are named, but connects to nothing.
+/// Reads and validates the configuration. Without any file, `redis.url` is `embedded` unless the environment or command
+/// line sets it. Opens the TLS files, but makes no connection.
 ///
 /// # Errors
-/// All mistakes at once. Only a file that cannot be parsed hides those that are not about syntax.
+/// All mistakes at once. If a file cannot be parsed, only mistakes of syntax are reported.
 pub fn load(sources: &Sources, registry: &Registry) -> Result<Config, ConfigErrors> {
     let mut problems = Problems::default();
     let Some(mut values) = merge(sources, &mut problems) else { return problems.finish(None) };
     let (root, built_in) = (Path::default(), defaults());
     values.retain(|key, value| expand_value(value, &root.key(key), &sources.env, &mut problems));
-    // A default takes the place of what could not be expanded, so that the rest is checked.
+    // A default replaces each value that could not be expanded, so that the rest is checked.
     let expanded = std::mem::replace(&mut values, built_in.clone());
     put_over(&mut values, expanded);
     let read: Option<Root> = read(&mut values, &root, &built_in, &mut problems);
@@ -85,7 +86,7 @@ fn defaults() -> Dict {
     source::without_empty(serde_saphyr::from_str(DEFAULTS).expect("the built-in defaults are YAML"))
 }
 
-/// `None` when a file cannot be read: what is missing then would only mislead.
+/// `None` when a file cannot be read: reports of its missing settings would mislead.
 pub(super) fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> {
     let files: Vec<Option<Layer>> = sources.files.iter().map(|file| source::file(file, problems)).collect();
     let layers: Vec<Layer> = files.into_iter().collect::<Option<_>>()?;
@@ -111,8 +112,8 @@ pub(super) fn merge(sources: &Sources, problems: &mut Problems) -> Option<Dict> 
     Some(values)
 }
 
-/// Puts `layer` over `values`. The place of a value is that of its last source; that of a mapping from several, that of
-/// the last file.
+/// Merges `layer` into `values`. The origin of a value is its last source. The origin of a mapping from several files
+/// is the last file.
 fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
     put_over(values, layer.values);
     for (path, origin) in layer.origins {
@@ -123,7 +124,7 @@ fn add(values: &mut Dict, layer: Layer, origins: &mut Origins) {
     }
 }
 
-/// Expands text that was written in files. Whether the value may stay: it may not when it cannot be expanded.
+/// Expands text that was written in files. Returns false if the value cannot be expanded and must be removed.
 pub(super) fn expand_value(
     value: &mut Value,
     at: &Path,
@@ -132,7 +133,7 @@ pub(super) fn expand_value(
 ) -> bool {
     let origin = problems.origins.get(at);
     match value {
-        // The environment and the command line hold no `${...}` of ours: a password may well look like one.
+        // The environment and the command line are not expanded: a password can look like `${...}`.
         Value::String(..) if matches!(origin, Some(SettingOrigin::Variable(_) | SettingOrigin::CommandLine(_))) => {}
         Value::String(_, text) => match expand(text, env) {
             Ok(expanded) => *text = expanded,

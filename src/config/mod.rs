@@ -1,9 +1,10 @@
 //! The configuration as plain structs. `load` reads and validates it, `app` turns it into live objects.
 //!
-//! Its way: `source` (files, environment, command line: trees of values and where each was written) ->
-//! `load` merges them over `config/defaults.yaml` -> `expand` (`${VAR}`) -> `read` (one struct for each section, with
-//! bounds in its types, which also make the JSON Schema) -> `check` (what must fit together) -> `Config`. Every step reports to
-//! `Problems` and goes on, so that all mistakes show at once. No report holds a secret.
+//! `source` reads files, environment and command line: trees of values, each with its origin. `load` merges them over
+//! `config/defaults.yaml`. `expand` replaces `${VAR}`. `read` fills one struct for each section; the types of the
+//! structs hold the bounds and also make the JSON Schema. `check` checks across sections and returns the `Config`.
+//! Every step reports to `Problems` and continues, so that all mistakes are reported at once. No report contains a
+//! secret.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -60,12 +61,12 @@ pub struct Config {
     pub server: ServerConfig,
     pub log: LogConfig,
     pub shutdown_timeout: Duration,
-    /// Longest sleep of a route that waits for its next due time.
+    /// Maximum sleep of a route that waits for its next due time.
     pub max_sleep: Duration,
     pub sinks: BTreeMap<String, Arc<dyn SinkSettings>>,
     pub routes: BTreeMap<String, RouteConfig>,
     pub sources: BTreeMap<String, Arc<dyn SourceSettings>>,
-    /// What is valid, and yet perhaps not meant.
+    /// Valid settings that are perhaps not intended.
     pub warnings: Vec<Problem>,
 }
 
@@ -75,7 +76,7 @@ pub struct Config {
 pub struct LogConfig {
     /// One line of text, or one JSON object, for each event.
     pub format: LogFormat,
-    /// Least severity that is logged.
+    /// Minimum severity that is logged.
     pub level: LogLevel,
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: all of it at once, each with its path and where it was written.
+//! The mistakes of a configuration: all at once, each with its path and origin.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
 
@@ -16,7 +16,7 @@ impl Path {
         path
     }
 
-    /// From a text in which every dot separates: for the fixed parts.
+    /// From a text with a dot between the keys: for fixed paths.
     pub fn of(dotted: &str) -> Self {
         Self(dotted.split('.').map(str::to_owned).collect())
     }
@@ -59,7 +59,7 @@ pub type Origins = BTreeMap<Path, SettingOrigin>;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// `None` when the mistake is that something is missing altogether.
+    /// `None` when neither the setting nor a mapping around it was written.
     pub origin: Option<SettingOrigin>,
     pub path: Path,
     /// Names the offending value, unless it is a secret.
@@ -78,7 +78,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a configuration, in the order of the files: one line each.
+/// All mistakes of a configuration, in the order of the files: one line each.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<Problem>);
 
@@ -95,12 +95,12 @@ pub struct Problems {
     pub origins: Origins,
     found: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// What was taken out of the tree after its report: it is not missing.
+    /// Paths of values that were reported and removed from the tree. These values do not count as missing.
     refused: Vec<Path>,
 }
 
 impl Problems {
-    /// The origin is that of the value, or of what is nearest around it.
+    /// Reports a mistake. Its origin is that of the value, or of the innermost mapping or list around the value.
     pub fn add(&mut self, path: &Path, text: impl Into<String>) {
         self.add_at(self.nearest_origin(path), path, text);
     }
@@ -109,7 +109,7 @@ impl Problems {
         self.found.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 
-    /// Of what is valid, and yet perhaps not meant. The origin as in `add`.
+    /// Warns of a valid value that is perhaps not intended. The origin is as in `add`.
     pub fn warn(&mut self, path: &Path, text: impl Into<String>) {
         self.warn_at(self.nearest_origin(path), path, text);
     }
@@ -123,19 +123,19 @@ impl Problems {
         self.warnings.push(Problem { origin, path: path.clone(), text: text.into() });
     }
 
-    /// Of a value that is taken out of the tree.
+    /// Reports a value that is removed from the tree.
     pub fn refuse(&mut self, path: &Path, text: impl Into<String>) {
         self.add(path, text);
         self.refused.push(path.clone());
     }
 
-    /// Whether something was reported about the value at `path`, what it is in, or what is in it: it is not known then.
+    /// Whether the value at `path`, a value around it or a value inside it was refused: the value is unknown.
     pub fn is_refused(&self, path: &Path) -> bool {
         let related = |refused: &Path| refused.0.starts_with(&path.0) || path.0.starts_with(&refused.0);
         self.refused.iter().any(related)
     }
 
-    /// A value that must be there; a missing one is reported unless it, or what holds it, was refused.
+    /// Returns `value`. Reports a missing value, unless `path` was refused.
     pub fn require<T>(&mut self, path: &Path, value: Option<T>) -> Option<T> {
         if value.is_none() && !self.is_refused(path) {
             self.add(path, "is missing");
@@ -148,7 +148,7 @@ impl Problems {
         result.map_err(|text| self.add(path, text)).ok()
     }
 
-    /// What was found, in the order of the files.
+    /// All mistakes, in the order of the files.
     pub fn into_errors(mut self) -> ConfigErrors {
         self.found.sort();
         self.found.dedup();
@@ -156,7 +156,7 @@ impl Problems {
     }
 
     /// # Errors
-    /// What was found, if anything.
+    /// All mistakes, if there are any.
     pub fn finish(mut self, config: Option<Config>) -> Result<Config, ConfigErrors> {
         let mut warnings = std::mem::take(&mut self.warnings);
         warnings.sort();

@@ -1,5 +1,5 @@
-//! From a tree of values to the settings, going on after a mistake: it is reported, the default takes its place, and
-//! all is read again.
+//! Converts a tree of values to settings. A mistake is reported, a default replaces the value, and the tree is read
+//! again.
 
 use figment::{
     error::{Actual, Kind},
@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 
 use super::problem::{Path, Problems};
 
-/// Most mistakes of kind and key that are reported in one run.
+/// Maximum mistakes of type and key that are reported in one run.
 const MAX_MISTAKES: usize = 100;
 
-/// Reads `values`, which stand at `at`. `None` when a required setting is missing, or after too many mistakes.
+/// Reads the settings `values` at the path `at`. `None` when a required setting is missing, or after `MAX_MISTAKES`.
 pub fn read<T>(values: &mut Dict, at: &Path, fallback: &Dict, problems: &mut Problems) -> Option<T>
 where
     T: DeserializeOwned + JsonSchema,
@@ -31,8 +31,8 @@ where
     read
 }
 
-/// Corrects `values`, which stand at `at`: for a value that is refused they have that of `fallback`, or none. `None`
-/// after too many mistakes, or when a required setting is missing at the top, which is not reported.
+/// Corrects the settings `values` at the path `at`: replaces a refused value by that of `fallback`, or removes it.
+/// `None` after `MAX_MISTAKES`, or when a required setting is missing at the top, which is not reported.
 pub fn correct<T: DeserializeOwned>(
     values: &mut Dict,
     at: &Path,
@@ -59,7 +59,7 @@ pub fn correct<T: DeserializeOwned>(
             }
             kind => {
                 problems.refuse(&path, text(kind));
-                // Of the whole, which no default can stand in for.
+                // The whole tree was refused: no default can replace it.
                 if error.path.is_empty() {
                     break;
                 }
@@ -73,12 +73,12 @@ pub fn correct<T: DeserializeOwned>(
     read
 }
 
-/// What stands in a list in place of a value that was refused, so that the others keep their places.
+/// Replaces a refused value in a list, so that the other items keep their places.
 pub fn refused() -> Value {
     Value::Empty(Tag::Default, Empty::None)
 }
 
-/// Puts another value in the place of the one at `path`, or takes it out.
+/// Replaces the value at `path` by `instead`, or removes it.
 fn replace(tree: &mut Value, path: &[String], instead: Option<&Value>) {
     let [around @ .., last] = path else { return };
     let around = around.iter().try_fold(tree, |tree, key| match tree {
@@ -98,7 +98,7 @@ fn replace(tree: &mut Value, path: &[String], instead: Option<&Value>) {
     }
 }
 
-/// Names kinds and keys, never a value of the wrong kind: it may be a secret in the wrong place.
+/// The text of a mistake. It names types and keys, never a value of the wrong type: a secret can be in the wrong place.
 fn text(kind: Kind) -> String {
     match kind {
         Kind::Message(text) => text,
@@ -116,7 +116,7 @@ fn text(kind: Kind) -> String {
     }
 }
 
-/// serde's words in those of YAML.
+/// The YAML name of a type that serde expects.
 fn plain(expected: &str) -> &str {
     match expected {
         "a string" | "string" | "path string" => "text",
@@ -126,7 +126,7 @@ fn plain(expected: &str) -> &str {
     }
 }
 
-/// In the words of YAML.
+/// The YAML name of the type of a value.
 pub fn kind_of(actual: &Actual) -> &'static str {
     match actual {
         Actual::Bool(_) => "true or false",
@@ -139,10 +139,10 @@ pub fn kind_of(actual: &Actual) -> &'static str {
     }
 }
 
-/// The text for a name that is none of `known`.
+/// The text for a name that is not among `known`.
 pub fn unknown<'a>(name: &str, known: impl IntoIterator<Item = &'a (impl AsRef<str> + ?Sized + 'a)>) -> String {
     let known: Vec<&str> = known.into_iter().map(AsRef::as_ref).collect();
-    // One slip in three letters still looks like the same word.
+    // A name is similar if at most one letter in three is wrong.
     let similar = |slips: usize| slips < name.len() && slips * 3 <= name.len().max(3);
     let slips = known.iter().map(|candidate| (strsim::osa_distance(name, candidate), candidate));
     let hint = match slips.min().filter(|(slips, _)| similar(*slips)) {

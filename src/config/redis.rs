@@ -1,4 +1,4 @@
-//! `redis`: the Redis that keeps the messages.
+//! `redis`: the Redis that stores the messages.
 
 use std::path::PathBuf;
 
@@ -18,14 +18,14 @@ use crate::{
     tls::TlsFiles,
 };
 
-/// Least memory of the embedded Redis, in bytes: one that is empty, and one call of the largest.
+/// Minimum memory of the embedded Redis, in bytes: an empty Redis and one call of maximum size.
 const MIN_MEMORY: u64 = 16 << 20;
 
-/// The Redis that keeps the messages.
+/// The Redis that stores the messages.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisConfig {
-    /// `redis://`, `rediss://` or `unix://`, or `embedded`: a private redis-server child.
+    /// `redis://`, `rediss://`, `unix://`, or `embedded`: a private redis-server child process.
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: RedisUrl,
@@ -33,71 +33,72 @@ pub struct RedisConfig {
     pub sentinel: SentinelConfig,
     /// In place of `url`: a cluster.
     pub cluster: ClusterConfig,
-    /// ACL user, instead of in the URL.
+    /// ACL user, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Instead of in the URL.
+    /// Password, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `rediss://`; with `sentinel`, of the master; with `cluster`, of all servers.
+    /// TLS files for `rediss://`: of the master with `sentinel`, of all servers with `cluster`.
     pub tls: TlsFiles,
-    /// Begins every key: 1 to 64 of A-Za-z0-9._-
+    /// Prefix of every key: 1 to 64 of A-Za-z0-9._-
     #[serde(deserialize_with = "key_prefix")]
     pub key_prefix: String,
-    /// For `embedded`: its data, socket and log.
+    /// Directory for data, socket and log of the embedded Redis.
     pub data_dir: PathBuf,
-    /// Longest time that one command may take: 100ms to 60s.
+    /// Maximum time of one command: 100ms to 60s.
     pub timeout: Period<100, 60_000>,
-    /// Most memory of the embedded Redis, which takes no more messages then: at least 16MiB.
+    /// Maximum memory of the embedded Redis: at least 16MiB. When it is reached, new messages are refused.
     pub max_memory: Size<MIN_MEMORY, { i64::MAX as u64 }>,
     /// When a schedule, reschedule or cancel is answered with success.
     pub durability: DurabilityConfig,
-    /// Start although Redis may evict keys. It will lose messages.
+    /// Start although Redis can evict keys. Messages will be lost.
     pub allow_eviction: Flag,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisUrl {
-    /// A private redis-server child.
+    /// A private redis-server child process.
     Embedded,
     /// `redis://`, `rediss://` or `unix://`.
     Url(SecretUrl),
 }
 
-/// The sentinels that name the master. User, password and `tls` of `redis` itself are the master's.
+/// The sentinels that name the master. `username`, `password` and `tls` of `redis` itself are for the master.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SentinelConfig {
-    /// Their addresses, with ports: `redis://` or `rediss://`, all the same. They are asked in turn.
+    /// Addresses of the sentinels, with ports: all `redis://` or all `rediss://`. They are asked in turn.
     pub urls: List<SentinelUrl>,
-    /// The name that they have for the master.
+    /// Name of the master at the sentinels.
     #[serde(default, deserialize_with = "non_empty")]
     pub master: Option<String>,
-    /// ACL user of the sentinels, instead of in the URLs.
+    /// ACL user of the sentinels, if it is not in the URLs.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Of the sentinels, instead of in the URLs.
+    /// Password of the sentinels, if it is not in the URLs.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// Of the sentinels, for `rediss://`.
+    /// TLS files for sentinels with `rediss://`.
     pub tls: TlsFiles,
 }
 
-/// A cluster. User, password and `tls` of `redis` itself are those of all its servers.
+/// A cluster. `username`, `password` and `tls` of `redis` itself are for all its servers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Addresses of some of its servers, with ports: `redis://` or `rediss://`, all the same. They name the others.
+    /// Addresses of some servers of the cluster, with ports: all `redis://` or all `rediss://`. These servers name the
+    /// others.
     pub urls: List<ClusterUrl>,
 }
 
-/// When a write counts.
+/// When a write counts as durable.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DurabilityConfig {
-    /// Replicas that must have it, 0 to 100: without them the answer is 503.
+    /// Replicas that must confirm a write: 0 to 100. If fewer confirm, the answer is 503.
     pub replicas: Whole<0, 100>,
-    /// Longest wait for them: 10ms to 30s, and at most half of `redis.timeout`.
+    /// Maximum wait for the replicas: 10ms to 30s, and at most half of `redis.timeout`.
     pub timeout: Period<10, 30_000>,
 }
 
@@ -151,10 +152,10 @@ fn check_sentinel_url(text: &str) -> Result<(), String> {
     }
 }
 
-/// Where the messages are.
+/// Where the messages are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum RedisTopology<'a> {
-    /// On a private redis-server child.
+    /// On a private redis-server child process.
     Embedded,
     /// At one address.
     Url(&'a SecretUrl),
@@ -185,7 +186,7 @@ impl RedisConfig {
         }
     }
 
-    /// Whether the master that sentinels name is reached over TLS: where they are, or `tls` has a file.
+    /// Whether the master that sentinels name is reached over TLS: if a sentinel is, or if `tls` has a file.
     pub fn is_master_tls(&self) -> bool {
         self.sentinel.urls.iter().any(|url| is_tls(&url.0)) || !self.tls.is_empty()
     }
@@ -198,7 +199,7 @@ impl RedisConfig {
         if matches!(self.topology(), RedisTopology::Embedded) {
             problems.add(&at.key("replicas"), "needs a Redis with replicas: the embedded one has none");
         }
-        // WAIT holds up the next write, which waits for its own then.
+        // WAIT delays the next write, which also waits for its own replicas.
         if timeout.0 > self.timeout.0 / 2 {
             problems.add(&at.key("timeout"), "is more than half of `redis.timeout`");
         }
@@ -248,9 +249,9 @@ impl SentinelConfig {
     }
 }
 
-/// That `redis.url` is not set beside the setting at `at`.
+/// Reports a mistake at `at` if `redis.url` is set too.
 fn check_alone(at: &Path, url: &Path, problems: &mut Problems) {
-    // A default of the image or the service gives way.
+    // A default of the image or the service is overridden without a report.
     let of_defaults =
         |origin: &SettingOrigin| matches!(origin, SettingOrigin::Variable(name) if name.starts_with(DEFAULT_PREFIX));
     if let Some(origin) = problems.origins.get(url).filter(|origin| !of_defaults(origin)) {
@@ -259,7 +260,7 @@ fn check_alone(at: &Path, url: &Path, problems: &mut Problems) {
     }
 }
 
-/// Whether they are reached over TLS; all of them or none may be.
+/// Whether the servers are reached over TLS. Reports a mix of both schemes.
 fn check_schemes<'a>(at: &Path, urls: impl Iterator<Item = &'a SecretUrl>, problems: &mut Problems) -> bool {
     let (encrypted, plain): (Vec<_>, Vec<_>) = urls.partition(|url| is_tls(url));
     if !encrypted.is_empty() && !plain.is_empty() {

@@ -1,4 +1,4 @@
-//! What may stand as `type` of a sink or source. Connectors register their types, those of other programs too.
+//! The types of sinks and sources. Connectors register their types, also those of programs that embed this one.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{sink::SinkSettings, source::SourceSettings};
 
-/// The types of sinks and sources that a configuration may have.
+/// The types of sinks and sources that a configuration can have.
 pub struct Registry {
     pub sinks: Types<dyn SinkSettings>,
     pub sources: Types<dyn SourceSettings>,
@@ -40,12 +40,12 @@ impl Registry {
     }
 }
 
-/// The types of one section. `S`: what their settings are to the rest of the program.
+/// The types of one section. `S`: the trait of their settings that the rest of the program uses.
 pub struct Types<S: ?Sized> {
     pub section: &'static str,
     pub defaults: &'static str,
     known: Vec<Type<S>>,
-    /// What this build lacks: names of types, and the Cargo feature of each.
+    /// Types that this build does not have: the name and the Cargo feature of each.
     absent: Vec<(&'static str, &'static str)>,
 }
 
@@ -56,7 +56,7 @@ struct Type<S: ?Sized> {
     schema: fn(&mut SchemaGenerator) -> Schema,
 }
 
-/// Reads and checks the settings that stand at the path; the second mapping holds their defaults.
+/// Reads and checks the settings at the path. The second mapping holds their defaults.
 type Read<S> = dyn Fn(&mut Dict, &Path, &Dict, &Context, &mut Problems) -> Option<Arc<S>> + Send + Sync;
 
 impl<S: ?Sized + 'static> Types<S> {
@@ -78,7 +78,7 @@ impl<S: ?Sized + 'static> Types<S> {
         self.known.push(Type { name, read: Box::new(read_checked), correct, schema: T::json_schema });
     }
 
-    /// That this build has no type `name`, but would have with the Cargo feature.
+    /// Notes that this build does not have the type `name`, because it lacks the Cargo feature.
     pub fn absent(&mut self, name: &'static str, feature: &'static str) {
         self.absent.push((name, feature));
     }
@@ -91,8 +91,8 @@ impl<S: ?Sized + 'static> Types<S> {
         self.known.iter().find(|one| one.name == name)
     }
 
-    /// The settings of every entry that can be read, mistakes or not. Those in the defaults of a type are reported there,
-    /// not once for every entry. `built_in`: the program's own defaults by type.
+    /// The settings of every readable entry, also of those with mistakes. A mistake in the defaults of a type is
+    /// reported once, at the defaults. `built_in`: the program's own defaults by type.
     pub fn read(
         &self,
         entries: Dict,
@@ -106,7 +106,7 @@ impl<S: ?Sized + 'static> Types<S> {
             let built_in = built_in.get(name).and_then(Value::as_dict);
             match self.find(name) {
                 Some(one) => (one.correct)(settings, &from.key(name), built_in.unwrap_or(&empty), problems),
-                // The program's own defaults are for all types, those that are not registered too.
+                // The built-in defaults contain all types, also those that are not registered.
                 None if built_in.is_some() => {}
                 None => problems.add(&from.key(name), unknown(name, self.names())),
             }
@@ -122,7 +122,7 @@ impl<S: ?Sized + 'static> Types<S> {
         read
     }
 
-    /// The type that an entry names, and its other settings.
+    /// The type of an entry, and its other settings.
     fn type_of<'a>(
         &self,
         entry: &'a mut Value,

@@ -1,7 +1,7 @@
-//! What to do about a text that is not YAML.
+//! Remedies for a text that is not YAML.
 
-/// What to do about `error`, which the parser met in `line` (from 1; 0: not known) of `text`: the usual causes are a tab,
-/// a `${...}` without quotes, and the indentation.
+/// The remedy for `error`, which the parser reported at `line` (from 1; 0: unknown) of `text`. The usual causes are a
+/// tab, a `${...}` without quotes, and the indentation.
 pub fn remedy(text: &str, line: usize, error: &str) -> Option<&'static str> {
     if error.contains(" tab") || error.starts_with("tabs ") {
         return Some("indent with spaces: YAML takes no tabs");
@@ -17,7 +17,7 @@ pub fn remedy(text: &str, line: usize, error: &str) -> Option<&'static str> {
     if outer == inner || !about_keys.iter().any(|part| error.contains(part)) {
         return None;
     }
-    // What follows a key without a value is rightly indented.
+    // The line below a key without a value is indented correctly.
     if inner > outer && before.trim_end().ends_with(':') {
         return Some("put text with `: ` in quotes");
     }

@@ -1,4 +1,4 @@
-//! Routes: alone and against their sinks.
+//! Routes, and their checks against sinks and sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,32 +24,32 @@ use crate::{
     source::SourceSettings,
 };
 
-/// Time that a lease must hold beside the sink's timeout: for the claim's reply and the settlement.
+/// Minimum time by which a lease exceeds the sink's timeout: for the claim's reply and the settlement.
 const LEASE_MARGIN: Duration = Duration::from_millis(500);
 
-/// Longest time for which an ended id is remembered, in milliseconds: what repeats later is no repetition any more.
+/// Maximum `remember.for`, in milliseconds: 30 days. Later uses of an id count as new.
 const LONGEST_MEMORY: u64 = 30 * 24 * 3_600_000;
 
-/// How long a route remembers whose source reads messages again after a crash, unless it says so: nothing should come
+/// Default of `remember.for` if a source of the route reads messages again after a crash: no message should be accepted
 /// twice.
 const MEMORY_OF_READERS: Duration = Duration::from_mins(10);
 
-/// Longest `limits.delay` and `dead.max_age`, in milliseconds: 100 years.
+/// Maximum `limits.delay` and `dead.max_age`, in milliseconds: 100 years.
 const LONGEST: u64 = 100 * 8766 * 3_600_000;
 
-/// Largest `limits.messages` and `dead.max_count`: more than a Redis holds.
+/// Maximum `limits.messages` and `dead.max_count`: more than a Redis can hold.
 const MOST: u64 = 1_000_000_000;
 
-/// Where the default of `remember.max` for all routes stands.
+/// Path of the default of `remember.max` for all routes.
 const MAX_DEFAULT: &str = "route_defaults.remember.max";
 
-/// What a message may take beside its payload, in bytes: metadata (64 KiB) and encoding, with room.
+/// Maximum bytes of a message besides its payload: metadata (64 KiB) and encoding, with a reserve.
 const LARGEST_OVERHEAD: u64 = 128 << 10;
 
-/// A number of messages, of which each partition has a share.
+/// A number of messages that the partitions share.
 type Count = Whole<1, MOST>;
 
-/// A route, as it runs.
+/// A validated route.
 #[derive(Clone, Debug)]
 pub struct RouteConfig {
     pub sink: Arc<str>,
@@ -59,7 +59,7 @@ pub struct RouteConfig {
     /// Bytes.
     pub max_in_flight_bytes: u64,
     pub retry: RetryPolicy,
-    /// `None`: not said, which means no. A `period` of zero: no.
+    /// `None`: not set, and no ids are remembered. A `period` of zero also means that none are.
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
     pub dead: DeadLimits,
@@ -71,13 +71,13 @@ pub struct RouteConfig {
 pub struct Route {
     /// Name of a sink; required.
     sink: Arc<str>,
-    /// 1 to 256. After a change the messages are moved.
+    /// Number of partitions: 1 to 256. After a change the messages are moved.
     partitions: Whole<1, { MAX_PARTITIONS as u64 }>,
-    /// Time after which another instance may take over a message in flight: 1s to 1h.
+    /// Time after which another instance can take over a message in flight: 1s to 1h.
     lease: Period<1_000, 3_600_000>,
-    /// Most messages under way on one instance: 1 to 100000.
+    /// Maximum messages under way on one instance: 1 to 100000.
     max_in_flight: Whole<1, 100_000>,
-    /// Most bytes under way on one instance: at least `server.max_payload` and 128KiB.
+    /// Maximum bytes under way on one instance: at least `server.max_payload` plus 128KiB.
     max_in_flight_bytes: Size,
     retry: Retry,
     remember: RememberIds,
@@ -85,57 +85,59 @@ pub struct Route {
     dead: Dead,
 }
 
-/// What the route accepts; beyond it the API answers 429. Dead letters do not count.
+/// Limits of the route. Beyond a limit the API answers 429. Dead letters do not count.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Limits {
-    /// Most messages that wait or are in flight: `partitions` to 1000000000.
+    /// Maximum messages that wait or are in flight: `partitions` to 1000000000.
     messages: Option<Count>,
-    /// Most bytes of the bodies of these messages: for each partition at least `server.max_payload` and 128KiB.
+    /// Maximum bytes of the bodies of messages that wait or are in flight: for each partition at least
+    /// `server.max_payload` plus 128KiB.
     bytes: Option<Size>,
-    /// Longest time from acceptance to the due time: 1ms to 100years.
+    /// Maximum time from acceptance to the due time: 1ms to 100years.
     delay: Option<Period<1, LONGEST>>,
 }
 
-/// Which dead letters are kept; the oldest are deleted first.
+/// Limits of the dead letters that are kept. The oldest are deleted first.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Dead {
-    /// Dead letters that are older are deleted: 1m to 100years.
+    /// Maximum age of dead letters: 1m to 100years. Older ones are deleted.
     max_age: Option<Period<60_000, LONGEST>>,
-    /// Most dead letters; the oldest are deleted: `partitions` to 1000000000.
+    /// Maximum number of dead letters: `partitions` to 1000000000. Beyond it the oldest are deleted.
     max_count: Option<Count>,
 }
 
-/// Which ids are remembered after delivery or cancellation: scheduling one again changes nothing.
+/// Ids that are remembered after delivery or cancellation. Scheduling a remembered id again changes nothing.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RememberIds {
-    /// Time for which ids of delivered and cancelled messages are kept: up to 30days; without it, or with 0s, none are.
+    /// Time for which ids of delivered and cancelled messages are remembered: up to 30days. With 0s no ids are
+    /// remembered. Unless it is set: 10m with a Kafka source, otherwise 0s.
     r#for: Option<Period<0, LONGEST_MEMORY>>,
-    /// Most ids that are kept, the latest ones: 1 to 10000000.
+    /// Maximum ids that are remembered, the latest ones: 1 to 10000000.
     max: Whole<1, 10_000_000>,
 }
 
-/// What follows a failed attempt.
+/// Retries after failed attempts.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Retry {
-    /// Attempts before a message is dead: at least 1.
+    /// Attempts before a message becomes a dead letter: at least 1.
     max_attempts: Whole<1, { u32::MAX as u64 }>,
-    /// Wait after the first failure: at least 1ms.
+    /// Delay after the first failure: at least 1ms.
     initial: Period,
-    /// Multiplies the wait after each further failure: 1 to 100.
+    /// Factor of the delay after each further failure: 1 to 100.
     factor: Real,
-    /// Longest wait.
+    /// Maximum delay.
     max: Period,
-    /// Share of the wait that is drawn at random: 0 to 1.
+    /// Share of the delay that is random: 0 to 1.
     jitter: Real,
 }
 
-/// What a route has to fit in with.
+/// The settings that a route is checked against.
 pub struct Surroundings<'a> {
-    /// Of sinks with mistakes, too.
+    /// Also of sinks with mistakes.
     pub sink_names: &'a BTreeSet<String>,
     pub sinks: &'a BTreeMap<String, Arc<dyn SinkSettings>>,
     pub sources: &'a BTreeMap<String, Arc<dyn SourceSettings>>,
@@ -143,7 +145,7 @@ pub struct Surroundings<'a> {
     pub max_payload: u64,
 }
 
-/// Every route that can be read, mistakes or not. Those in `defaults` are reported there, not once for every route.
+/// Every readable route, also those with mistakes. A mistake in `defaults` is reported once, at the defaults.
 pub fn all(
     entries: Dict,
     mut defaults: Dict,
@@ -212,7 +214,7 @@ impl Route {
 }
 
 impl Limits {
-    /// `largest`: of a message, in bytes: a partition's share that is smaller would never take it.
+    /// `largest`: maximum size of a message, in bytes. A partition with a smaller share would never accept it.
     fn check(&self, partitions: u64, largest: u64, at: &Path, problems: &mut Problems) -> RouteLimits {
         let least: Size = Size(largest.saturating_mul(partitions));
         if let Some(bytes) = self.bytes.filter(|bytes| *bytes < least) {
@@ -229,7 +231,7 @@ impl Limits {
     }
 }
 
-/// A number that each partition has a share of.
+/// A number that the partitions share: at least one for each.
 fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Problems) -> Option<u64> {
     if let Some(number) = number.filter(|number| number.0 < partitions) {
         problems.add(at, format!("`{number}` is not within {partitions} .. {MOST}"));
@@ -238,10 +240,10 @@ fn shared(number: Option<Count>, partitions: u64, at: &Path, problems: &mut Prob
 }
 
 impl RememberIds {
-    /// `unless_said`: how long without a `for`.
+    /// `unless_said`: the period without a `for`.
     fn check(&self, unless_said: Option<Duration>, at: &Path, problems: &mut Problems) -> Option<Remember> {
         let period = self.r#for.map(|period| period.0).or(unless_said);
-        // A default for all routes asks for nothing yet.
+        // A default of `max` for all routes is allowed without a `for`.
         let [written, default] =
             [at.key("max"), Path::of(MAX_DEFAULT)].map(|path| problems.origins.get(&path).cloned());
         if period.is_none() && written.is_some() && written != default && !problems.is_refused(&at.key("for")) {

@@ -1,4 +1,4 @@
-//! The JSON Schema of a configuration file, composed of those of the sections and of the registered types.
+//! The JSON Schema of a configuration file, made of the schemas of the sections and of the registered types.
 
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -33,14 +33,14 @@ fn relaxed(schema: Schema) -> Value {
     schema
 }
 
-/// With its `type` among the properties.
+/// Adds `type` to the properties of a sink or source.
 fn tagged(name: &str, mut schema: Value) -> Value {
     schema["properties"]["type"] = json!({ "const": name });
     schema["required"] = json!(["type"]);
     schema
 }
 
-/// What is left out comes from the defaults, and so does what is left empty.
+/// Makes every setting optional and nullable, because the defaults replace missing and empty settings.
 fn relax(schema: &mut Value) {
     match schema {
         Value::Object(object) => {

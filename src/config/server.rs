@@ -15,24 +15,24 @@ use super::{
 };
 use crate::tls::TlsFiles;
 
-/// Largest `max_payload`, in bytes: a schedule script carries at most 4 MiB, metadata and the encoding of the arguments
-/// included.
+/// Maximum `max_payload`, in bytes: a schedule script carries at most 4 MiB, including metadata and the encoding of the
+/// arguments.
 const MAX_PAYLOAD: u64 = 3 << 20;
 
-/// Largest `max_connections_per_address`: there are no more.
+/// Maximum `max_connections_per_address`: the limit of all connections.
 const MAX_PER_ADDRESS: u64 = 4096;
 
-/// The server of the API, as it runs.
+/// The validated settings of the API's server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: Listen,
     /// `None`: plain HTTP.
     pub tls: Option<ServerTls>,
-    /// For /livez and /readyz alone.
+    /// Address of a listener for /livez and /readyz alone.
     pub health_listen: Option<SocketAddr>,
-    /// `None`: half of all.
+    /// `None`: half of all connections.
     pub max_connections_per_address: Option<usize>,
-    /// `None`: no token is asked for.
+    /// `None`: the API needs no token.
     pub auth: Option<AuthConfig>,
     /// Bytes.
     pub max_payload: usize,
@@ -52,37 +52,38 @@ pub struct ServerTls {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// Address and port of the API, /metrics, /livez and /readyz, or `unix:` and the path of a socket. Any but a
-    /// loopback address and a socket needs tokens.
+    /// Address and port of the API, /metrics, /livez and /readyz, or `unix:` and the path of a socket. Addresses other
+    /// than loopback need tokens.
     #[serde(deserialize_with = "listen")]
     #[schemars(with = "String")]
     listen: Listen,
     tls: ServerTlsFiles,
-    /// Address and port of a listener for /livez and /readyz alone, without tokens.
+    /// Address and port of a further listener for /livez and /readyz alone, without tokens.
     #[serde(default, deserialize_with = "health_listen")]
     #[schemars(with = "Option<String>")]
     health_listen: Option<SocketAddr>,
-    /// Most connections of one IPv4 address or IPv6 /64 network: 1 to 4096; half of all unless it is set.
+    /// Maximum connections of one IPv4 address or IPv6 /64 network: 1 to 4096. Unless it is set: half of all
+    /// connections.
     max_connections_per_address: Option<Whole<1, MAX_PER_ADDRESS>>,
     #[serde(deserialize_with = "auth::auth")]
     #[schemars(schema_with = "auth::auth_schema")]
     auth: Option<Tokens>,
-    /// Largest payload of a message: 1 to 3MiB.
+    /// Maximum payload of a message: 1 to 3MiB.
     pub max_payload: Size<1, MAX_PAYLOAD>,
-    /// Longest time that one API call may take: 100ms to 60s.
+    /// Maximum time of one API call: 100ms to 60s.
     request_timeout: Period<100, 60_000>,
     /// Whether the operator's console is served at /console/.
     console: bool,
 }
 
-/// TLS of `server.listen`; read again on SIGHUP.
+/// TLS of `server.listen`. SIGHUP reads the files again.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "ServerTls")]
 struct ServerTlsFiles {
-    /// PEM: the certificate and those between it and the root. With `key_file`.
+    /// PEM: the certificate and the intermediate certificates. Needs `key_file`.
     cert_file: Option<PathBuf>,
-    /// PEM.
+    /// PEM: the private key. Needs `cert_file`.
     key_file: Option<PathBuf>,
 }
 
@@ -98,7 +99,7 @@ fn health_listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<So
 }
 
 impl Server {
-    /// `routes`: the names of all.
+    /// `routes`: the names of all routes.
     pub fn check(self, routes: &BTreeSet<String>, problems: &mut Problems) -> ServerConfig {
         let at = Path::of("server");
         let known = Some(&self.listen).filter(|_| !problems.is_refused(&at.key("listen")));

@@ -1,4 +1,4 @@
-//! What the settings of connectors have in common.
+//! Settings and checks that connectors share.
 
 use std::{collections::BTreeSet, fs::File};
 
@@ -20,22 +20,22 @@ use crate::{
     tls::TlsFiles,
 };
 
-/// What settings have to fit in with.
+/// The settings that a connector's settings are checked against.
 pub struct Context<'a> {
     pub key_prefix: &'a str,
     /// The names of all routes.
     pub routes: &'a BTreeSet<String>,
-    /// Whether the queues are on a Redis cluster, where a script cannot reach keys of others.
+    /// Whether the queues are on a Redis cluster, where a script cannot reach keys of other programs.
     pub is_cluster: bool,
 }
 
 /// The settings of a sink or source, as they are read.
 pub trait Settings: DeserializeOwned + JsonSchema {
-    /// Reports what the types of the settings do not tell: what must fit together.
+    /// Reports mistakes that the types of the settings cannot detect: settings that do not fit together.
     fn check(&mut self, at: &Path, context: &Context, problems: &mut Problems);
 }
 
-/// Longest time of one batch: 100ms to 1h.
+/// Maximum time of one batch: 100ms to 1h.
 pub type Timeout = Period<100, 3_600_000>;
 
 /// A delay that grows.
@@ -44,11 +44,11 @@ pub type Timeout = Period<100, 3_600_000>;
 pub struct GrowingDelay {
     /// First delay: at least 1ms.
     pub initial: Period,
-    /// Multiplies the delay each further time: 1 to 100.
+    /// Factor of the delay each further time: 1 to 100.
     pub factor: Real,
-    /// Longest delay.
+    /// Maximum delay.
     pub max: Period,
-    /// Share of the delay that is drawn at random: 0 to 1.
+    /// Share of the delay that is random: 0 to 1.
     pub jitter: Real,
 }
 
@@ -59,16 +59,16 @@ impl GrowingDelay {
         Backoff::new(self.initial.0, self.factor.0, self.max.0, self.jitter.0)
     }
 
-    /// What is wrong with it is reported.
+    /// As `get`, but reports the error.
     pub fn check(&self, at: &Path, problems: &mut Problems) -> Option<Backoff> {
         self.get().map_err(|(key, text)| problems.add(&at.key(key), text)).ok()
     }
 }
 
-/// Reads text through `parse`, whose error is shown.
+/// Reads text through `parse`.
 ///
 /// # Errors
-/// What is not text; what `parse` refuses.
+/// A value that is not text; the error of `parse`.
 pub fn parsed<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: impl FnOnce(&str) -> Result<T, String>,
@@ -76,18 +76,18 @@ pub fn parsed<'de, D: Deserializer<'de>, T>(
     String::deserialize(deserializer).and_then(|text| parse(&text).map_err(D::Error::custom))
 }
 
-/// Text; empty is as if it were not there.
+/// Reads text. Empty text counts as missing.
 ///
 /// # Errors
-/// What is not text.
+/// A value that is not text.
 pub fn non_empty<'de, D: Deserializer<'de>, T: From<String>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Option::<String>::deserialize(deserializer).map(|text| text.filter(|text| !text.is_empty()).map(T::from))
 }
 
-/// A template of a place: a topic, an exchange or a routing key.
+/// Reads a template of a place: a topic, an exchange or a routing key.
 ///
 /// # Errors
-/// What is not text; what cannot be a template.
+/// A value that is not text; a text that cannot be a template.
 pub fn template<'de, D: Deserializer<'de>>(deserializer: D, place: Place) -> Result<Template, D::Error> {
     parsed(deserializer, |text| Template::parse(text, place))
 }
@@ -127,7 +127,7 @@ impl JsonSchema for Allow {
     }
 }
 
-/// `shape`: what the `setting` of the sink at `at` can become; `None` when it is a constant.
+/// `shape`: the possible values of the `setting` of the sink at `at`; `None` when it is a constant.
 pub fn check_allow(allow: &Allow, shape: Option<&Pattern>, (at, setting): (&Path, &str), problems: &mut Problems) {
     let at = at.key("allow");
     if problems.is_refused(&at) {
@@ -135,10 +135,10 @@ pub fn check_allow(allow: &Allow, shape: Option<&Pattern>, (at, setting): (&Path
     }
     let patterns = allow.patterns();
     match shape {
-        // It would suggest a restriction that does not exist.
+        // `allow` would suggest a restriction that does not exist.
         None if !patterns.is_empty() => problems.add(&at, format!("does nothing: `{setting}` has no placeholders")),
         Some(_) if patterns.is_empty() => {
-            // A path has slashes, over which `*` does not reach.
+            // A path has slashes, which `*` does not match.
             let example = if setting == "url" { "/**" } else { "*" };
             problems.add(&at, format!("is missing: patterns of what `{setting}` may become, such as `{example}`"));
         }
@@ -152,7 +152,7 @@ pub fn check_allow(allow: &Allow, shape: Option<&Pattern>, (at, setting): (&Path
     }
 }
 
-/// The files of `tls` at `at`; `used`: whether the URL asks for TLS.
+/// Checks the files of `tls` at `at`. `used`: whether the URL asks for TLS.
 pub fn check_tls(at: &Path, files: &TlsFiles, used: bool, problems: &mut Problems) {
     let at = at.key("tls");
     let [ca, cert, key] = ["ca_file", "cert_file", "key_file"].map(|key| at.key(key));
@@ -171,10 +171,10 @@ pub fn check_tls(at: &Path, files: &TlsFiles, used: bool, problems: &mut Problem
     }
 }
 
-/// The URL of a Redis that runs already.
+/// Reads the URL of a running Redis.
 ///
 /// # Errors
-/// What is not text; what is no such URL.
+/// A value that is not text; a text that is not such a URL.
 pub fn redis_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SecretUrl>, D::Error> {
     match non_empty::<D, Secret>(deserializer)? {
         Some(url) => check_redis_url(url.expose()).map(|()| Some(url.expose().into())).map_err(D::Error::custom),
@@ -183,7 +183,7 @@ pub fn redis_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Se
 }
 
 /// # Errors
-/// What is wrong with the URL of a Redis; the text does not show it.
+/// The mistake in the URL of a Redis. The text does not show the URL.
 pub fn check_redis_url(text: &str) -> Result<(), String> {
     let url = Url::parse(text).map_err(|error| format!("is not a URL such as redis://127.0.0.1:6379/0: {error}"))?;
     match url.scheme() {
@@ -192,7 +192,7 @@ pub fn check_redis_url(text: &str) -> Result<(), String> {
             if !url.has_host() {
                 Err("names no host".into())
             } else if !database.is_empty() && database.parse::<u16>().is_err() {
-                // Not shown: of a password with a slash it is the rest.
+                // Not shown: if a password contains a slash, this is the rest of it.
                 Err("has no number for its database; a `/` in a password is to be written `%2F`".into())
             } else if url.fragment().is_some() {
                 Err("must not have a `#` part; a server with an own certificate needs `tls.ca_file`".into())

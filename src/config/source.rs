@@ -1,4 +1,4 @@
-//! Where values come from: files, the environment and the command line, each a tree with the origin of its values.
+//! The sources of values: files, the environment and the command line. Each is a tree with the origin of its values.
 
 use std::{collections::BTreeMap, path::Path as FilePath};
 
@@ -12,14 +12,15 @@ use super::{
     remedy::remedy,
 };
 
-/// Begins the name of every environment variable that is a setting. Two underscores, because Kubernetes
-/// injects `PUNCTUAL_PORT` and the like for a service called `punctual`.
+/// Prefix of the environment variables that are settings. It has two underscores because Kubernetes injects
+/// `PUNCTUAL_PORT` and the like for a service called `punctual`.
 pub const PREFIX: &str = "PUNCTUAL__";
 
-/// The same for what the files override: the defaults of an image or a service.
+/// Prefix of the environment variables that files override: the defaults of an image or a service.
 pub const DEFAULT_PREFIX: &str = "PUNCTUAL_DEFAULT__";
 
-/// Most scalars, beginnings and ends that the aliases of a file stand for: thousands of routes, and a fraction of a second.
+/// Maximum scalars, beginnings and ends that the aliases of a file expand to: enough for thousands of routes, and read
+/// in a fraction of a second.
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// Values of one source, without the empty ones.
@@ -41,12 +42,12 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
         Ok(text) => text,
         Err(error) => return refuse(0, 0, format!("cannot be read: {error}")),
     };
-    // Duplicates are found below, all of them and with their paths.
+    // Duplicates are reported below, all of them and with their paths.
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         strict_booleans: true,
         leading_zero_numbers_as_strings: true,
-        // They are refused later, with their paths.
+        // Such numbers are refused later, with their paths.
         non_finite_float_policy: NonFiniteFloatPolicy::AsString,
         with_snippet: false,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_ALIASED_EVENTS },
@@ -78,11 +79,11 @@ pub fn file(path: &FilePath, problems: &mut Problems) -> Option<Layer> {
     Some(Layer { values, origins: places.found.into_iter().map(|(path, mark)| (path, origin(mark))).collect() })
 }
 
-/// Settings from the variables of the environment that begin with `prefix`. Names are those of `known` keys where they agree but for case and for `_`
-/// in place of `-` and `.`, else the lower case. Every value is text.
+/// Settings from the environment variables that begin with `prefix`. A name matches a `known` key if they differ only
+/// in case and in `_` for `-` and `.`. Any other name becomes lower case. Every value is text.
 pub fn environment(prefix: &str, env: &BTreeMap<String, String>, known: &Dict) -> Layer {
     let mut layer = Layer::default();
-    // From the end: what claims to be a section and text at once stays text, and is reported as such.
+    // From the end: a name that is both a section and a text stays a text, and is reported as such.
     for (variable, text) in env.iter().rev() {
         let Some(name) = variable.strip_prefix(prefix) else { continue };
         let mut known = Some(known);
@@ -110,10 +111,11 @@ fn nested(path: &Path, text: &str) -> Dict {
     value.into_dict().unwrap_or_default()
 }
 
-/// What decides who is let in and what is signed: left empty it is a mistake, not as if it were not there.
+/// Settings that decide who has access and what is signed. If one is empty, that is a mistake: it does not count as
+/// missing.
 pub const NEVER_EMPTY: [&str; 3] = ["auth", "tokens", "signing_secrets"];
 
-/// Removes keys without a value. The names of sinks and routes stay, and `NEVER_EMPTY`: there it is a mistake.
+/// Removes keys without a value. Names of sinks, routes and sources, and `NEVER_EMPTY`, stay: there it is a mistake.
 pub fn without_empty(mut values: Dict) -> Dict {
     drop_empty(&mut values, true, false);
     values
@@ -129,7 +131,7 @@ fn drop_empty(values: &mut Dict, root: bool, names: bool) {
     }
 }
 
-/// Where in a YAML text each key and list item begins.
+/// The positions of keys and list items in a YAML text.
 #[derive(Debug, Default)]
 struct Places {
     found: BTreeMap<Path, Marker>,
@@ -138,10 +140,10 @@ struct Places {
 }
 
 impl Places {
-    /// `text` has been parsed before: what cannot be parsed ends the walk.
+    /// `text` has been parsed before. The walk ends at a syntax error.
     fn of(text: &str) -> Self {
         let mut places = Self::default();
-        // The YAML reader's own needs make the parser report comments, which have no place here.
+        // Without this option the parser reports comments, which only the YAML reader needs.
         let options = granit_parser::options! { emit_comments: false };
         let parser = Parser::new_from_str_with_options(text, options);
         let mut events = parser.map_while(Result::ok).map(|(event, span)| (event, span.start));
@@ -169,14 +171,14 @@ impl Places {
                     let path = match event {
                         Event::MappingEnd => return,
                         Event::Scalar(key, ..) => at.key(key),
-                        // A key that is not text is not one of ours; `Value` refuses it.
+                        // A key that is not text is unknown; `Value` refuses it.
                         other => {
                             self.node(&other, at, events);
                             at.clone()
                         }
                     };
                     if let Some(first) = self.found.insert(path.clone(), mark) {
-                        // The last one wins: what the first one holds is no duplicate of what this one does.
+                        // The last key counts, so keys inside the first are not duplicates of keys inside the last.
                         self.found.retain(|other, _| *other == path || !other.0.starts_with(&path.0));
                         self.duplicates.push((path.clone(), mark, first));
                     }

@@ -1,4 +1,4 @@
-//! Checks of who may call the API. What is left empty is a mistake, never a way to let everybody in.
+//! Checks of the tokens for the API. An empty value is a mistake and never opens the API.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +14,13 @@ use super::{
 };
 use crate::secret::Secret;
 
-/// Begins a token of which only the digest is written.
+/// Prefix of a token that is written as its digest.
 const DIGEST_PREFIX: &str = "sha256:";
 
-/// Fewest characters of a token where others than this host may try: 16 of base64 are 96 bits.
+/// Minimum characters of a token that other hosts can try: 16 characters of base64 are 96 bits.
 const MIN_CHARACTERS: usize = 16;
 
-/// Longest name of a token, in characters.
+/// Maximum characters of the name of a token.
 const MAX_NAME: usize = 64;
 
 /// The tokens of the configuration.
@@ -31,7 +31,7 @@ pub struct AuthConfig {
     pub open_metrics: bool,
 }
 
-/// A token and what it may do.
+/// A token and its rights.
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
     /// For the log.
@@ -40,11 +40,11 @@ pub struct TokenConfig {
     pub rights: Vec<Right>,
     /// Route names, or `*` for all.
     pub routes: Vec<String>,
-    /// At least 1; `None`: any number.
+    /// At least 1. `None`: unlimited.
     pub messages_per_second: Option<u32>,
 }
 
-/// The SHA-256 digest of a token: all that is kept of it.
+/// The SHA-256 digest of a token. The token itself is not kept.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenDigest([u8; 32]);
 
@@ -55,7 +55,7 @@ impl TokenDigest {
 
     /// 64 hexadecimal digits.
     fn parse(text: &str) -> Option<Self> {
-        // No sign, which `from_str_radix` would take.
+        // `from_str_radix` would accept a sign.
         if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
             return None;
         }
@@ -73,8 +73,8 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// Of tokens with mistakes, which are reported and left out, too. `open`: others than this host can connect. `routes`:
-/// the names of all.
+/// Checks all tokens. Leaves out those that cannot be read, after a report. `open`: other hosts can connect. `routes`:
+/// the names of all routes.
 pub fn check(given: Tokens, open: bool, routes: &BTreeSet<String>, problems: &mut Problems) -> AuthConfig {
     let at = Path::of("server.auth.tokens");
     if given.tokens.is_empty() {
@@ -144,7 +144,7 @@ fn digest(token: &Secret, open: bool) -> Result<TokenDigest, String> {
     {
         return TokenDigest::parse(digits).ok_or_else(|| "is not `sha256:` followed by 64 hexadecimal digits".into());
     }
-    // RFC 9110: what an Authorization header can carry.
+    // RFC 9110: the characters that an Authorization header can carry.
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
         return Err("has an empty token, or one with other than visible ASCII characters".into());
     }

@@ -1,4 +1,4 @@
-//! The kinds of values that settings have. Each also reads text, which is what the environment and `${VAR}` give.
+//! The types of settings. Each also reads text, because the environment and `${VAR}` give only text.
 
 use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
@@ -31,21 +31,21 @@ pub struct Whole<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Real(pub f64);
 
-/// The value of a property of another program: text, also where it looks like a number. It may be a secret.
+/// The value of a property of another program: text, even if it looks like a number. It can be a secret.
 #[derive(Clone, Debug)]
 pub struct Property(pub Secret);
 
-/// Yes or no.
+/// True or false.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flag(pub bool);
 
-/// A list, or one text with commas between its items. `None` stands for an item that was refused.
+/// A list, or one text with commas between its items. `None` is an item that was refused.
 #[derive(Clone, Debug, JsonSchema)]
 #[schemars(inline, description = "", bound = "T: JsonSchema")]
 pub struct List<T>(#[schemars(schema_with = "list_schema::<T>")] Vec<Option<T>>);
 
 impl<T> List<T> {
-    /// Whether nothing was written, not even something wrong.
+    /// Whether the list has no items, not even refused ones.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -76,7 +76,7 @@ const UNITS: [(&str, u64); 7] = [
     ("B", 1),
 ];
 
-/// `value`, when it is from `min` to `max`.
+/// `value`, if it is from `min` to `max`.
 fn within<T: PartialOrd + fmt::Display>(value: T, min: &T, max: &T) -> Result<T, String> {
     if value < *min || value > *max {
         return Err(format!("`{value}` is not within {min} .. {max}"));
@@ -145,7 +145,7 @@ impl<const MIN: u64, const MAX: u64> fmt::Display for Whole<MIN, MAX> {
     }
 }
 
-/// Reads text, numbers and truth values through `parse`, and refuses all else naming what was `expected`.
+/// Reads text, numbers and booleans through `parse`. Refuses other types with a text that names what is `expected`.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, String>,
@@ -187,7 +187,7 @@ macro_rules! scalar {
     };
 }
 
-// Text in place of a number is for `${VAR}`.
+// Text in place of a number allows `${VAR}`.
 scalar!(Period<MIN, MAX>, Self::parse, "a duration such as `30s`",
     { "type": "string", "examples": ["500ms", "30s", "10m"] });
 scalar!(Size<MIN, MAX>, Self::parse, "a size such as `1MiB`",

@@ -13,7 +13,7 @@ pub mod redis_list;
 #[cfg(feature = "redis")]
 pub mod redis_sets;
 
-/// Registers types of sinks and sources, or that they are absent, by the Cargo feature of each.
+/// Registers types of sinks and sources. A type without its Cargo feature is registered as absent.
 macro_rules! types {
     ($registry:ident: $($section:ident $add:ident $name:literal $feature:literal $settings:path;)*) => {$(
         #[cfg(feature = $feature)]

@@ -1,5 +1,4 @@
-//! Configurations that are broken in any way: every one ends in a configuration or in mistakes with their places, and no
-//! mistake shows a secret.
+//! Broken configurations: each one loads, or fails with mistakes and their places. No mistake shows a secret.
 
 use std::{env, io::Write, path::Path as FilePath};
 
@@ -60,12 +59,12 @@ const TARGET: FuzzTarget = FuzzTarget {
 };
 
 fn run(input: &[u8]) -> String {
-    // In memory, where there is such a place: a busy disk would take most of the time.
+    // In memory if possible: a busy disk would take most of the time.
     let memory = FilePath::new("/dev/shm");
     let folder = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
     let mut file = tempfile::NamedTempFile::new_in(folder).expect("a file");
     file.write_all(input).expect("written");
-    // `${SECRET}` may stand where it is no secret, and is shown there.
+    // `${SECRET}` can be in a setting that is not secret and is shown, so it has another value.
     let env = [("SECRET", "shown"), ("PUNCTUAL__REDIS__PASSWORD", SECRET)];
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let loaded = load(&Sources { files: vec![file.path().to_owned()], env, redis_url: None }, &connector::registry());

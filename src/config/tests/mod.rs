@@ -1,4 +1,4 @@
-//! Whole configurations: what they come to.
+//! Whole configurations, and the settings that they result in.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -49,7 +49,7 @@ impl Setup {
         load(&self.sources, &connector::registry())
     }
 
-    /// The reports, with the directory taken out of file names.
+    /// The reports, without the directory in file names.
     pub fn problems(&self) -> Vec<String> {
         let directory = format!("{}/", self.directory.path().display());
         let errors = self.load().expect_err("the configuration is wrong");

@@ -1,4 +1,4 @@
-//! What is said beside the mistake: what to do about it; and what is valid, yet perhaps not meant.
+//! Remedies in reports of mistakes, and warnings about valid settings that are perhaps not intended.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -1,7 +1,7 @@
-//! A timer for one deadline after the other, each later than the one before.
+//! A timer for a sequence of deadlines, each later than the one before.
 //!
-//! A timer that is set and dropped for each message is entered into the runtime's timers and taken out again. This one
-//! stays there, and is set anew only when it goes off.
+//! A timer that is created and dropped for each message is added to the runtime's timers and removed again. This timer
+//! stays there, and is set again only when it fires.
 
 use std::{
     future::poll_fn,
@@ -13,19 +13,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 #[derive(Default)]
 pub struct Alarm {
-    /// Goes off at a deadline that has passed, or at the current one.
+    /// Fires at the current deadline, or at an earlier one.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-/// The deadline passed first.
+/// The deadline passed before the work ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
 impl Alarm {
-    /// `work`, unless it takes until the deadline. Work that is ready at once is never late.
+    /// The result of `work`, unless that takes until the deadline. Work that is ready at once is never late.
     ///
     /// # Errors
-    /// That it took longer.
+    /// When the work took longer.
     pub async fn timeout_at<T>(&mut self, deadline: Instant, work: impl Future<Output = T>) -> Result<T, Elapsed> {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -65,7 +65,7 @@ mod tests {
     async fn each_deadline_ends_its_work_and_no_other() {
         let (mut alarm, began) = (Alarm::default(), Instant::now());
         assert_eq!(alarm.timeout_at(began + SECOND, sleep(SECOND / 2)).await, Ok(()));
-        // The first deadline passes meanwhile.
+        // The first deadline passes during this work.
         assert_eq!(alarm.timeout_at(began + 5 * SECOND, sleep(3 * SECOND)).await, Ok(()));
         assert_eq!(alarm.timeout_at(began + 6 * SECOND, pending::<()>()).await, Err(Elapsed));
         assert_eq!(began.elapsed().as_secs(), 6);

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming};
 
-/// The rest of the body does not come.
+/// The rest of the body does not arrive.
 #[derive(Debug)]
 pub struct Broken;
 
@@ -16,7 +16,7 @@ pub enum ReplyBody {
     Http1(Incoming),
     Http2 {
         body: h2::RecvStream,
-        /// What the stream holds until its reply is read.
+        /// The slot of the stream, in use until the reply is read.
         _slot: Box<dyn Send>,
     },
 }

@@ -1,4 +1,4 @@
-//! One connection to the endpoint, over which one request after another is sent.
+//! One connection to the endpoint, over which a worker sends requests in sequence.
 
 use std::{
     future::{pending, poll_fn},
@@ -27,7 +27,7 @@ pub type Body = Full<Bytes>;
 
 pub enum Connection {
     Http1(Own),
-    /// Shared by all workers; a task of its own drives it.
+    /// Shared by all workers. Its own task drives it.
     Http2(Shared),
 }
 
@@ -36,15 +36,15 @@ pub struct Own {
     sender: http1::SendRequest<Body>,
     driver: Driver,
     exchange: Arc<Exchange>,
-    /// The server is asked to close it after one request.
+    /// The server is asked to close the connection after one request.
     once: bool,
-    /// Whether a request was answered over it.
+    /// Whether a request was answered over this connection.
     answered: bool,
 }
 
-/// Reads and writes while it is polled: by the worker, in its own task.
+/// Reads and writes while it is polled: by the worker, in the worker's task.
 struct Driver {
-    /// `None` when it has ended. It is dropped then, so that everything that waits for it ends, too.
+    /// `None` when the connection has ended. It is dropped at its end, so that everything that waits for it also ends.
     connection: Option<Box<http1::Connection<TokioIo<Wire>, Body>>>,
     _permit: ConnectionPermit,
 }
@@ -52,7 +52,8 @@ struct Driver {
 impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(connection) = &mut self.connection else { return Poll::Ready(()) };
-        // Dropped, it is closed: a shutdown would wait for a peer that does not read. The error is that of the request, too.
+        // A drop closes the connection. A shutdown would wait for a peer that does not read. The request has the same
+        // error.
         if connection.poll_without_shutdown(context).is_pending() {
             return Poll::Pending;
         }
@@ -75,10 +76,10 @@ impl Driver {
 
 impl Own {
     /// # Errors
-    /// Why HTTP/1 cannot be spoken.
+    /// Why the endpoint cannot be used over HTTP/1.
     pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit, once: bool) -> Result<Self, hyper::Error> {
         let (wire, exchange) = Wire::new(stream);
-        // A reply that is still not valid HTTP counts by its status line; its connection is not used again.
+        // A reply that is still not valid HTTP counts by its status line. Its connection is not used again.
         let mut builder = http1::Builder::new();
         builder
             .allow_spaces_after_header_name_in_responses(true)
@@ -100,7 +101,7 @@ impl Own {
             }
             Err(error) => error,
         };
-        // A reset or a timeout is no reply, whatever came before it.
+        // A reset or a timeout is not a reply, whatever was read before.
         let is_of_head = error.error().is_parse() || error.error().is_incomplete_message();
         if let (true, Some(status)) = (is_of_head, self.exchange.status()) {
             return Err(SendError::Unreadable(status));
@@ -118,8 +119,8 @@ impl Own {
 }
 
 impl Connection {
-    /// The head of the reply. `patience`: how long it may wait for a stream of a shared connection. Cancel-safe only in that the
-    /// connection is not used again.
+    /// Sends a request, and returns the head of the reply. `patience`: maximum wait for a stream of a shared
+    /// connection. After a cancellation the connection must not be used again.
     pub async fn send(
         &mut self,
         request: MessageRequest,
@@ -139,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// The connection that other workers use, too.
+    /// The connection, if other workers use it too.
     pub fn shared(&self) -> Option<&Shared> {
         match self {
             Self::Http1(_) => None,
@@ -147,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request was answered over it.
+    /// Whether a request was answered over this connection.
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Http1(own) => own.answered,
@@ -155,13 +156,13 @@ impl Connection {
         }
     }
 
-    /// Whether the connection of the worker's own has ended.
+    /// Whether a connection of the worker's own has ended.
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Http1(own) if own.driver.connection.is_none())
     }
 }
 
-/// Ends when an idle connection of the worker's own is closed. Cancel-safe.
+/// Returns when an idle connection of the worker's own is closed. Cancel-safe.
 pub async fn closed(connection: &mut Option<Connection>) {
     match connection {
         Some(Connection::Http1(own)) => poll_fn(|context| own.driver.poll(context)).await,

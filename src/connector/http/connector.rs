@@ -1,4 +1,4 @@
-//! Opens connections to the endpoint. The name is resolved for each one.
+//! Opens connections to the endpoint. The name is resolved for each connection.
 
 use std::{
     io,
@@ -37,19 +37,20 @@ use crate::tls::{self, TlsFiles};
 
 /// Detects a lost peer during a long call.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// How long the next connections speak HTTP/1.1, after a server has broken HTTP/2 or asked for HTTP/1.1.
+/// Time for which new connections use HTTP/1.1, after a server has broken HTTP/2 or asked for HTTP/1.1.
 const WITHOUT_HTTP_2: Duration = Duration::from_mins(10);
-/// Workers that start before the protocol of an https endpoint is known: over HTTP/2 it may take one request at a time.
+/// Workers that start before the protocol of an https endpoint is known: over HTTP/2 it can allow only one request at a
+/// time.
 const FIRST_WORKERS: usize = 8;
-/// Files of the process that are left to Redis, the log and the like. The API takes half of them at most.
+/// Files of the process that are left to Redis, the log and the like. The API takes at most half of the files.
 const OTHER_FILES: usize = 20;
-/// Connections of all sinks, however few files the process can open.
+/// Minimum connections of all sinks, even if the process can open only few files.
 const MIN_CONNECTIONS: usize = 4;
 
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
-/// Connections of all HTTP sinks.
+/// Permits for the connections of all HTTP sinks.
 static OUTGOING: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
     let most = (files.unwrap_or(Semaphore::MAX_PERMITS) / 2).saturating_sub(OTHER_FILES);
@@ -64,17 +65,17 @@ pub struct Connector {
     host: String,
     port: u16,
     protocol: Mutex<Protocol>,
-    /// Until then HTTP/2 is not offered.
+    /// Before this time HTTP/2 is not offered.
     without_http2: Mutex<Option<Instant>>,
     created: Instant,
     /// Milliseconds from `created` to the last reply; 0 before the first.
     answered: AtomicU64,
     /// Requests at once that the last shared connection allowed.
     streams: AtomicUsize,
-    /// Held while a connection is opened that may become the shared one: the others wait for it.
+    /// Held while a connection is opened that can become the shared one. Other workers wait for that connection.
     sharing: Semaphore,
     max_connections: usize,
-    /// A permit for each connection.
+    /// One permit for each connection.
     connections: Arc<Semaphore>,
     pub reuse: Reuse,
 }
@@ -85,7 +86,7 @@ struct Tls {
     http1: TlsConnector,
 }
 
-/// Why there is no connection.
+/// Why no connection was opened.
 pub struct ConnectError {
     pub text: String,
     /// This process or machine has no more files, ports or memory.
@@ -116,13 +117,13 @@ enum Protocol {
 
 impl Connector {
     /// # Errors
-    /// Which setting cannot be used.
+    /// The setting that cannot be used.
     pub fn new(url: &Url, files: &TlsFiles, max_connections: usize, timeout: Duration) -> Result<Self, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
-        // The addresses of the name share it: one that does not answer leaves time for the next.
+        // All addresses of the name share this time, so one that does not answer leaves time for the next.
         tcp.set_connect_timeout(Some(timeout));
         let encrypted = url.scheme() == "https";
         let tls = encrypted.then(|| tls::client_config(files)).transpose()?.map(|config| {
@@ -137,10 +138,10 @@ impl Connector {
             tcp: TowerToHyperService::new(tcp),
             tls,
             url: url.as_str().parse().map_err(|error| format!("url: {error}"))?,
-            // An IPv6 address stands in brackets in a URL only.
+            // An IPv6 address has brackets only in a URL.
             host: url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
             port: url.port_or_known_default().unwrap_or_default(),
-            // Without TLS there is no way to offer HTTP/2.
+            // Without TLS, HTTP/2 cannot be offered.
             protocol: Mutex::new(if encrypted { Protocol::Unknown } else { Protocol::Http1 }),
             without_http2: Mutex::new(None),
             created: Instant::now(),
@@ -167,7 +168,8 @@ impl Connector {
         }
     }
 
-    /// Closes the shared connection, or only that one, once its requests have ended: the next one is another.
+    /// Closes the shared connection once its requests have ended; with `only`, if it is that one. The next connection
+    /// is a new one.
     pub fn retire(&self, only: Option<&Shared>) {
         let mut protocol = self.protocol();
         if let Protocol::Http2(shared) = &*protocol
@@ -177,7 +179,7 @@ impl Connector {
         }
     }
 
-    /// A reply came.
+    /// Notes that a reply arrived.
     pub fn answered(&self) {
         let millis = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.answered.store(millis.max(1), Ordering::Relaxed);
@@ -189,7 +191,8 @@ impl Connector {
         answered > 0 && self.created.elapsed() < Duration::from_millis(answered) + time
     }
 
-    /// For a while connections speak HTTP/1.1, if the endpoint can. Returns that time, if it begins now.
+    /// Makes connections use HTTP/1.1 for a while, if the endpoint can. Returns the length of that time, if it begins
+    /// now.
     pub fn avoid_http2(&self) -> Option<Duration> {
         let (now, mut until) = (Instant::now(), self.without_http2.lock());
         let begins = until.is_none_or(|until| until <= now);
@@ -201,21 +204,21 @@ impl Connector {
         self.without_http2.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether no further connection may be opened now.
+    /// Whether no further connection can be opened now.
     pub fn is_full(&self) -> bool {
         self.connections.available_permits() == 0 || OUTGOING.available_permits() == 0
     }
 
-    /// Waits until another connection may be opened. Cancel-safe.
+    /// Waits until another connection can be opened. Cancel-safe.
     async fn permit(&self) -> ConnectionPermit {
         let permit = async |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned().await.expect("never closed");
         ConnectionPermit { _sink: permit(&self.connections).await, _process: permit(&OUTGOING).await }
     }
 
     /// # Errors
-    /// Why there is none, without the URL: its path and query may hold secrets.
+    /// Why no connection was opened. The text does not show the URL: its path and query can hold secrets.
     pub async fn connect(&self) -> Result<Connection, ConnectError> {
-        // Each would open a connection of its own, although one is enough over HTTP/2.
+        // Otherwise each worker would open a connection of its own, although one is enough over HTTP/2.
         let sharing = if self.is_http1() { None } else { self.sharing.acquire().await.ok() };
         match self.shared() {
             Some(shared) => Ok(shared),
@@ -227,7 +230,7 @@ impl Connector {
         matches!(*self.protocol(), Protocol::Http1)
     }
 
-    /// The connection that all requests share, if there is one.
+    /// The shared connection, if there is one.
     pub fn shared(&self) -> Option<Connection> {
         match &*self.protocol() {
             Protocol::Http2(shared) if !shared.is_ending() => Some(Connection::Http2(shared.clone())),
@@ -237,7 +240,7 @@ impl Connector {
 
     async fn open(&self, sharing: Option<SemaphorePermit<'_>>) -> Result<Connection, ConnectError> {
         let sharing = sharing.filter(|_| !self.is_http1());
-        // Behind `sharing`: who waits for the shared connection needs no permit.
+        // Acquired after `sharing`: a worker that waits for the shared connection needs no permit.
         let permit = self.permit().await;
         let (stream, protocol) = self.stream().await?;
         if protocol == HTTP_2 {
@@ -252,10 +255,10 @@ impl Connector {
         own.map(Connection::Http1).map_err(|error| ConnectError::of(&error))
     }
 
-    /// A connection without a request, and the protocol that TLS negotiated.
+    /// Opens a connection without sending a request. Also returns the protocol that TLS negotiated.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why no connection was opened.
     pub async fn stream(&self) -> Result<(Box<dyn Stream>, Vec<u8>), ConnectError> {
         let stream = self.tcp.call(self.url.clone()).await.map_err(|error| ConnectError::of(&error))?.into_inner();
         let Some(Tls { both, http1 }) = &self.tls else { return Ok((Box::new(stream), HTTP_1.to_vec())) };
@@ -264,7 +267,7 @@ impl Connector {
         let tls = if avoids_http2 { http1 } else { both };
         let stream = tls.connect(name, stream).await.map_err(|error| {
             if avoids_http2 {
-                // It may speak HTTP/2 alone.
+                // The endpoint might support only HTTP/2.
                 *self.without_http2.lock() = None;
             }
             ConnectError::of(&error)

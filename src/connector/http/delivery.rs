@@ -24,14 +24,15 @@ use super::{
 };
 use crate::sink::{Delivery, Domain, Outcome, Reply, Report};
 
-/// Share of `timeout` within which a message is sent, or not at all: each request has at least the rest for its reply.
+/// Share of `timeout` within which a message must be sent, so that the rest is left for the reply. A later message is
+/// not sent.
 const SEND_WITHIN: f64 = 0.5;
 
-/// Most connections, one after the other, that refuse a request without processing it. An HTTP/2 server that ends its
-/// connection refuses what came too late, on a connection that others opened.
+/// Maximum connections that one message tries when they refuse it without processing it. An HTTP/2 server that ends a
+/// shared connection refuses the requests that arrive too late.
 const MAX_REFUSALS: u32 = 3;
 
-/// What the messages of one batch share.
+/// Data that the messages of one batch share.
 pub struct Batch {
     pub deadline: Instant,
     pub report: Report,
@@ -39,7 +40,7 @@ pub struct Batch {
     pub _unfinished: oneshot::Sender<()>,
 }
 
-/// One message that waits or is sent.
+/// One message that waits or is being sent.
 pub struct Job {
     pub index: usize,
     pub delivery: Delivery,
@@ -53,7 +54,7 @@ impl Job {
     }
 }
 
-/// Pause after a connect that failed for lack of files, ports or memory of this machine.
+/// Pause after a connect that failed because this machine has no files, ports or memory left.
 const LOCAL_PAUSE: Duration = Duration::from_millis(250);
 
 pub struct Sender {
@@ -63,19 +64,20 @@ pub struct Sender {
     pub clock: WallClock,
 }
 
-/// Longest time of the connect that shows whether a lost connection is evidence against the endpoint.
+/// Maximum time of the connect that shows whether a lost connection is evidence against the endpoint.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The end of a request without a readable reply.
+/// A request that ended without a readable reply.
 struct Failure {
     domain: Option<Domain>,
     outcome: Outcome,
-    /// Of a reply whose head is not valid HTTP.
+    /// The status of a reply with an invalid head.
     status: Option<StatusCode>,
 }
 
 impl Sender {
-    /// Reports the outcome. Opens a connection if there is none, and leaves one that can be used again.
+    /// Sends a message and reports the outcome. Opens a connection if there is none, and keeps one that can be used
+    /// again.
     pub async fn deliver(&self, job: Job, connection: &mut Option<Connection>, alarm: &mut Alarm) {
         let Job { index, delivery, batch } = job;
         let (deadline, report) = (batch.deadline, &batch.report);
@@ -104,7 +106,7 @@ impl Sender {
         }
     }
 
-    /// The head of the reply, and the failure domain.
+    /// Sends a request. Returns the failure domain and the head of the reply.
     async fn reply(
         &self,
         delivery: &Delivery,
@@ -130,7 +132,7 @@ impl Sender {
                     Permission::Refused => *connection = None,
                 }
             }
-            // One that was idle may be closed.
+            // The server might have closed an idle connection.
             let may_be_closed = connection.is_some();
             if connection.is_none() {
                 // A failed connect concerns every path.
@@ -191,7 +193,7 @@ impl Sender {
         }
     }
 
-    /// How long a message may still wait to be sent.
+    /// Maximum time that a message can still wait before it is sent.
     fn patience(&self, deadline: Instant) -> Duration {
         let latest = deadline.checked_sub(self.timeout.mul_f64(1.0 - SEND_WITHIN));
         latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(Instant::now()))
@@ -201,15 +203,16 @@ impl Sender {
         format!("{}: {text}", self.connector.address())
     }
 
-    /// Leaves a connection that takes no more requests.
+    /// Drops a connection that accepts no more requests.
     fn close(&self, connection: &mut Option<Connection>) {
         if let Some(shared) = connection.take().as_ref().and_then(Connection::shared) {
             self.connector.retire(Some(shared));
         }
     }
 
-    /// The outcome of a message that may have been processed: its connection, which was used before, was lost without a reply.
-    /// That is no evidence against an endpoint to which a new connection can be opened; it is left for the next message.
+    /// The outcome of a message that was possibly processed: its connection, which was used before, was lost without a
+    /// reply. If a new connection can be opened, the loss is not evidence against the endpoint. The new connection is
+    /// kept for the next message.
     async fn lost(
         &self,
         lost: &LostReply,
@@ -242,7 +245,7 @@ impl Sender {
         let error = match timeout_at(deadline, self.connector.connect()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(error)) if error.is_local => {
-                // The message is claimed again at once.
+                // Without the pause, the message would be claimed again at once.
                 sleep(LOCAL_PAUSE).await;
                 return Err(Outcome::Unsent { error: self.named(&error.text) });
             }

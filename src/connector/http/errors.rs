@@ -1,22 +1,22 @@
-//! How a request ends without a reply, and what a connection holds.
+//! Errors of requests without a readable reply, and the permits that a connection holds.
 
 use http::StatusCode;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Why a request has no reply that can be read.
+/// Why a request has no readable reply.
 pub enum SendError {
-    /// Nothing of it was sent, or the server has not processed it: it can be sent over another connection.
+    /// Nothing of the request was sent, or the server has not processed it: it can be sent over another connection.
     NotSent(String),
     /// No stream of the connection became free in time: nothing was sent.
     NoStream,
-    /// HTTP cannot carry it.
+    /// HTTP cannot carry the message.
     Unsendable(String),
-    /// The reply has this status. The rest of its head is not valid, or is cut.
+    /// The status of the reply. The rest of its head is invalid or incomplete.
     Unreadable(StatusCode),
     Lost(LostReply),
 }
 
-/// The request may have been processed.
+/// A request without a reply. It was possibly processed.
 pub struct LostReply {
     pub text: String,
     /// The reply is not valid HTTP.

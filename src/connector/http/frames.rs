@@ -1,5 +1,5 @@
-//! The HTTP/2 frames of a connection, as they pass. It notes what the client library does not report: which streams were
-//! written, which of them a GOAWAY excludes, and the status of a reply whose head the library refuses.
+//! Observes the HTTP/2 frames of a connection. It notes facts that the client library does not report: the streams that
+//! were written, the streams that a GOAWAY excludes, and the status of a reply if the library refuses the head.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 const ACK: u8 = 0x1;
 
-/// What passed over a connection so far.
+/// Notes on the frames of a connection so far.
 #[derive(Default)]
 pub struct Frames {
     noted: Mutex<Noted>,
@@ -42,7 +42,7 @@ pub struct Frames {
 
 #[derive(Default)]
 struct Noted {
-    /// The latest stream whose HEADERS began to be written.
+    /// The latest stream with HEADERS of which a part was written.
     written: u32,
     /// The last stream that the server processes, from a GOAWAY.
     last: Option<u32>,
@@ -63,7 +63,7 @@ impl Frames {
         }
     }
 
-    /// A request was given to the library. Its reply is noted until `forget`.
+    /// Notes that a request was given to the library. Its reply is noted until `forget`.
     pub fn expect(&self, stream: u32) {
         self.noted.lock().replies.insert(stream, None);
     }
@@ -115,8 +115,8 @@ impl Frames {
     }
 }
 
-/// The status of a reply, when it is one of the successes in the static table of HPACK (RFC 7541, appendix A). A server may
-/// write others in ways that only the table of the connection explains.
+/// The status of a reply, if it is one of the successes in the static table of HPACK (RFC 7541, appendix A). Other
+/// encodings of a status need the dynamic table of the connection.
 fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
     if flags & PADDED != 0 {
         payload = payload.get(1..)?;
@@ -124,7 +124,7 @@ fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
     if flags & PRIORITY != 0 {
         payload = payload.get(5..)?;
     }
-    // A new size of the table may precede the first field.
+    // A new size of the table can precede the first field.
     while let [0x20..=0x3f, rest @ ..] = payload {
         payload = rest;
     }
@@ -136,7 +136,7 @@ fn success(flags: u8, mut payload: &[u8]) -> Option<StatusCode> {
     }
 }
 
-/// A frame of which the head, and the payload up to `KEPT` bytes, was read.
+/// A frame of which the head and up to `KEPT` bytes of the payload were read.
 #[derive(Default)]
 struct Frame {
     kind: u8,
@@ -160,7 +160,7 @@ struct Reader {
     head: [u8; FRAME_HEAD],
     head_filled: usize,
     frame: Frame,
-    /// Bytes of the payload that are still to come, of which some are kept.
+    /// Bytes of the payload that are still to come. Some of them are kept.
     left: usize,
 }
 
@@ -169,7 +169,7 @@ impl Reader {
         Self { skipped, head: [0; FRAME_HEAD], head_filled: 0, frame: Frame::default(), left: 0 }
     }
 
-    /// Calls `found` with each frame once all that is kept of it is there.
+    /// Calls `found` with each frame once its kept bytes are complete.
     fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(&Frame)) {
         while !bytes.is_empty() {
             let skipped = self.skipped.min(bytes.len());

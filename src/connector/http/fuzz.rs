@@ -35,7 +35,8 @@ fn run(input: &[u8]) -> String {
     let now = SystemTime::UNIX_EPOCH + Duration::from_hours(500_000);
     let wait = retry_after(&headers, now);
     let digits = value.to_str().ok().map(str::trim).filter(|text| text.chars().all(|c| c.is_ascii_digit()));
-    // The same by another way: a number is a number, a date is one that the other crate reads, and none is past 9999.
+    // An independent check: digits are seconds, a date is one that another crate can read, and no date is later than
+    // 9999.
     let date = value.to_str().ok().and_then(|text| httpdate::parse_http_date(text.trim()).ok());
     match digits.filter(|text| !text.is_empty()) {
         Some(text) => assert_eq!(wait, text.parse().ok().map(Duration::from_secs)),

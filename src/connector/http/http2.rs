@@ -1,7 +1,7 @@
 //! An HTTP/2 connection that the workers of a sink share.
 //!
-//! A request waits for one of the streams that the server allows before it is given to the library, so that requests do not
-//! queue up behind each other there.
+//! A request waits for one of the streams that the server allows before it is given to the library. So requests do not
+//! queue up in the library.
 
 use std::{
     sync::{
@@ -40,7 +40,7 @@ const MAX_HEAD: u32 = 128 * 1024;
 /// Maximum requests at once, if the server allows more: common servers allow 100 to 256.
 pub const MAX_STREAMS: usize = 256;
 
-/// A handle of the connection. It ends with its last handle.
+/// A handle of the connection. The connection ends with its last handle.
 #[derive(Clone)]
 pub struct Shared {
     sender: SendRequest<Bytes>,
@@ -68,7 +68,7 @@ impl Drop for StreamSlot {
     }
 }
 
-/// The reply to a request is expected until it is dropped.
+/// A request with an expected reply, until it is dropped.
 struct Expected<'a> {
     frames: &'a Frames,
     stream: u32,
@@ -84,7 +84,7 @@ impl Shared {
     /// Returns once the server has sent its settings.
     ///
     /// # Errors
-    /// Why HTTP/2 cannot be spoken.
+    /// Why the endpoint cannot be used over HTTP/2.
     pub async fn open(stream: Box<dyn Stream>, permit: ConnectionPermit) -> Result<Self, h2::Error> {
         let (tap, frames) = Tap::new(stream);
         let mut builder = Builder::new();
@@ -117,7 +117,7 @@ impl Shared {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
-    /// Whether it takes no more requests.
+    /// Whether the connection accepts no more requests.
     pub fn is_ending(&self) -> bool {
         self.state.ended.load(Ordering::Acquire) || self.state.frames.is_ending()
     }
@@ -127,7 +127,7 @@ impl Shared {
         self.state.unusable.load(Ordering::Relaxed)
     }
 
-    /// Whether a request was answered over it.
+    /// Whether a request was answered over this connection.
     pub fn has_answered(&self) -> bool {
         self.state.answered.load(Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ impl Shared {
         self.sender.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 
-    /// Waits for a stream; `None` when the connection takes no more requests.
+    /// Waits for a stream. `None` when the connection accepts no more requests.
     async fn slot(&self) -> Option<StreamSlot> {
         loop {
             let freed = self.state.freed.notified();
@@ -177,7 +177,7 @@ impl Shared {
         frames.expect(stream);
         let expected = Expected { frames: &frames, stream };
         if !body.is_empty() {
-            // An error is that of the reply, too.
+            // The reply has the same error.
             let _ = out.send_data(body, true);
         }
         match reply.await {
@@ -189,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// An error before anything was sent.
+    /// The error of a request of which nothing was sent.
     fn refused(&self, error: &h2::Error) -> SendError {
         let is_of_connection = error.is_io() || error.is_go_away() || error.is_reset() || self.is_ending();
         if is_of_connection { SendError::NotSent(error.to_string()) } else { SendError::Unsendable(error.to_string()) }
@@ -197,7 +197,7 @@ impl Shared {
 
     fn failed(&self, error: &h2::Error, Expected { frames, stream }: &Expected<'_>) -> SendError {
         let needs_http1 = error.is_remote() && error.reason() == Some(Reason::HTTP_1_1_REQUIRED);
-        // The library ends the connection, with all its requests, after a reply that is not valid.
+        // The library ends the connection, with all its requests, after an invalid reply.
         if needs_http1 || error.is_go_away() && error.is_library() {
             self.state.unusable.store(true, Ordering::Relaxed);
         }
@@ -216,7 +216,7 @@ impl Shared {
     }
 }
 
-/// Ends when the connection is closed, when its last handle is dropped, or when the peer does not answer.
+/// Drives the connection. Returns when it is closed, when its last handle is dropped, or when the peer does not answer.
 async fn drive(connection: Connection<Tap, Bytes>, mut pings: PingPong, state: &State) -> Result<(), h2::Error> {
     let lost = async {
         loop {

@@ -1,9 +1,10 @@
 //! An HTTP endpoint: one POST for each message.
 //!
-//! A bounded number of `workers` take messages, the routes and paths in turns, each over its own HTTP/1 connection or over a shared HTTP/2
-//! connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome` classifies the result,
-//! `reply` bounds what is read, `wire` and `frames` note below the parsers what these do not report, `reuse` decides whether
-//! connections are kept. The client follows no redirect, uses no proxy of the environment, and keeps no cookies.
+//! A bounded number of `workers` take messages from routes and paths in turn. Each sends over its own HTTP/1 connection
+//! or over a shared HTTP/2 connection. `request` builds the request, `webhook` signs it, `delivery` sends it, `outcome`
+//! classifies the result, `reply` reads the reply within bounds. `wire` and `frames`, below the parsers, note facts
+//! that the parsers do not report. `reuse` decides whether connections are kept. The client follows no redirect, uses
+//! no proxy of the environment, and keeps no cookies.
 
 mod alarm;
 mod body;
@@ -45,7 +46,7 @@ use self::{
 };
 use crate::sink::{Delivery, Domain, Report, Sink};
 
-/// The wall clock: signatures carry its time, and a `Retry-After` date may be compared with it.
+/// The wall clock, for the time of signatures and for dates in `Retry-After`.
 pub type WallClock = fn() -> SystemTime;
 
 pub struct HttpSink {
@@ -55,13 +56,13 @@ pub struct HttpSink {
 
 impl HttpSink {
     /// # Errors
-    /// Which setting cannot be used; nothing is connected yet.
+    /// The setting that cannot be used. Nothing is connected yet.
     pub fn new(config: &HttpSettings) -> Result<Self, String> {
         Self::with_clock(config, system_clock)
     }
 
     /// # Errors
-    /// Which setting cannot be used; nothing is connected yet.
+    /// The setting that cannot be used. Nothing is connected yet.
     pub fn with_clock(config: &HttpSettings, clock: WallClock) -> Result<Self, String> {
         let max_connections = usize::try_from(config.max_connections.0).unwrap_or(usize::MAX);
         let requests = RequestFactory::new(config)?;
@@ -92,11 +93,11 @@ impl Sink for HttpSink {
         let jobs = batch.into_iter().enumerate();
         self.workers.push(jobs.map(|(index, delivery)| Job { index, delivery, batch: Arc::clone(&shared) }));
         drop(shared);
-        // It ends with an error when the last job has dropped the sender.
+        // Resolves, with an error, when the last job has dropped the sender.
         let _ = all_finished.await;
     }
 
-    /// Connects, with TLS if the URL is https. Sends no request: any method may have an effect.
+    /// Connects, with TLS if the URL is https. Sends no request, because any method can have an effect.
     async fn check(&self) -> Result<(), String> {
         let Sender { connector, timeout: limit, .. } = &*self.sender;
         match timeout(*limit, connector.stream()).await {

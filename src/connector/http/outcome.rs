@@ -11,19 +11,21 @@ use crate::sink::Outcome;
 pub fn of_status(status: StatusCode, error: String, retry_after: Option<Duration>) -> Outcome {
     match status.as_u16() {
         200..=299 => Outcome::Confirmed,
-        // Too many requests, or down behind a gateway. 401 and 403: operators will correct the credential.
+        // Too many requests, or the server behind a gateway is down. 401 and 403: operators will correct the
+        // credential.
         401 | 403 | 429 | 502 | 503 | 504 => Outcome::Throttled { error, retry_after },
-        // Not found, moved, request timeout, too early, server errors: the message may be accepted later. Redirects are not
-        // followed: one could point anywhere, also into the private network.
+        // Not found, moved, request timeout, too early, server errors: the message can be accepted later. Redirects are
+        // not followed, because a redirect can lead anywhere, also into the private network.
         301..=303 | 307 | 308 | 404 | 408 | 425 | 500..=599 => Outcome::Failed { error, retry_after },
         _ => Outcome::Rejected { error },
     }
 }
 
-/// The outcome of a request whose reply was lost.
+/// The outcome of a request that lost its reply.
 pub fn of_lost(lost: &LostReply, address: &str) -> Outcome {
     let error = format!("{address}: {}", lost.text);
-    // If a single message causes an invalid reply, its attempts must end. If all do, the breaker opens after a few.
+    // If a single message causes invalid replies, its attempts must end. If all messages do, the breaker opens after a
+    // few.
     if lost.is_invalid { Outcome::Throttled { error, retry_after: None } } else { Outcome::Unavailable { error } }
 }
 

@@ -1,7 +1,8 @@
-//! What is read of a reply: `Retry-After` and, within bounds, the body.
+//! Reads a reply: `Retry-After` and, within bounds, the body.
 //!
-//! The body is read so that its connection can be used again. The beginning of an error's text is stored with the message. An
-//! endpoint may echo the payload in it, so it is in no log; values of the sink's own headers are removed.
+//! The body is read so that its connection can be used again. The beginning of an error's text is stored with the
+//! message. It is not logged, because an endpoint can echo the payload in it. Values of the sink's own headers are
+//! removed from it.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,19 +17,19 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::{Broken, ReplyBody};
 
-/// Most bytes of a body that are read. A new connection is cheaper than a larger rest.
+/// Maximum bytes of a body that are read. For a longer rest, a new connection is cheaper.
 const DRAIN_BYTES: usize = 64 * 1024;
-/// Longest time to read a body. A body that does not follow its head at once is dropped.
+/// Maximum time to read a body. A body that does not follow its head at once is dropped.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Most bytes of an error's text that are stored.
+/// Maximum bytes of an error's text that are stored.
 pub const MAX_TEXT_BYTES: usize = 500;
-/// Bytes that are read for it: a secret at its end is read to its end, however it is cut.
+/// Bytes that are read for it: a secret at the end of the stored text is read completely, so it can be removed.
 const TEXT_READ_BYTES: usize = 8 * 1024;
-/// In place of a secret.
+/// Replaces a secret.
 const REDACTED: &str = "[redacted]";
 
-/// The beginning of the body, if that is text, in one line and without `secrets`.
+/// The beginning of the body as one line without `secrets`, if the body is text.
 pub async fn text(body: &mut ReplyBody, deadline: Instant, secrets: &[String]) -> String {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut text = Vec::new();
@@ -40,8 +41,8 @@ pub async fn text(body: &mut ReplyBody, deadline: Instant, secrets: &[String]) -
     excerpt(&text, secrets)
 }
 
-/// Where a redirect leads: the `Location` without user, query and fragment, which may hold credentials, and without `secrets`.
-/// `None`: the reply has none.
+/// The target of a redirect: `Location` without user, query and fragment, which can hold credentials, and without
+/// `secrets`. `None` if the reply is not a redirect or has no `Location`.
 pub fn location<B>(response: &Response<B>, secrets: &[String]) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
     let text = String::from_utf8_lossy(location.as_bytes());
@@ -52,8 +53,8 @@ pub fn location<B>(response: &Response<B>, secrets: &[String]) -> Option<String>
     Some(format!("Location: {}", excerpt(format!("{scheme}{rest}").as_bytes(), secrets)))
 }
 
-/// Whether the end of the reply is beyond doubt, so that the next reply on its connection is that of the next request. hyper
-/// takes the body for empty, or chunked, whatever other headers say.
+/// Whether the end of the reply is unambiguous, so that the next reply on its connection belongs to the next request.
+/// For a reply that hyper treats as empty or chunked, other headers must not contradict that.
 pub fn is_framed<B>(response: &Response<B>) -> bool {
     let is_chunked = response.headers().contains_key(TRANSFER_ENCODING);
     let length = response.headers().get(CONTENT_LENGTH);
@@ -66,7 +67,7 @@ pub fn is_framed<B>(response: &Response<B>) -> bool {
 fn excerpt(body: &[u8], secrets: &[String]) -> String {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
-        // Only its last character was cut.
+        // Only the last character was cut.
         Err(error) if error.error_len().is_none() => {
             std::str::from_utf8(&body[..error.valid_up_to()]).unwrap_or_default()
         }
@@ -80,7 +81,7 @@ fn excerpt(body: &[u8], secrets: &[String]) -> String {
     text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned()
 }
 
-/// Reads the rest of a body, within bounds. Returns whether that was all: else its connection cannot be used again.
+/// Reads the rest of a body, within bounds. Returns whether that was all. If not, its connection cannot be used again.
 pub async fn drain(mut body: ReplyBody, deadline: Instant) -> bool {
     let deadline = deadline.min(Instant::now() + DRAIN_TIMEOUT);
     let mut read = 0;
@@ -94,7 +95,7 @@ pub async fn drain(mut body: ReplyBody, deadline: Instant) -> bool {
     body.is_end_stream()
 }
 
-/// `None`: the end. Empty for trailers.
+/// `None` at the end. Empty for trailers.
 async fn chunk(body: &mut ReplyBody, deadline: Instant) -> Result<Option<Bytes>, Broken> {
     match timeout_at(deadline, body.frame()).await {
         Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
@@ -106,7 +107,7 @@ async fn chunk(body: &mut ReplyBody, deadline: Instant) -> Result<Option<Bytes>,
 /// The delay of `Retry-After` (RFC 9110, section 10.2.3), in seconds or as an HTTP date. Zero for a date in the past.
 /// `None` if the header is missing or invalid.
 ///
-/// A date is compared with the `Date` of the reply, which is of the same clock, or else with `now`.
+/// A date is compared with the `Date` of the reply, which is by the same clock, or with `now` if there is none.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {

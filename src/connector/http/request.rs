@@ -1,6 +1,6 @@
 //! Builds the request of a message. Later headers replace earlier ones of the same name: `User-Agent`, the message's
-//! headers, the sink's headers, then `punctual-*` and `webhook-*`. `Content-Type` is the sink's, else the message's, else
-//! octet-stream.
+//! headers, the sink's headers, then `punctual-*` and `webhook-*`. The sink sets `Content-Type`; if it does not, the
+//! message does; the default is octet-stream.
 
 use std::{
     collections::HashSet,
@@ -40,29 +40,29 @@ const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-st
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FIRST: HeaderValue = HeaderValue::from_static("1");
 
-/// Headers of every request, with `Host` and `Content-Length`, and room for one more of the message. A map of twelve takes
-/// half as much as one of more.
+/// Headers of every request, with `Host` and `Content-Length`, and capacity for one more of the message. A map of up to
+/// twelve headers takes half the memory of a larger one.
 const OWN_HEADERS: usize = 10;
 
 /// Builds the requests of one sink.
 pub struct RequestFactory {
-    /// Without the user.
+    /// Without user and password.
     url: UrlTemplate,
     origin: Origin,
     allow: Allow,
     /// The configured headers, and `Authorization` if the URL has a user.
     headers: HeaderMap,
-    /// Names of `headers` as receivers compare them. A message cannot set one in another spelling.
+    /// Names of `headers` in the form in which receivers compare them. A message cannot set one in another spelling.
     names: HashSet<String>,
     signer: Signer,
     /// Values of `headers` that must not be stored or shown.
     secrets: Vec<String>,
 }
 
-/// Shorter values of headers are no secrets, and common in texts.
+/// Shorter header values are not secrets, and are common in texts.
 const MIN_SECRET_BYTES: usize = 6;
 
-/// The values, and what follows the name of their scheme (`Bearer`).
+/// The header values, and the part of each after the name of a scheme (`Bearer`).
 fn secrets(headers: &HeaderMap) -> Vec<String> {
     let values = headers.values().filter_map(|value| value.to_str().ok());
     let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, rest)| rest)]).flatten();
@@ -82,7 +82,7 @@ impl RequestFactory {
         if let Some(value) = basic_authorization(url.base()) {
             headers.insert(AUTHORIZATION, value);
         }
-        // Those of the configuration win over the user and password of the URL.
+        // Configured headers override the user and password of the URL.
         for (name, value) in config.header_map()?.drain() {
             headers.extend(name.map(|name| (name, value)));
         }
@@ -93,7 +93,7 @@ impl RequestFactory {
         Ok(Self { url, origin, allow: config.allow.clone(), headers, names, signer, secrets })
     }
 
-    /// What an endpoint may echo, and must not be stored.
+    /// Values that an endpoint can echo and that must not be stored.
     pub fn secrets(&self) -> &[String] {
         &self.secrets
     }
@@ -134,12 +134,12 @@ impl RequestFactory {
     fn headers(&self, delivery: &Delivery, now: SystemTime) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(OWN_HEADERS + self.headers.len() + delivery.metadata.headers.len());
         let mut seen = HashSet::new();
-        // What the sink sets itself is no matter of the message.
+        // A message cannot set the headers that the sink sets.
         let sets_encoding = self.names.contains(CONTENT_ENCODING.as_str());
         let encoding = if sets_encoding { None } else { delivery.metadata.property_encoding()? };
         for (name, text) in delivery.metadata.headers.texts() {
-            // Repeats the check of the API: on every way into the queue, a message must not change the framing of the
-            // request, nor send another value than the one that `allow` was compared with.
+            // Repeats the check of the API for every way into the queue: a message must not change the framing of the
+            // request, nor send another value than the one that was compared with `allow`.
             check_header_name(name)?;
             let folded = folded_header(name);
             let is_repeated = encoding.is_some() && folded == CONTENT_ENCODING.as_str();

@@ -1,5 +1,5 @@
-//! Whether connections to the endpoint are used for more than one request. An endpoint, or a proxy before it, that drops kept
-//! connections loses a message each time. So after a loss connections are used once, for a while.
+//! Decides whether connections to the endpoint are used for more than one request. An endpoint or a proxy that drops
+//! kept connections loses a message each time. So after a loss connections are used only once, for a while.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,13 +9,13 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// After a single loss, such as by a restart: new connections cost a busy sink a part of its speed.
+/// Pause after a single loss, such as by a restart: new connections cost a busy sink a part of its speed.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest time without reuse. Each trial after it may delay one message.
+/// Maximum time without reuse. Each trial after it can delay one message.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 pub struct Reuse {
-    /// Whether `pause` has nothing to say: read for each message.
+    /// Whether `pause` has no effect. It is read for each message, without the lock.
     allowed: AtomicBool,
     pause: Mutex<Option<Pause>>,
 }
@@ -26,11 +26,11 @@ struct Pause {
     length: Duration,
 }
 
-/// How a kept connection can be used.
+/// Whether a kept connection can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     Granted,
-    /// One request, which shows whether connections may be used again.
+    /// One request, which shows whether connections can be used again.
     Trial,
     Refused,
 }
@@ -45,7 +45,7 @@ impl Reuse {
         !self.allowed.load(Ordering::Relaxed) && self.lock().is_some_and(|pause| Instant::now() < pause.until)
     }
 
-    /// For one more request over a connection.
+    /// Permission for one more request over a kept connection.
     pub fn permission(&self) -> Permission {
         if self.allowed.load(Ordering::Relaxed) {
             return Permission::Granted;
@@ -53,7 +53,7 @@ impl Reuse {
         let (now, mut pause) = (Instant::now(), self.lock());
         match &mut *pause {
             Some(pause) if now >= pause.until => {
-                // The others wait for the result.
+                // Other requests wait for the result of the trial.
                 pause.until = now + pause.length;
                 Permission::Trial
             }
@@ -61,13 +61,13 @@ impl Reuse {
         }
     }
 
-    /// A reply came to the request of a trial.
+    /// Notes that the request of a trial got a reply.
     pub fn passed(&self) {
         self.allowed.store(true, Ordering::Relaxed);
     }
 
-    /// A request over a connection that was used before got no reply. Returns the pause that begins, if none was under way.
-    /// `is_trial`: the request of a trial.
+    /// Notes that a request over a connection that was used before got no reply. Returns the pause that begins, if no
+    /// other was in effect. `is_trial`: the request was a trial.
     pub fn lost(&self, is_trial: bool) -> Option<Duration> {
         let (now, mut pause) = (Instant::now(), self.lock());
         if !self.allowed.load(Ordering::Relaxed) && !is_trial {
@@ -98,7 +98,7 @@ mod tests {
         let reuse = Reuse::new();
         assert_eq!((reuse.permission(), reuse.is_paused()), (Permission::Granted, false));
         assert_eq!(reuse.lost(false), Some(FIRST_PAUSE));
-        // Those that were under way.
+        // Losses of requests that were under way.
         assert_eq!(reuse.lost(false), None);
         assert_eq!((reuse.permission(), reuse.is_paused()), (Permission::Refused, true));
         advance(FIRST_PAUSE).await;

@@ -31,16 +31,16 @@ use crate::{
     tls::TlsFiles,
 };
 
-/// Headers that a message may not set, but the configuration of its sink may.
+/// Headers that the configuration of a sink can set, but a message cannot.
 const CONFIGURABLE: [&str; 2] = ["authorization", "content-type"];
 
-/// Secrets are written with and without padding.
+/// Secrets are accepted with and without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Fewest bytes of a symmetric secret, by the specification of Standard Webhooks.
+/// Minimum bytes of a symmetric secret, by the specification of Standard Webhooks.
 const MIN_SECRET_BYTES: usize = 24;
 
 /// A secret of Standard Webhooks: the bytes of a key, for signing only. `Debug` does not show them.
@@ -54,7 +54,7 @@ pub enum SigningSecret {
 
 impl SigningSecret {
     /// # Errors
-    /// What it should be; the text does not show what it is.
+    /// The required form. The text does not show the secret.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bytes = |prefix| text.strip_prefix(prefix).and_then(|text| BASE64.decode(text).ok());
         if let Some(key) = bytes("whsec_") {
@@ -72,7 +72,7 @@ impl SigningSecret {
     }
 }
 
-/// The seed of a private key, which some programs write with its public key behind it.
+/// The seed of a private key. Some programs append the public key.
 fn seed(key: &[u8]) -> Option<[u8; 32]> {
     match key.split_at_checked(32)? {
         (seed, []) => seed.try_into().ok(),
@@ -113,26 +113,27 @@ impl fmt::Debug for SigningSecret {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpSettings {
-    /// `http://` or `https://`; required. Path and query may have `{key}`, `{route}`, `{header:NAME}`.
+    /// `http://` or `https://`; required. Path and query can contain `{key}`, `{route}`, `{header:NAME}`.
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: SecretUrl,
-    /// Required with placeholders: patterns of the paths that they may become, percent-encoded; with the query
-    /// where it has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
+    /// Required with placeholders: patterns, one of which the percent-encoded path must match, with the query if that
+    /// has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: Allow,
-    /// Whether what stands for a placeholder in the path may have `/` and `\`: they are sent percent-encoded, and many
+    /// Whether a placeholder in the path can become text with `/` and `\`. They are sent percent-encoded, and many
     /// servers make path segments of them.
     pub allow_slashes: Flag,
-    /// Longest time of one attempt: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    /// Maximum time of one attempt: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
     pub timeout: Timeout,
-    /// Most connections of an instance, each with one request at a time: 1 to 4096. Over HTTP/2 one carries up to 256.
+    /// Maximum connections of an instance: 1 to 4096. Each carries one request at a time, over HTTP/2 up to 256.
     pub max_connections: Whole<1, 4096>,
-    /// Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of the seed of an
-    /// ed25519 key. Every secret signs.
+    /// Secrets of Standard Webhooks: `whsec_` and base64 of at least 24 bytes (HMAC-SHA256), or `whsk_` and base64 of
+    /// the seed of an ed25519 key. Each secret adds a signature.
     pub signing_secrets: List<SigningSecret>,
-    /// Sent with every request, before those of the message. Authorization and Content-Type may be among them.
+    /// Headers of every request. They replace headers of the message with the same name. Authorization and Content-Type
+    /// are allowed.
     pub headers: BTreeMap<String, Secret>,
-    /// For `https://`.
+    /// TLS files for `https://`.
     pub tls: TlsFiles,
 }
 
@@ -163,10 +164,10 @@ impl Settings for HttpSettings {
 }
 
 impl HttpSettings {
-    /// `headers` as they are sent; the values are marked as sensitive.
+    /// `headers` in the form in which they are sent. The values are marked as sensitive.
     ///
     /// # Errors
-    /// What cannot be a header; the text shows no value.
+    /// The header that is invalid. The text shows no value.
     pub fn header_map(&self) -> Result<HeaderMap, String> {
         self.headers.iter().map(|(name, value)| Ok((header_name(name)?, header_value(value)?))).collect()
     }

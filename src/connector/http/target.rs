@@ -1,4 +1,4 @@
-//! Where requests go, and a request in the form of each protocol.
+//! The target of requests, and a request in the form of each protocol.
 
 use bytes::Bytes;
 use http::{
@@ -32,7 +32,7 @@ pub struct MessageRequest {
 
 impl Origin {
     /// # Errors
-    /// That HTTP cannot carry the address, without any part of it.
+    /// When HTTP cannot carry the address. The text shows no part of the address.
     pub fn new(url: &Url, is_constant: bool) -> Result<Self, String> {
         let host = url.host_str().unwrap_or_default();
         let authority = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
@@ -45,13 +45,13 @@ impl Origin {
         })
     }
 
-    /// To the path of every message.
+    /// A request to the path of every message.
     pub fn request(&self, headers: HeaderMap, body: Bytes) -> MessageRequest {
         self.build(self.path.clone(), None, headers, body)
     }
 
     /// # Errors
-    /// That HTTP cannot carry the address.
+    /// When HTTP cannot carry the address.
     pub fn request_to(
         &self,
         url: &Url,
@@ -83,7 +83,7 @@ impl MessageRequest {
         self.domain.as_ref()
     }
 
-    /// Path and query alone, with `Host`. `once`: the server is asked to close the connection after it.
+    /// With path and query alone, and `Host`. `once`: the server is asked to close the connection after the request.
     pub fn over_http1(self, once: bool) -> Request<Full<Bytes>> {
         let path = self.uri.into_parts().path_and_query.map(Uri::from).unwrap_or_default();
         let mut headers = self.headers;
@@ -94,7 +94,7 @@ impl MessageRequest {
         post(path, headers, Full::new(self.body))
     }
 
-    /// The whole URI: HTTP/2 has it in place of `Host`.
+    /// With the whole URI, which HTTP/2 has in place of `Host`.
     pub fn over_http2(self) -> Request<Bytes> {
         post(self.uri, self.headers, self.body)
     }

@@ -1,5 +1,5 @@
 //! Signatures of the Standard Webhooks specification, version 1 (standardwebhooks.com): HMAC-SHA256 (`v1`) or ed25519
-//! (`v1a`) over `{id}.{timestamp}.{payload}`. There is one for each secret, so that a receiver can rotate secrets.
+//! (`v1a`) over `{id}.{timestamp}.{payload}`. Each secret gives one signature, so that a receiver can rotate secrets.
 //!
 //! An id with a dot would make the signed text ambiguous, so `webhook-id` is then its digest.
 

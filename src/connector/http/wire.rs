@@ -1,5 +1,5 @@
-//! The transport below the HTTP/1 parser. It notes what the parser does not tell when it fails: whether anything of a
-//! request was written, and the status line of the reply.
+//! The transport below the HTTP/1 parser. It notes facts that the parser does not report when it fails: whether
+//! anything of a request was written, and the status line of the reply.
 
 use std::{
     io::{self, IoSlice},
@@ -32,7 +32,7 @@ struct Noted {
 }
 
 impl Exchange {
-    /// The next request follows.
+    /// Resets the notes for the next request.
     pub fn begin(&self) {
         *self.lock() = Noted::default();
     }
@@ -50,7 +50,7 @@ impl Exchange {
         }
     }
 
-    /// No panic can leave it half-changed.
+    /// A panic cannot leave the notes half-changed.
     fn lock(&self) -> MutexGuard<'_, Noted> {
         self.0.lock()
     }
@@ -114,10 +114,10 @@ impl AsyncWrite for Wire {
 
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// How far the status line of the final reply was read. Nothing is looked at behind it.
+/// How far the status line of the final reply was read. Later bytes are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StatusLine {
-    /// So many bytes of `HTTP/1.x`; empty lines may precede it.
+    /// Number of bytes of `HTTP/1.x` that were read. Empty lines can precede them.
     Version(usize),
     /// Blanks, then digits of the code.
     Code {
@@ -131,7 +131,7 @@ enum StatusLine {
         is_line_empty: bool,
     },
     Complete(u16),
-    /// It is not HTTP/1.
+    /// The reply is not HTTP/1.
     Invalid,
 }
 
@@ -162,7 +162,7 @@ impl StatusLine {
             (Self::Code { digits: digits @ 0..3, code }, b'0'..=b'9') => {
                 Self::Code { digits: digits + 1, code: code * 10 + u16::from(byte - b'0') }
             }
-            // 101 is final: no other protocol was asked for.
+            // 101 is final, because the request asked for no other protocol.
             (Self::Code { digits: 3, code } | Self::Reason(code), b'\n') => match code {
                 100 | 102..=199 => Self::Interim { is_line_empty: true },
                 _ => Self::Complete(code),
@@ -183,7 +183,7 @@ mod tests {
     fn status(bytes: &[u8]) -> Option<u16> {
         let exchange = Exchange::default();
         exchange.lock().line.read(bytes);
-        // However it is cut.
+        // The result does not depend on the sizes of the reads.
         let cut = Exchange::default();
         bytes.chunks(1).for_each(|byte| cut.lock().line.read(byte));
         assert_eq!(cut.status(), exchange.status());

@@ -1,8 +1,8 @@
 //! The queues of a sink, and the tasks that take messages from them.
 //!
-//! Routes and failure domains take turns, so that a message waits for one reply and not for the backlog of others. A worker
-//! sends one message after another over its connection. So messages of all batches flow without pause, and there
-//! are never more connections than workers. Workers start when messages wait, and end after a while without one.
+//! Routes and failure domains take turns, so that a message waits for one reply and not for the backlog of others. A
+//! worker sends messages in sequence over its connection, without a pause between batches. There are never more
+//! connections than workers. Workers start when messages wait, and end after a while without messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::sink::turns::Turns;
 
-/// Below the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the close
-/// would be lost.
+/// Less than the 5 s after which common servers (Node.js) close an idle connection. A request at the moment of the
+/// close would be lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 pub struct Workers {
     sender: Arc<Sender>,
     queue: Mutex<Queue>,
-    /// Wakes the worker that became idle last: so under a light load the others end.
+    /// Wakes the worker that became idle last, so that the others end under a light load.
     arrived: Notify,
 }
 
@@ -66,12 +66,12 @@ impl Workers {
         }
     }
 
-    /// Starts a worker that is counted.
+    /// Starts a worker that is already counted.
     fn start(self: &Arc<Self>) {
         tokio::spawn(Worker { workers: Arc::clone(self), counted: true }.run());
     }
 
-    /// Reports what waits as unsent. Ends idle workers now, the others after their messages.
+    /// Reports waiting messages as unsent. Ends idle workers at once, and the others after their messages.
     pub fn stop(&self) {
         let mut waiting = {
             let mut queue = self.lock();
@@ -82,13 +82,13 @@ impl Workers {
         self.arrived.notify_waiters();
     }
 
-    /// No panic can leave the queue half-changed.
+    /// A panic cannot leave the queue half-changed.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
 }
 
-/// Counted in the queue.
+/// `counted`: whether the queue counts this worker.
 struct Worker {
     workers: Arc<Workers>,
     counted: bool,
@@ -103,18 +103,18 @@ impl Worker {
         }
     }
 
-    /// `None`: it ends.
+    /// The next job. `None`: the worker ends.
     async fn next(&mut self, connection: &mut Option<Connection>) -> Option<Job> {
         let mut ends = false;
         loop {
             {
                 let limit = self.workers.sender.connector.limit();
                 let mut queue = self.workers.lock();
-                // The endpoint takes fewer requests at once than before.
+                // The endpoint allows fewer requests at once than before.
                 let is_surplus = queue.workers > limit;
                 let job = if is_surplus { None } else { queue.jobs.pop() };
                 if job.is_some() {
-                    // It takes more than before.
+                    // The endpoint allows more requests at once than before.
                     if queue.jobs.len() > queue.idle && queue.workers < limit {
                         queue.workers += 1;
                         self.workers.start();
@@ -125,7 +125,7 @@ impl Worker {
                     queue.workers -= 1;
                     self.counted = false;
                     if queue.idle > 0 && !queue.jobs.is_empty() {
-                        // A surplus worker may have been woken in place of one that stays.
+                        // A surplus worker might have been woken in place of one that stays.
                         self.workers.arrived.notify_last();
                     }
                     if queue.workers == 0 {
@@ -135,7 +135,7 @@ impl Worker {
                 }
                 queue.idle += 1;
             }
-            // A notification that comes before this is kept.
+            // A notification before this point is kept.
             tokio::select! {
                 () = self.workers.arrived.notified() => {}
                 () = connection::closed(connection) => ends = true,
@@ -147,7 +147,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// After a panic too.
+    /// Also runs after a panic.
     fn drop(&mut self) {
         if self.counted {
             self.workers.lock().workers -= 1;

@@ -13,7 +13,7 @@ use rdkafka::{
 };
 use tokio::time::Instant;
 
-/// For so long a connection error is given as the likely cause of later failures.
+/// Time for which a connection error is reported as the likely cause of later failures.
 const CAUSE_LIFETIME: Duration = Duration::from_mins(1);
 
 /// `S`: the state of the callbacks that only producers or only consumers have.
@@ -72,7 +72,7 @@ impl<S: Default + Send + Sync + 'static> ClientContext for Callbacks<S> {
         }
     }
 
-    /// Only called if the options set `statistics.interval.ms`.
+    /// Called only if the options set `statistics.interval.ms`.
     fn stats_raw(&self, statistics: &[u8]) {
         self.count_call();
         tracing::debug!(kafka = self.name, "statistics {}", String::from_utf8_lossy(statistics));

@@ -17,8 +17,8 @@ pub use self::{
 };
 use crate::secret::Secret;
 
-/// Brokers, TLS, SASL and `options`, which win over `defaults`. The caller then sets the properties that delivery guarantees
-/// depend on.
+/// Brokers, TLS, SASL and `options`, which override `defaults`. The caller then sets the properties that delivery
+/// guarantees depend on.
 pub fn client_config(defaults: &[(&str, &str)], cluster: Cluster<'_>) -> ClientConfig {
     let mut settings: ClientConfig =
         defaults.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -70,7 +70,7 @@ pub fn is_missing(code: RDKafkaErrorCode) -> bool {
 /// The settings that librdkafka rejects, without their values.
 pub fn made<T>(client: KafkaResult<T>) -> Result<T, String> {
     client.map_err(|error| match error {
-        // `Display` of these errors shows the value too, which may be a secret.
+        // `Display` of these errors also shows the value, which can be a secret.
         KafkaError::ClientConfig(_, text, ..) | KafkaError::ClientCreation(text) => text,
         other => other.to_string(),
     })

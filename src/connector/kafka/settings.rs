@@ -20,7 +20,7 @@ use crate::{
     tls::TlsFiles,
 };
 
-/// Properties that the promises rest on, under all their names, and what to do instead.
+/// Properties of a sink that delivery guarantees depend on, under all their names, and what to do instead.
 const REFUSED: [(&str, &str); 10] = [
     ("bootstrap.servers", "set `brokers` instead"),
     ("metadata.broker.list", "set `brokers` instead"),
@@ -34,7 +34,7 @@ const REFUSED: [(&str, &str); 10] = [
     ("test.mock.num.brokers", "messages would go nowhere"),
 ];
 
-/// The same for sources.
+/// Properties of a source that delivery guarantees depend on, under all their names, and what to do instead.
 const REFUSED_OF_SOURCES: [(&str, &str); 10] = [
     ("bootstrap.servers", "set `brokers` instead"),
     ("metadata.broker.list", "set `brokers` instead"),
@@ -49,11 +49,11 @@ const REFUSED_OF_SOURCES: [(&str, &str); 10] = [
 ];
 
 const POLL_INTERVAL: &str = "max.poll.interval.ms";
-/// In milliseconds. A rebalance takes up to 20 s: 5 s for the batch in flight to Redis, 5 s for the brokers' offsets, 10 s
-/// for a commit.
+/// Minimum `max.poll.interval.ms`, in milliseconds. A rebalance takes up to 20 s: 5 s for the batch in flight to Redis,
+/// 5 s for the brokers' offsets, 10 s for a commit.
 const MIN_POLL_INTERVAL: u64 = 30_000;
 
-/// Longest `max_overdue`, in milliseconds.
+/// Maximum `max_overdue`, in milliseconds: 10,000 days.
 const LONGEST_OVERDUE: u64 = 10_000 * 24 * 3_600_000;
 
 /// Properties of librdkafka, by name.
@@ -63,21 +63,21 @@ type Options = BTreeMap<String, Property>;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaSinkSettings {
-    /// `host:port` of one or more of the cluster's brokers; required.
+    /// `host:port` of one or more brokers of the cluster; required.
     #[serde(default)]
     pub brokers: List<String>,
-    /// Required. It may have `{key}`, `{route}`, `{header:NAME}`.
+    /// The topic; required. It can contain `{key}`, `{route}`, `{header:NAME}`.
     #[serde(deserialize_with = "topic")]
     #[schemars(with = "String")]
     pub topic: Template,
-    /// Required with placeholders: patterns of what `topic` may become. `*` is any text, `?` one character.
+    /// Required with placeholders: patterns, one of which the topic must match. `*` is any text, `?` one character.
     pub allow: Allow,
-    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
     pub timeout: Timeout,
     pub sasl: Sasl,
-    /// Any of them means TLS.
+    /// TLS files. Any of them enables TLS.
     pub tls: TlsFiles,
-    /// Any other property of librdkafka.
+    /// Other properties of librdkafka.
     pub options: Options,
 }
 
@@ -87,30 +87,30 @@ pub struct KafkaSinkSettings {
 pub struct KafkaSourceSettings {
     /// Route of its messages; required.
     pub route: Arc<str>,
-    /// `host:port` of one or more of the cluster's brokers; required.
+    /// `host:port` of one or more brokers of the cluster; required.
     #[serde(default)]
     pub brokers: List<String>,
-    /// Required.
+    /// The topics; required.
     #[serde(default)]
     pub topics: List<String>,
     /// The consumer group, which all instances share; required.
     pub group_id: String,
-    /// Where a group begins at its first start on a topic; what comes later is always read.
+    /// Where a group starts at its first start on a topic. Later records are always read.
     pub start: Start,
-    /// What such a first start finds that is overdue by more is skipped and counted: 1s to 10000 days. Without it nothing
-    /// is.
+    /// Maximum time by which records can be overdue at such a first start: 1s to 10000 days. Records that are more
+    /// overdue are skipped and counted. Without it no record is skipped.
     pub max_overdue: Option<Period<1_000, LONGEST_OVERDUE>>,
-    /// Records without a value and without a timing header: `cancel` cancels the schedule of their key, `forward` passes
-    /// them on as due now.
+    /// Records without a value and without a timing header: `cancel` cancels the schedule of their key, `forward`
+    /// forwards them as messages that are due now.
     pub tombstones: Tombstones,
     pub sasl: Sasl,
-    /// Any of them means TLS.
+    /// TLS files. Any of them enables TLS.
     pub tls: TlsFiles,
-    /// Any other property of librdkafka.
+    /// Other properties of librdkafka.
     pub options: Options,
 }
 
-/// Where a consumer group begins at its first start.
+/// Where a consumer group starts at its first start on a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
@@ -122,14 +122,14 @@ pub enum Start {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Tombstones {
-    /// Cancels the schedule of its key; skipped if none waits.
+    /// Cancels the schedule of its key. Skipped if none waits.
     #[default]
     Cancel,
     /// A message like any other.
     Forward,
 }
 
-/// Who this is. Without TLS only with `security.protocol: sasl_plaintext` in `options`.
+/// Authentication of the client. Without TLS it needs `security.protocol: sasl_plaintext` in `options`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sasl {
@@ -155,7 +155,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// As Kafka calls it.
+    /// The name of the mechanism in Kafka.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
@@ -169,7 +169,7 @@ fn topic<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Template, D::Erro
     template(deserializer, Place::Topic)
 }
 
-/// A Kafka cluster and how to be let in.
+/// A Kafka cluster and the settings to connect to it.
 #[derive(Clone, Copy)]
 pub struct Cluster<'a> {
     pub brokers: &'a List<String>,
@@ -249,13 +249,14 @@ impl SourceSettings for KafkaSourceSettings {
         &self.route
     }
 
-    /// A topic is read again from the last commit.
+    /// A topic is read again from the last committed offset.
     fn reads_again(&self) -> bool {
         true
     }
 
-    /// A group hands each partition to one of its members: were they to lead to different routes, chance would tell where
-    /// a record goes. And ids are `topic:partition:offset`: those of two clusters must not meet on one route.
+    /// A group assigns each partition to one of its members. If members had different routes, the assignment would
+    /// decide the route of a record. Also, ids are `topic:partition:offset`: ids of two clusters must not meet on one
+    /// route.
     fn conflict(&self, other: &dyn SourceSettings, other_name: &str) -> Option<(&'static str, String)> {
         let other = (other as &dyn Any).downcast_ref::<Self>()?;
         let topic = self.topics.iter().find(|topic| other.topics.iter().any(|other| other == *topic))?;
@@ -343,7 +344,7 @@ fn check_options(at: &Path, options: &Options, refused: &[(&str, &str)], problem
                 problems.add(&at.key(name), format!("`{}` is no property of librdkafka", name.escape_debug()));
             }
             Err(KafkaError::ClientConfig(_, text, ..)) => problems.add(&at.key(name), text),
-            // It holds a NUL.
+            // The value contains a NUL.
             Err(other) => problems.add(&at.key(name), other.to_string()),
         }
     }

@@ -21,14 +21,14 @@ use crate::{
 
 /// Seconds between heartbeats, unless the URL sets them. A lost peer is noticed after twice that time.
 const HEARTBEAT: u16 = 10;
-/// Longest closing handshake. It takes one round trip.
+/// Maximum time of the closing handshake. It takes one round trip.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// First reconnect delay: at most ten attempts a second.
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(100);
-/// Longest reconnect delay: short beside an outage, long beside the cost of an attempt for a broker.
+/// Maximum reconnect delay: short compared to an outage, and long compared to the cost of an attempt for a broker.
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(3);
 
-/// A broker and how to be let in.
+/// A broker and the settings to connect to it.
 #[derive(Clone, Copy)]
 pub struct BrokerServer<'a> {
     pub url: &'a SecretUrl,
@@ -101,7 +101,7 @@ impl Broker {
             Ok(Err(error)) => text(&error),
             Err(_) => format!("not connected within {limit:?}"),
         };
-        // lapin's thread may still be in the handshake.
+        // lapin's thread might still be in the handshake.
         link.abort.cancel();
         Err(format!("{}: {error}", self.address()))
     }
@@ -128,7 +128,7 @@ impl Broker {
 }
 
 impl BrokerConnection {
-    /// Closes with a handshake, so that the broker processes what was sent. Aborts after `CLOSE_TIMEOUT`.
+    /// Closes with a handshake, so that the broker processes all sent frames. Aborts after `CLOSE_TIMEOUT`.
     pub async fn close(&self) {
         // An error means that the connection is closed already.
         let _ = timeout(CLOSE_TIMEOUT, self.connection.close(200, "done".into())).await;

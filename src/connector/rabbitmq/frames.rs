@@ -2,9 +2,9 @@
 //!
 //! lapin 4.12 closes the connection at a short string that is not UTF-8, and overflows its stack on tables that are
 //! nested thousands deep. RabbitMQ accepts both, and delivers such a message again after each reconnect. So
-//! `FrameFilter` overwrites such bytes, without a change of any length, and notes what it replaced. It also notes returned
-//! messages, because lapin attaches them to the wrong confirms. `docs/upstream/lapin-frames.md` has a reproduction of
-//! each defect.
+//! `FrameFilter` overwrites such bytes, without a change of any length, and notes what it replaced. It also notes
+//! returned messages, because lapin attaches them to the wrong confirms. `docs/upstream/lapin-frames.md` has a
+//! reproduction of each defect.
 //!
 //! Only whole frames that deliver or return a message are parsed; all other bytes pass unchanged. See AMQP 0-9-1,
 //! sections 2.3.5 (frames), 4.2.5 (field types) and 4.2.6 (content).
@@ -25,11 +25,11 @@ const MAX_PARSED_BYTES: usize = 4 * 1024 * 1024;
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
 /// Class and method of `basic.return`.
 const RETURN: [u8; 4] = [0, 60, 0, 50];
-/// Deepest table that stays a table: deeper than `value` keeps, and far from the limit of a stack.
+/// Maximum depth of a table that stays a table: deeper than `value` keeps, and far from the limit of a stack.
 const MAX_DEPTH: u32 = 64;
-/// Bytes after which the note of a message ends.
+/// Size of the note of a message, in bytes, from which no more is added.
 const MAX_NOTE_BYTES: usize = 1024;
-/// The properties of a message in their order. The highest bit of the flags stands for the first.
+/// The properties of a message in their order. The highest bit of the flags is for the first.
 const PROPERTIES: [(&str, PropertyKind); 14] = [
     ("content_type", PropertyKind::ShortString),
     ("content_encoding", PropertyKind::ShortString),
@@ -58,15 +58,15 @@ enum PropertyKind {
 #[derive(Default)]
 pub struct FrameFilter {
     buffer: Vec<u8>,
-    /// Bytes at the front of `buffer` that `read` may return.
+    /// Bytes at the front of `buffer` that `read` can return.
     released: usize,
     /// Bytes at the front of `buffer` that `read` has returned.
     consumed: usize,
     /// Remaining bytes of a frame that is not parsed.
     unparsed: usize,
-    /// Tag and note of the delivery whose content header comes next.
+    /// Tag and note of the delivery that waits for its content header.
     delivery: (u64, String),
-    /// Channels on which the content header of a returned message comes next.
+    /// Channels with a returned message that waits for its content header.
     returning: BTreeSet<u16>,
     notes: FrameNotes,
 }
@@ -116,7 +116,7 @@ impl FrameFilter {
         let Some(payload) = rest.get_mut(..size).map(|frame| &mut frame[HEAD..size - END]) else { return false };
         let (tag, note) = &mut self.delivery;
         if kind == HEADER {
-            // lapin judges a payload of another form.
+            // lapin handles a payload of another form.
             let _ = PayloadReader { rest: &mut *payload, note }.properties();
             if self.returning.remove(&channel) {
                 note.clear();
@@ -138,7 +138,7 @@ impl FrameFilter {
 /// Parses and repairs a payload. Each method returns `None` at the end of the payload or at an unknown type.
 struct PayloadReader<'a> {
     rest: &'a mut [u8],
-    /// What was replaced.
+    /// The note on replaced bytes.
     note: &'a mut String,
 }
 
@@ -338,7 +338,7 @@ mod tests {
         };
         let method =
             on(7, frame(METHOD, &[&RETURN[..], &[1, 56], &short(b"NO_ROUTE"), &short(b"x"), &short(b"k")].concat()));
-        // Frames of another channel may come in between.
+        // Frames of another channel can come in between.
         let other = [on(2, deliver(1, b"k")), on(2, header(b"", b"other"))].concat();
         let returned = [method.clone(), other, on(7, header(b"\x01sS\0\0\0\x01v", b"mine"))].concat();
         let unreadable = [method, on(7, header(b"\x01a?\0\0", b"c"))].concat();

@@ -1,4 +1,4 @@
-//! What a broker, or what poses as one, may send.
+//! Frames that a broker, or a program that poses as one, can send.
 
 use std::iter;
 
@@ -39,7 +39,7 @@ fn frames(input: &[u8]) -> String {
     noted.into_iter().map(|(_, note)| note).collect::<Vec<_>>().join(";")
 }
 
-/// At the ends that the frames themselves name: AMQP 0-9-1, section 2.3.5.
+/// Cuts at the ends of frames, by the sizes that the frames declare: AMQP 0-9-1, section 2.3.5.
 fn cut(mut sent: &[u8]) -> impl Iterator<Item = &[u8]> {
     iter::from_fn(move || {
         let size = sent.get(3..7).map_or(0, |size| u32::from_be_bytes(size.try_into().expect("four bytes")));
@@ -50,7 +50,7 @@ fn cut(mut sent: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What comes out, and what is noted of it.
+/// The output, and the notes on it.
 fn through(sent: &[u8], piece: usize) -> (Vec<u8>, Vec<(u64, String)>) {
     let (notes, mut out, mut buffer) = (FrameNotes::default(), Vec::new(), [0; 4096]);
     let mut frames = FrameFilter::new(notes.clone());
@@ -64,7 +64,7 @@ fn through(sent: &[u8], piece: usize) -> (Vec<u8>, Vec<(u64, String)>) {
             }
         }
     }
-    // A tag is one byte in what was sent first, and mutations leave most of them.
+    // A tag is one byte in the original inputs, and mutations leave most tags unchanged.
     let unreadable = (0..=255).filter_map(|tag| Some((tag, notes.take_unreadable(tag)?))).collect();
     (out, unreadable)
 }
@@ -80,7 +80,7 @@ fn mutated_frames_keep_to_what_is_promised() {
     FRAMES.explore();
 }
 
-/// Header values as a producer may send them, and typed values as a store may hold them.
+/// Header values that a producer can send, and typed values that a store can hold.
 const VALUES: FuzzTarget = FuzzTarget {
     name: "amqp_value",
     words: &[
@@ -105,7 +105,7 @@ fn values(input: &[u8]) -> String {
             let text = serde_json::to_string(&typed).expect("JSON");
             let read: TypedValue = serde_json::from_str(&text).expect("what was written is read");
             let back = from_typed(&read).expect("what was written is a value");
-            // Not the values: NaN is unlike itself, and a short string comes back as a long one.
+            // The values are not compared: NaN differs from itself, and a short string comes back as a long one.
             assert_eq!(to_typed(&back), Ok(typed.clone()));
             typed.type_name().to_owned()
         }
@@ -124,7 +124,7 @@ fn values(input: &[u8]) -> String {
     came_to
 }
 
-/// A value of the type that the first byte chooses, with at most so many levels.
+/// A value of the type that the first byte chooses, with at most `levels` levels.
 fn value(bytes: &mut Bytes, levels: u32) -> AMQPValue {
     let name =
         |bytes: &mut Bytes| ShortString::try_new(bytes.text().chars().take(60).collect::<String>()).unwrap_or_default();

@@ -17,14 +17,14 @@ pub struct FrameNotes(Arc<Mutex<NoteMaps>>);
 
 #[derive(Default)]
 struct NoteMaps {
-    /// What was replaced in deliveries, as text by delivery tag. Only one channel of the connection consumes.
+    /// Notes on replaced bytes of deliveries, by delivery tag. Only one channel of the connection consumes.
     unreadable: BTreeMap<u64, String>,
     /// Properties of returned messages, by channel.
     returned: HashMap<u16, Vec<BasicProperties>>,
 }
 
 impl FrameNotes {
-    /// Returns and removes the note on what was replaced in a delivery.
+    /// Returns and removes the note on the replaced bytes of a delivery.
     pub fn take_unreadable(&self, tag: u64) -> Option<String> {
         self.lock().unreadable.remove(&tag)
     }

@@ -1,6 +1,6 @@
-//! What to do about what a broker lacks.
+//! Remedies for exchanges, queues and virtual hosts that a broker does not have.
 
-/// `error` with the command that creates what RabbitMQ says is not there: an exchange, a queue or a virtual host.
+/// `error` with the command that creates the missing exchange, queue or virtual host.
 pub fn with_remedy(error: String) -> String {
     match command(&error) {
         Some(command) => format!("{error}: create it with `{command}`"),
@@ -26,7 +26,7 @@ fn command(error: &str) -> Option<String> {
     Some(format!("rabbitmqadmin --vhost={vhost} declare {kind} name={name} {more}"))
 }
 
-/// For a shell, where that is needed.
+/// Quoted for a shell, if needed.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

@@ -13,7 +13,7 @@ use super::text;
 /// A consumer argument that classic and quorum queues know and streams refuse.
 const PRIORITY: &str = "x-priority";
 
-/// In RabbitMQ's refusal of an argument by a stream.
+/// A part of RabbitMQ's refusal of an argument by a stream.
 const STREAM: &str = "of queue type rabbit_stream_queue";
 
 /// Consumer arguments that a stream refuses. A source on a stream would miss messages that were published while it had no
@@ -22,11 +22,11 @@ pub fn no_stream() -> FieldTable {
     with_priority(AMQPValue::LongInt(0))
 }
 
-/// Whether `queue` exists, is no stream, and may be read. Requests a consumer with an invalid argument: RabbitMQ refuses
-/// it after these checks, so no message is delivered. The refusal closes `channel`.
+/// Checks that `queue` exists, is not a stream, and can be read. Requests a consumer with an invalid argument: RabbitMQ
+/// refuses it after these checks, so no message is delivered. The refusal closes `channel`.
 ///
 /// # Errors
-/// The check that failed, or that of the connection.
+/// The check that failed, or the error of the connection.
 pub async fn check_readable(channel: &Channel, queue: &str) -> lapin::Result<()> {
     let arguments = with_priority(AMQPValue::LongString("none".into()));
     match channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), arguments).await {
@@ -52,12 +52,12 @@ pub async fn is_quorum(channel: &Channel, queue: &str) -> bool {
     }
 }
 
-/// Whether `exchange` exists and may be written to; for the default exchange, whether `amq.default` may be. Publishes a
-/// message with an invalid property: RabbitMQ refuses it after these checks, so nothing is routed. The refusal closes
-/// `channel`.
+/// Checks that the user can write to `exchange`, which must exist; for the default exchange, to `amq.default`.
+/// Publishes a message with an invalid property: RabbitMQ refuses it after these checks, so nothing is routed. The
+/// refusal closes `channel`.
 ///
 /// # Errors
-/// The check that failed, or that of the connection.
+/// The check that failed, or the error of the connection.
 pub async fn check_writable(channel: &Channel, exchange: &str) -> lapin::Result<()> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let properties = BasicProperties::default().with_expiration("none".into());
@@ -80,7 +80,7 @@ pub fn explained(error: lapin::Error, queue: &str) -> lapin::Error {
     }
 }
 
-/// Whether a queue of this type, by RabbitMQ's name, has refused an argument.
+/// Whether a queue of type `kind`, by RabbitMQ's name, has refused an argument.
 fn is_of(error: &lapin::Error, kind: &str) -> bool {
     is_precondition(error) && text(error).contains(kind)
 }

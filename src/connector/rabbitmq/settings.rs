@@ -36,27 +36,27 @@ pub struct RabbitMqSinkSettings {
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: SecretUrl,
-    /// Instead of in the URL.
+    /// User, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Instead of in the URL.
+    /// Password, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `amqps://`.
+    /// TLS files for `amqps://`.
     pub tls: TlsFiles,
-    /// It must exist; required. Empty is the default exchange, which routes to the queue that the routing key names.
-    /// It may have `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
+    /// An existing exchange; required. Empty is the default exchange, which routes to the queue that the routing key
+    /// names. The exchange can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     #[serde(deserialize_with = "exchange")]
     #[schemars(with = "String")]
     pub exchange: Template,
-    /// In place of the message's `key`; it may have the same.
+    /// Routing key in place of the message's `key`. It can contain the placeholders of `exchange`.
     #[serde(default, deserialize_with = "routing_key")]
     #[schemars(with = "Option<String>")]
     pub routing_key: Option<Template>,
-    /// Required with placeholders: patterns of what `routing_key` may become, or where `exchange` has them of
-    /// `exchange/routing_key`. `*` is any text without `/`, `**` any text, `?` one character.
+    /// Required with placeholders: patterns, one of which the routing key must match, or `exchange/routing_key` if
+    /// `exchange` has placeholders. `*` is any text without `/`, `**` any text, `?` one character.
     pub allow: Allow,
-    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
     pub timeout: Timeout,
 }
 
@@ -70,24 +70,25 @@ pub struct RabbitMqSourceSettings {
     #[serde(deserialize_with = "url")]
     #[schemars(with = "Secret")]
     pub url: SecretUrl,
-    /// Instead of in the URL.
+    /// User, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Instead of in the URL.
+    /// Password, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `amqps://`.
+    /// TLS files for `amqps://`.
     pub tls: TlsFiles,
-    /// It must exist; required.
+    /// An existing queue; required.
     #[serde(deserialize_with = "queue")]
     pub queue: String,
-    /// Most messages that were taken and are not in Redis yet: 1 to 65535.
+    /// Maximum messages that were received and are not in Redis yet: 1 to 65535.
     pub prefetch: Whole<1, 65_535>,
-    /// `ulid`: every message gets a new id. `message_id`: the producer's, which must be unique.
+    /// `ulid`: every message gets a new id. `message_id`: the id that the producer set, which must be unique.
     pub id_from: IdFrom,
-    /// `headers`: `x-delay` or `x-deliver-at`. `x_death`: `backoff`, by how often the message was dead-lettered.
+    /// `headers`: the delay of `x-delay` or `x-deliver-at`. `x_death`: `backoff`, by the number of times that the
+    /// message was dead-lettered.
     pub delay_from: DelayFrom,
-    /// For `delay_from: x_death`.
+    /// Delays for `delay_from: x_death`.
     pub backoff: GrowingDelay,
 }
 
@@ -162,7 +163,7 @@ impl RabbitMqSourceSettings {
         BrokerServer { url, username: username.as_deref(), password: password.as_ref(), tls }
     }
 
-    /// The delay by the count in `x-death`; `None`: headers tell it.
+    /// The delay by the count in `x-death`. `None`: the delay is in headers.
     pub fn delay(&self) -> Option<Backoff> {
         match self.delay_from {
             DelayFrom::Headers => None,

@@ -38,7 +38,7 @@ pub struct BrokerEndpoint {
     pub tls: Option<TlsConnector>,
 }
 
-/// What the stream of a connection shares with its users. Clones share it.
+/// Data that the stream of a connection shares with its users. Clones share it.
 #[derive(Clone, Default)]
 pub struct ConnectionLink {
     /// Ends the stream without a handshake.

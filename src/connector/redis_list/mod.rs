@@ -1,9 +1,9 @@
 //! A list on another Redis than the queue's. RPUSH appends many messages in one command over a separate connection; its
 //! reply confirms them.
 //!
-//! An error of a command (wrong type at the key, out of memory, read-only...) concerns the destination, never one
-//! message, so the sink is unavailable and no message becomes a dead letter. If each message names its list, a wrong type
-//! at a list fails the messages of that list only.
+//! An error of a command (wrong type at the key, out of memory, read-only...) concerns the list or its server, never
+//! one message. So the sink is unavailable and no message becomes a dead letter. If each message names its list, a
+//! wrong type at a list fails only the messages of that list.
 
 mod settings;
 
@@ -30,13 +30,13 @@ use crate::{
     },
 };
 
-/// Most messages of one command. A larger command is not faster.
+/// Maximum messages of one command. A larger command is not faster.
 const MAX_COMMAND_MESSAGES: usize = 500;
-/// Most bytes of values in one command: it blocks Redis for milliseconds. A larger value goes alone.
+/// Maximum bytes of values in one command: it blocks Redis for milliseconds. A larger value goes alone.
 const MAX_COMMAND_BYTES: usize = 4 * 1024 * 1024;
-/// Most commands in flight: enough to use the connection fully, with few rendered values in memory.
+/// Maximum commands in flight: enough to use the connection fully, with few rendered values in memory.
 const MAX_COMMANDS: usize = 4;
-/// The lowest limit of one value, in bytes, that Redis can be configured with (`proto-max-bulk-len`). A smaller value
+/// The lowest `proto-max-bulk-len` that Redis can be configured with: its limit of one value, in bytes. A smaller value
 /// needs no check.
 const LEAST_VALUE_LIMIT: usize = 1024 * 1024;
 /// The default of `proto-max-bulk-len`, in bytes.
@@ -44,7 +44,7 @@ const DEFAULT_VALUE_LIMIT: usize = 512 * 1024 * 1024;
 
 pub struct RedisListSink {
     connection: Connection,
-    /// As it may be shown.
+    /// The address without secrets.
     address: String,
     key: Template,
     allow: Allow,
@@ -53,7 +53,8 @@ pub struct RedisListSink {
 }
 
 impl RedisListSink {
-    /// `config` must name a server: the store itself moves messages to a list on the queue's Redis. Connects on first use.
+    /// `config` must name a server: the store itself moves messages to a list on the queue's Redis. Connects on first
+    /// use.
     ///
     /// # Errors
     /// The setting that is invalid.
@@ -69,7 +70,7 @@ impl RedisListSink {
         })
     }
 
-    /// Groups a batch by list, in order. Reports messages whose list is not allowed.
+    /// Groups a batch by list, in order. Reports messages with a list that is not allowed.
     fn by_list(&self, batch: Vec<Delivery>, report: &Report) -> BTreeMap<Arc<str>, Vec<(usize, Delivery)>> {
         let mut lists: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         for (index, delivery) in batch.into_iter().enumerate() {
@@ -117,7 +118,7 @@ impl RedisListSink {
         }
     }
 
-    /// Largest value in bytes; the default if the user may not read the configuration.
+    /// Maximum bytes of a value; the default if the user is not allowed to read the configuration.
     async fn value_limit(&self) -> usize {
         let mut command = cmd("CONFIG");
         command.arg("GET").arg("proto-max-bulk-len");
@@ -142,7 +143,7 @@ impl Sink for RedisListSink {
         stream::iter(commands).for_each_concurrent(MAX_COMMANDS, |command| self.push(command, deadline, report)).await;
     }
 
-    /// Checks that the key is a list or does not exist. If the messages name the key, checks the server alone.
+    /// Checks that the key is a list or does not exist. If the messages name the key, checks only the server.
     async fn check(&self) -> Result<(), String> {
         let with_address = |error: StoreError| format!("{}: {error}", self.address);
         let Some(key) = self.key.as_constant() else {

@@ -22,37 +22,38 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisListSettings {
-    /// The list; required. It may have `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
+    /// The list; required. It can contain `{key}`, `{route}`, `{header:NAME}`; `{{` and `}}` are braces.
     #[serde(deserialize_with = "key")]
     #[schemars(with = "String")]
     pub key: Template,
-    /// Required with placeholders: patterns of what `key` may become. `*` is any text without `/`, `**` any text,
-    /// `?` one character.
+    /// Required with placeholders: patterns, one of which the list must match. `*` is any text without `/`, `**` any
+    /// text, `?` one character.
     pub allow: Allow,
     pub format: ListFormat,
-    /// Longest time of one batch: 100ms to 1h; with 500ms it must fit in the lease of every route.
+    /// Maximum time of one batch: 100ms to 1h. The lease of each of its routes must be at least 500ms longer.
     pub timeout: Timeout,
-    /// Another Redis than the queue's: `redis://`, `rediss://` or `unix://`.
+    /// URL of another Redis than the queue's: `redis://`, `rediss://` or `unix://`. Unless it is set, the list is
+    /// on the queue's Redis.
     #[serde(default, deserialize_with = "redis_url")]
     #[schemars(with = "Option<Secret>")]
     pub url: Option<SecretUrl>,
-    /// ACL user, instead of in the URL.
+    /// ACL user, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub username: Option<String>,
-    /// Instead of in the URL.
+    /// Password, if it is not in the URL.
     #[serde(default, deserialize_with = "non_empty")]
     pub password: Option<Secret>,
-    /// For `rediss://`.
+    /// TLS files for `rediss://`.
     pub tls: TlsFiles,
 }
 
 fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Template, D::Error> {
-    // `check` knows the prefix of the queue's own keys.
+    // `check` uses the prefix of the queue's own keys.
     template(deserializer, Place::ListKey { key_prefix: "".into() })
 }
 
 impl RedisListSettings {
-    /// `None`: the Redis of the queue itself, exactly once.
+    /// `None`: the Redis of the queue itself, with exactly-once delivery.
     pub fn server(&self) -> Option<RedisEndpoint> {
         let Self { url, username, password, tls, .. } = self.clone();
         url.map(|url| RedisEndpoint { url, username, password, tls })
@@ -72,7 +73,7 @@ impl RedisListSettings {
 
 impl Settings for RedisListSettings {
     fn check(&mut self, at: &Path, context: &Context, problems: &mut Problems) {
-        // On another Redis too: it may well be another name of the queue's.
+        // Also on another Redis, because its URL can be another name of the queue's Redis.
         let place = Place::ListKey { key_prefix: context.key_prefix.into() };
         match problems.check(&at.key("key"), self.key.clone().for_place(place)) {
             Some(key) => self.key = key,

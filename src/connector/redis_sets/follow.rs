@@ -14,28 +14,29 @@ use crate::{
     },
 };
 
-/// Shortest time between two polls that find nothing.
+/// Minimum time between two polls that find nothing.
 const MIN_SLEEP: Duration = Duration::from_millis(2);
-/// Shortest time after a poll that a notification caused: producers may add thousands of members a second, due much later.
+/// Minimum time after a poll that a notification caused: producers can add thousands of members a second that are due
+/// much later.
 const NOTIFIED_SLEEP: Duration = Duration::from_millis(20);
-/// Polls in a row whose members others had taken, after which the delays grow.
+/// Polls in a row that lost all their members to others, after which the delays grow.
 const LOST_POLLS_BEFORE_BACKOFF: u32 = 3;
-/// Longest delay after such polls.
+/// Maximum delay after such polls.
 const MAX_LOST_DELAY: Duration = Duration::from_millis(100);
-/// First and longest delay while the route has no capacity for due members.
+/// First and maximum delay while the route has no capacity for due members.
 const CAPACITY_DELAYS: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
-/// Shortest time between two checks of a paused route. Every message that is scheduled on it wakes the source too.
+/// Minimum time between two checks of a paused route. Every message that is scheduled on it also wakes the source.
 const PAUSED_SLEEP: Duration = Duration::from_millis(100);
 
 impl RedisSets {
     /// Moves due members until punctual stops.
     pub(super) async fn follow(&self, intake: &Intake) -> Result<(), Stopped> {
         let mut notifications = Notifications { is_enabled: false, checked: None };
-        // `prompted`: a notification caused this poll. `lost`, `stuck`: polls in a row whose members others had taken, or for
-        // which the route had no capacity.
+        // `prompted`: a notification caused this poll. `lost`: polls in a row that lost all their members to others.
+        // `stuck`: polls in a row for which the route had no capacity.
         let (mut prompted, mut lost, mut stuck) = (false, 0, 0);
         loop {
-            // The bell remembers rings since the last wait, so none is lost between the poll and the sleep.
+            // Signals since the last wait are kept, so none is lost between the poll and the sleep.
             notifications.check(self).await;
             let due = intake.until_done(|| intake.queue().external_due(&self.place)).await?;
             let polled = Instant::now();
@@ -66,7 +67,7 @@ impl RedisSets {
                 TakeOutcome::NoCapacity(ids) => {
                     lost = 0;
                     self.wait_for_capacity(intake, &ids).await?;
-                    // Another instance may have registered the route with lower limits.
+                    // Another instance might have registered the route with lower limits.
                     sleep(if stuck > 0 { lost_delay(LOST_POLLS_BEFORE_BACKOFF + stuck) } else { Duration::ZERO }).await;
                     stuck += 1;
                 }
@@ -78,8 +79,8 @@ impl RedisSets {
         if notifications.is_enabled && self.bells.changed.is_listening() { self.max_sleep } else { self.poll }
     }
 
-    /// Waits until the route has capacity for some of these. Each check is one small call. While the route is paused,
-    /// wake-ups cause the checks.
+    /// Waits until the route has capacity for some of `ids`. Each check is one small call. While the route is paused,
+    /// wake-ups trigger the checks.
     async fn wait_for_capacity(&self, intake: &Intake, ids: &[MessageId]) -> Result<(), Stopped> {
         let woken = &self.bells.woken;
         let [mut delay, max_delay] = CAPACITY_DELAYS;
@@ -141,7 +142,7 @@ impl RedisSets {
     }
 }
 
-/// What became of the due members of a poll.
+/// The outcome of a poll with due members.
 enum TakeOutcome {
     /// At least one was moved.
     Moved,

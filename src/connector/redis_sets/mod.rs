@@ -2,7 +2,7 @@
 //!
 //! A message stays in those keys until it is due and its route has capacity, so that its producer can still count and
 //! cancel it. Then one script moves it (`store::redis`, `lua/take_*.lua`): it is never in both places nor in neither.
-//! Other consumers and other instances may compete for it. `follow` polls and moves, `naming` chooses ids,
+//! Other consumers and other instances can compete for it. `follow` polls and moves, `naming` chooses ids,
 //! `notification` checks keyspace notifications, `persist` keeps waiting bodies from expiring.
 
 mod follow;
@@ -25,16 +25,16 @@ use crate::{
 /// A source of external keys.
 pub struct RedisSets {
     place: ExternalPlace,
-    /// Longest time between two polls without keyspace notifications.
+    /// Maximum time between two polls without keyspace notifications.
     poll: Duration,
-    /// Longest time between two polls with keyspace notifications, which may be lost.
+    /// Maximum time between two polls with keyspace notifications, which can be lost.
     max_sleep: Duration,
     bells: Bells,
     connection: Arc<Connection>,
 }
 
 impl RedisSets {
-    /// `max_sleep`: longest time between two polls with keyspace notifications.
+    /// `max_sleep`: maximum time between two polls with keyspace notifications.
     pub fn sorted_set(config: &SortedSetSettings, redis: QueueRedis, max_sleep: Duration) -> Self {
         let unit = match config.unit {
             ScoreUnit::Seconds => 1000,

@@ -7,8 +7,8 @@ use crate::{
     store::redis::{ExternalEntry, ExternalPlace},
 };
 
-/// The id is the member if it is a valid id, else its digest. `again`: a unique number, for a member that was added again
-/// while its message is live. Its id is then another digest.
+/// The id is the member if that is a valid id, otherwise the digest of the member. `again`: a unique number, for a
+/// member that was added again while its message is live. Its id is then another digest.
 pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> ExternalEntry {
     let as_id = std::str::from_utf8(&member).ok().and_then(|text| MessageId::parse_new(text).ok());
     let id = match (as_id, again) {
@@ -16,7 +16,7 @@ pub fn entry(place: &ExternalPlace, member: Bytes, again: Option<u64>) -> Extern
         (None, None) => digest(&[key_of(place), &member]),
         (_, Some(number)) => digest(&[key_of(place), &member, &number.to_be_bytes()]),
     };
-    // A payload is no id. With `again`, consumers must distinguish the message from the live one.
+    // A payload is not an id. With `again`, consumers must distinguish the message from the live one.
     let is_id = !matches!(place, ExternalPlace::Members { .. }) && again.is_none();
     let original_id = std::str::from_utf8(&member).ok().filter(|text| is_id && *text != id.as_str());
     let origin = Origin { id: original_id.map(str::to_owned), ..Origin::default() };

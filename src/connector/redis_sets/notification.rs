@@ -9,7 +9,8 @@ impl RedisSets {
         self.parts().into_iter().map(|(key, ..)| format!("__keyspace@{database}__:{key}")).collect()
     }
 
-    /// Whether the server sends notifications for these keys. False if the user may not read the configuration.
+    /// Whether the server sends notifications for these keys. False if the user is not allowed to read the
+    /// configuration.
     pub(super) async fn has_notifications(&self) -> bool {
         let mut command = redis::cmd("CONFIG");
         command.arg("GET").arg("notify-keyspace-events");

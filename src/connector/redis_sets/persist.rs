@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Pause between two scans. A body lives an hour at least.
+/// Pause between two scans. A body lives at least an hour.
 const SCAN_INTERVAL: Duration = Duration::from_mins(5);
 /// Pause after a scan that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ impl RedisSets {
                 let mut scan = redis::cmd("ZSCAN");
                 scan.arg(set).arg(cursor).arg("COUNT").arg(STEP);
                 let (next, pairs): (u64, Vec<Vec<u8>>) = self.connection.run(&scan).await?;
-                // Each with its score.
+                // Each id has its score behind it.
                 let ids: Vec<_> = pairs.into_iter().step_by(2).collect();
                 persist(intake, keys, &ids).await?;
                 cursor = next;
@@ -62,7 +62,8 @@ impl RedisSets {
             }
         }
         for list in [&keys.ready, &keys.retry] {
-            // From the left, where ids are pushed: an id that shifts meanwhile is read twice, and none is missed.
+            // From the left, where ids are pushed: an id that shifts between two steps is read twice, and none is
+            // missed.
             for start in (0..).step_by(STEP) {
                 let mut range = redis::cmd("LRANGE");
                 range.arg(list).arg(start).arg(start + STEP - 1);

@@ -11,7 +11,7 @@ use crate::{
     source::{Source, SourceSettings, SourceSetup},
 };
 
-/// Between two polls: 10ms to 5m.
+/// Interval of polls: 10ms to 5m.
 type Poll = Period<10, 300_000>;
 
 /// Members of a sorted set on `redis.url`, scored with their due times.
@@ -24,12 +24,13 @@ pub struct SortedSetSettings {
     pub key: String,
     /// Unit of the scores; fractions count.
     pub unit: ScoreUnit,
-    /// `member`: it is the payload. `hash`: it names a hash, whose fields make the payload, a JSON object.
+    /// `member`: the member is the payload. `hash`: the member names a hash, and a JSON object of its fields is the
+    /// payload.
     pub payload: MemberPayload,
-    /// Required with `payload: hash`: only hashes whose names begin with it are read and deleted.
+    /// Required with `payload: hash`: prefix of the names of hashes. Other hashes are neither read nor deleted.
     #[serde(default, deserialize_with = "non_empty")]
     pub hash_prefix: Option<String>,
-    /// Interval of polls where Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
+    /// Interval of polls if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 
@@ -39,13 +40,13 @@ pub struct SortedSetSettings {
 pub struct DelayQueueSettings {
     /// Route of its messages; required.
     pub route: Arc<str>,
-    /// Name of the queue, as its producers have it; required.
+    /// Name of the queue in its producers; required.
     pub name: String,
     /// Whether its producers use hash tags.
     pub hash_tag: Flag,
-    /// Prefix of the keys, as its producers have it.
+    /// Prefix of the keys in its producers.
     pub prefix: String,
-    /// Interval of polls where Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
+    /// Interval of polls if Redis sends no notifications (`notify-keyspace-events`): 10ms to 5m.
     pub poll: Poll,
 }
 
@@ -98,7 +99,7 @@ impl SourceSettings for SortedSetSettings {
         true
     }
 
-    /// The two would compete, and with different units one of them would be early.
+    /// Two sources of one set would compete, and with different units one of them would be early.
     fn conflict(&self, other: &dyn SourceSettings, other_name: &str) -> Option<(&'static str, String)> {
         let other = (other as &dyn Any).downcast_ref::<Self>()?;
         (self.key == other.key).then(|| ("key", format!("is that of sources.{other_name} too")))
@@ -135,7 +136,7 @@ impl SourceSettings for DelayQueueSettings {
         true
     }
 
-    /// As two sorted sets.
+    /// Two sources of one queue would compete.
     fn conflict(&self, other: &dyn SourceSettings, other_name: &str) -> Option<(&'static str, String)> {
         let other = (other as &dyn Any).downcast_ref::<Self>()?;
         let same = self.name == other.name && self.prefix == other.prefix && self.hash_tag == other.hash_tag;

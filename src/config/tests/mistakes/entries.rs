@@ -1,6 +1,6 @@
-//! What sources and routes may get wrong.
+//! Mistakes in sources and routes.
 
-/// What stands in a source, all else being right.
+/// Settings of a source with one mistake, and the report.
 pub const SOURCE_MISTAKES: &[(&str, &str)] = &[
     ("type: sorted_set", "1.yaml:1:11: sources.a.key: is missing"),
     (
@@ -54,7 +54,7 @@ pub const SOURCE_MISTAKES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a route may get wrong, with a sink `s` of timeout 10s.
+/// Settings of a route with one mistake, for a sink `s` of timeout 10s, and the report.
 pub const ROUTE_MISTAKES: &[(&str, &str)] = &[
     ("partitions: 0", "partitions: `0` is not within 1 .. 256"),
     ("partitions: 70000", "partitions: `70000` is not within 1 .. 256"),

@@ -1,4 +1,4 @@
-//! Wrong configurations: every mistake is reported, where it was made.
+//! Wrong configurations: every mistake is reported with its origin.
 
 use self::{
     entries::{ROUTE_MISTAKES, SOURCE_MISTAKES},
@@ -159,7 +159,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "server: {auth: {tokens: [a, {token: c, rights: [read], routes: [b]}]}}",
         "1.yaml:1:65: server.auth.tokens.1.routes.0: route `b` is unknown: known: nothing",
     ),
-    // Empty where a list is meant: never as if it were not there.
+    // An empty value in place of a list does not count as missing.
     ("server:\n  auth:", "1.yaml:2:3: server.auth: must be `none` or a mapping with `tokens`"),
     ("server:\n  auth: {}", "1.yaml:2:3: server.auth.tokens: is missing"),
     ("server:\n  auth: {open_metrics: true}", "1.yaml:2:3: server.auth.tokens: is missing"),

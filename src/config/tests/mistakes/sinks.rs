@@ -1,4 +1,4 @@
-//! What sinks may get wrong.
+//! Mistakes in sinks.
 
 /// A file, and the one report it must lead to.
 pub const SINK_MISTAKES: &[(&str, &str)] = &[

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::connector::kafka::Callbacks;
 
-/// librdkafka returns it with the result of its record.
+/// Returned by librdkafka with the result of the record.
 pub struct RecordOpaque {
     /// Index of the message in its batch.
     pub index: usize,

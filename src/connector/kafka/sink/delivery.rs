@@ -25,15 +25,15 @@ use crate::sink::{Delivery, headers, turns::FairPermits};
 /// Pause before a record is sent again to a full queue. librdkafka does not notify when the queue has capacity.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Results that are taken at once: those of one claim.
+/// Maximum results that are taken at once: those of one claim.
 const MAX_TOGETHER: usize = 500;
 
-/// Records that one route or topic adds to a full queue before others have their turn.
+/// Records that one route or topic adds to a full queue in one turn.
 const TURN_RECORDS: usize = 16;
 
-/// Sends the messages of `batch` at `indices`, each to its topic of `topics`. Calls `report_result` for each result that
-/// comes before `deadline`. Returns the indices without a result. Waits while the queue of librdkafka
-/// (`queue.buffering.max.*`) is full: then routes and topics take turns for its `room`.
+/// Sends the messages of `batch` at `indices`, each to its topic of `topics`. Calls `report_result` for each result
+/// that arrives before `deadline`. Returns the indices without a result. Waits while the queue of librdkafka
+/// (`queue.buffering.max.*`) is full. In that time routes and topics take turns for its `room`.
 pub async fn deliver(
     (live, room): (&LiveProducer, &Arc<FairPermits>),
     topics: &[Cow<'_, str>],
@@ -56,7 +56,7 @@ pub async fn deliver(
                 open[result.index] = false;
                 report_result(result);
             }
-            // Results that come meanwhile are reported together.
+            // Results that arrive in the meantime are reported together.
             yield_now().await;
         }
     };
@@ -72,7 +72,7 @@ async fn produce(
     indices: Vec<usize>,
     results: UnboundedSender<RecordResult>,
 ) {
-    // While the queue is full, and how many records the turn has left.
+    // Set while the queue is full, with the number of records that are left in the turn.
     let mut turn = None;
     for index in indices {
         let key = restored::key(&batch[index].metadata);

@@ -13,11 +13,11 @@ use tokio::{runtime::Handle, time::Instant};
 use super::producer::LiveProducer;
 use crate::sink::Domain;
 
-/// Most topics that are kept: some hundred KiB with their names.
+/// Maximum topics that are kept: some hundred KiB with their names.
 const MAX_TOPICS: usize = 1000;
-/// Shortest time between two requests about a topic: operators add partitions, so the number seldom changes.
+/// Minimum time between two requests about a topic: operators add partitions, so the number seldom changes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest wait for the metadata of a topic.
+/// Maximum wait for the metadata of a topic.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// `TOPIC/PARTITION`
@@ -47,7 +47,7 @@ pub struct PartitionCounts(Mutex<HashMap<Box<str>, TopicEntry>>);
 
 struct TopicEntry {
     requested: Instant,
-    /// Once a broker has answered.
+    /// `None` until a broker has answered.
     partitions: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl PartitionCounts {
         }
         let (counts, live, topic) = (Arc::clone(self), Arc::clone(live), topic.to_owned());
         runtime.spawn_blocking(move || {
-            // Without an answer the number that is known stays.
+            // Without an answer, the known number stays.
             let Ok(metadata) = live.client().fetch_metadata(Some(&topic), REFRESH_TIMEOUT) else { return };
             let found = metadata.topics().iter().find(|found| found.name() == topic);
             if let Some(count) = found.map(|found| found.partitions().len()).filter(|count| *count > 0)

@@ -76,7 +76,7 @@ const FORBIDDEN: [Code; 9] = [
     Code::TransactionalIdAuthorizationFailed,
 ];
 
-/// Versions, features or clocks of broker and client do not match. This concerns every message alike.
+/// Versions, features or clocks of broker and client do not match. This concerns every message.
 const MISMATCH: [Code; 5] = [
     Code::UnsupportedFeature,
     Code::UnsupportedVersion,
@@ -124,7 +124,7 @@ pub fn concerns_topic(code: Code) -> bool {
     NO_TOPIC.contains(&code) || code == Code::TopicAuthorizationFailed
 }
 
-/// Whether another record of the same batch may be the cause: brokers accept or refuse a batch as a whole.
+/// Whether another record of the same batch can be the cause: brokers accept or refuse a batch as a whole.
 pub fn may_be_another_record(code: Code) -> bool {
     REJECTED.contains(&code)
 }

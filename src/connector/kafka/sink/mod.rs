@@ -45,7 +45,7 @@ use crate::{
     sink::Outcome,
 };
 
-/// Longest wait for an answer to `check`.
+/// Maximum wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct KafkaSink {
@@ -72,7 +72,7 @@ impl KafkaSink {
 
     /// How librdkafka chooses the partition of a key.
     pub fn partitioner(config: &KafkaSinkSettings) -> String {
-        // The default is among the properties, so there is one.
+        // The defaults have a partitioner, so there always is one.
         properties::producer(config).get("partitioner").unwrap_or_default().to_owned()
     }
 
@@ -89,7 +89,7 @@ impl KafkaSink {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The topic of each message, and the indices of the messages that may be sent. The others are reported.
+    /// The topic of each message, and the indices of the messages that are allowed to be sent. The others are reported.
     fn topics(&self, batch: &[Delivery], report: &Report) -> (Vec<Cow<'_, str>>, Vec<usize>) {
         let mut indices = Vec::with_capacity(batch.len());
         let topics = batch.iter().enumerate().map(|(index, delivery)| {
@@ -107,8 +107,8 @@ impl KafkaSink {
         (topics.collect(), indices)
     }
 
-    /// Sends and reports the messages at `indices`. Returns, unreported, those to send again in batches of their own. With
-    /// `last` there are none.
+    /// Sends and reports the messages at `indices`. Returns, unreported, those to send again in batches of their own.
+    /// With `last` there are none.
     async fn send_through(
         &self,
         producer: Result<&Producer, String>,
@@ -135,7 +135,7 @@ impl KafkaSink {
         };
         let mut rejected = Vec::new();
         let failed = |index: usize, domain: Option<Domain>, code| {
-            // With all brokers down, the failure concerns the sink, not one partition.
+            // If all brokers are down, the failure concerns the sink, not one partition.
             let domain = domain.filter(|_| !live.client().context().all_down());
             if domain.is_some() {
                 // The breaker asks for the domains of later messages.
@@ -186,7 +186,7 @@ impl Sink for KafkaSink {
     fn domain(&self, delivery: &Delivery) -> Option<Domain> {
         let (route, metadata) = (&delivery.route, &delivery.metadata);
         let topic = self.config.topic.render_allowed(&self.config.allow, route, metadata).ok()?;
-        // Operators may have added partitions.
+        // Operators might have added partitions.
         self.partitions.refresh(&self.shared.get().ok()?, &topic);
         self.domain_in(&topic, delivery)
     }
@@ -201,8 +201,8 @@ impl Sink for KafkaSink {
         }
     }
 
-    /// Looks up the topic. Brokers that create topics automatically create it then, as sending would. If the messages
-    /// name the topic, any answer of a broker suffices.
+    /// Looks up the topic. Brokers that create topics automatically create it, as sending would. If the messages name
+    /// the topic, any answer of a broker suffices.
     async fn check(&self) -> Result<(), String> {
         let live = self.shared.get()?;
         let topic = self.config.topic.as_constant().map(str::to_owned);

@@ -26,19 +26,19 @@ use crate::{
     sink::turns::FairPermits,
 };
 
-/// Shortest time between the creation of two producers. A new one may fail at once again.
+/// Minimum time between the creation of two producers. A new one can fail at once again.
 const REBUILD_INTERVAL: Duration = Duration::from_secs(1);
-/// Topics of one producer. Each takes some KiB, and metadata requests of this size are no load for a cluster. Batches
-/// within `REBUILD_INTERVAL` may exceed it.
+/// Maximum topics of one producer. Each takes some KiB, and metadata requests of this size cost a cluster little.
+/// Batches within `REBUILD_INTERVAL` can exceed the number.
 const MAX_TOPICS: usize = 1000;
-/// Longest wait for the threads of a producer to end. All results were reported before.
+/// Maximum wait for the threads of a producer to end. All results were reported before.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest time until a producer's thread notices that the producer is not used any more. Callbacks run at once. rdkafka's
-/// `ThreadedProducer` polls for 100 ms and spins through the last millisecond of each poll: an idle process would use CPU
-/// time.
+/// Maximum time until a producer's thread notices that the producer is no longer used. Callbacks run at once. rdkafka's
+/// `ThreadedProducer` polls for 100 ms and spins through the last millisecond of each poll: an idle process would use
+/// CPU time.
 const POLL: Duration = Duration::from_secs(1);
 
-/// A producer whose thread runs its callbacks, and drops it after its last user: the drop blocks.
+/// A producer. Its thread runs its callbacks, and drops it after its last user, because the drop blocks.
 pub type LiveProducer = BaseProducer<Callbacks>;
 
 pub struct Producer {
@@ -46,7 +46,7 @@ pub struct Producer {
     /// Brokers and topic, for the logs.
     name: String,
     current: Mutex<CurrentProducer>,
-    /// Of those that wait while the queue of librdkafka is full.
+    /// Permits for routes and topics that wait while the queue of librdkafka is full.
     pub room: Arc<FairPermits>,
 }
 

@@ -11,14 +11,14 @@ use crate::connector::kafka::{KafkaSinkSettings, client_config};
 /// librdkafka checks for timeouts once a second.
 const REPORT_MARGIN: Duration = Duration::from_secs(2);
 
-/// Properties that `options` may change.
+/// Properties that `options` can change.
 const DEFAULTS: [(&str, &str); 8] = [
     ("client.id", "punctual"),
-    // With 0, librdkafka sends a record as soon as it can, so that a batch of the scheduler becomes many small requests,
-    // and its thread spins while as many of these as are allowed have no answer.
+    // With 0, librdkafka sends a record as soon as it can. Then a batch of the scheduler becomes many small requests,
+    // and the thread of librdkafka spins while the maximum number of requests has no answer.
     ("linger.ms", "1"),
-    // Records without a key go to one partition for so many ms, then to another: batches fill. librdkafka's own value
-    // depends on `linger.ms`.
+    // Records without a key go to one partition for this time in ms, then to another, so that batches fill.
+    // librdkafka's own default depends on `linger.ms`.
     ("sticky.partitioning.linger.ms", "10"),
     // The partition of a key is the one that the Java producer chooses.
     ("partitioner", "murmur2_random"),
@@ -28,11 +28,11 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("queue.buffering.max.kbytes", "65536"),
     // The client reconnects within a second after a broker has recovered.
     ("reconnect.backoff.max.ms", "1000"),
-    // Time from the first use of a topic in which it may be missing. Later its messages fail.
+    // Time from the first use of a topic in which it can be missing. After that its messages fail.
     ("topic.metadata.propagation.max.ms", "1000"),
 ];
 
-/// The properties of a producer. `options` win, except over those that delivery guarantees depend on.
+/// The properties of a producer. `options` override all but those that delivery guarantees depend on.
 pub fn producer(config: &KafkaSinkSettings) -> ClientConfig {
     let mut settings = client_config(&DEFAULTS, config.cluster());
     settings

@@ -1,4 +1,4 @@
-//! Key and headers of a record: those of a message that came from Kafka leave as they were.
+//! Key and headers of a record. A message that came from Kafka gets back its original ones.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ pub fn key(metadata: &Metadata) -> Option<Cow<'_, [u8]>> {
     bytes.map(Cow::Owned).or_else(|| metadata.key.as_ref().map(|key| Cow::Borrowed(key.as_bytes())))
 }
 
-/// Adds `given` in its order. Leaves out values that Kafka does not have, which are texts, bytes and null.
+/// Adds `given` in its order. Leaves out values other than text, bytes and null, which Kafka cannot carry.
 pub fn headers(given: &Headers, to: OwnedHeaders) -> OwnedHeaders {
     given.iter().fold(to, |headers, header| {
         let value = match &header.value {

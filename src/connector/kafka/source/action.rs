@@ -15,7 +15,7 @@ use crate::{
     time::Due,
 };
 
-/// Largest record in bytes that is stored, as a dead letter if not as a message. Redis is no store for larger values.
+/// Maximum bytes of a record that is stored, as a message or a dead letter. Redis is not made for larger values.
 const MAX_STORED_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub fn action(record: ConsumedRecord, tombstones: Tombstones, max_overdue: Optio
     }))
 }
 
-/// Cancels the schedule of its key.
+/// Cancels the schedule of the record's key.
 fn tombstone(record: ConsumedRecord) -> RecordAction {
     match record.key.as_deref().filter(|key| !key.is_empty()) {
         Some(key) => {

@@ -7,15 +7,15 @@ use tokio::sync::oneshot;
 use super::record::TopicPartition;
 use crate::source::SourceEntry;
 
-/// Largest batch, in records: one call of the intake.
+/// Maximum records of a batch: one call of the intake.
 const MAX_BATCH_RECORDS: usize = 1000;
-/// Largest batch, in bytes of keys, values and headers. A single record may be larger.
+/// Maximum bytes of keys, values and headers of a batch. A single record can be larger.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// A batch for the intake.
 pub struct FetchedBatch {
     pub entries: Vec<SourceEntry>,
-    /// Resolves when the batch must not be written any more.
+    /// Resolves when the batch must no longer be written.
     pub cancelled: oneshot::Receiver<()>,
 }
 
@@ -31,7 +31,7 @@ pub struct FetchedRecord {
 #[derive(Default)]
 pub struct BatchBuffer {
     in_flight: Vec<FetchedRecord>,
-    /// Of the batch in flight. Its drop cancels the batch.
+    /// Cancels the batch in flight when it is dropped.
     cancel: Option<oneshot::Sender<()>>,
     backlog: Vec<FetchedRecord>,
     backlog_bytes: usize,
@@ -47,7 +47,7 @@ impl BatchBuffer {
         self.in_flight.is_empty() && self.backlog.is_empty()
     }
 
-    /// Whether the batch in flight has a record of such a partition.
+    /// Whether the batch in flight has a record of a matching partition.
     pub fn is_any_in_flight(&self, matches: impl Fn(&TopicPartition) -> bool) -> bool {
         self.in_flight.iter().any(|record| matches(&record.partition))
     }
@@ -79,7 +79,8 @@ impl BatchBuffer {
         self.cancel = None;
     }
 
-    /// Ends the batch in flight. Returns its records if they are in Redis; else they become the front of the backlog.
+    /// Ends the batch in flight. If its records are in Redis, returns them. If not, they become the front of the
+    /// backlog.
     pub fn finish(&mut self, stored: bool) -> Vec<FetchedRecord> {
         let records = mem::take(&mut self.in_flight);
         if stored {
@@ -90,13 +91,13 @@ impl BatchBuffer {
         Vec::new()
     }
 
-    /// Forgets the batch in flight. Its offsets are not committed.
+    /// Drops the batch in flight. Its offsets are not committed.
     pub fn abandon(&mut self) {
         self.in_flight.clear();
         self.cancel();
     }
 
-    /// Drops buffered records of such partitions. The batch in flight stays.
+    /// Drops buffered records of matching partitions. The batch in flight stays.
     pub fn remove(&mut self, matches: impl Fn(&TopicPartition) -> bool) {
         self.backlog.retain(|record| !matches(&record.partition));
         self.backlog_bytes = self.backlog.iter().map(|record| record.bytes).sum();

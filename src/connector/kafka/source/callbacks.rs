@@ -40,7 +40,7 @@ impl Rebalance {
 
 pub type ConsumerCallbacks = Callbacks<ConsumerState>;
 
-/// What a consumer's own callbacks leave for the poller.
+/// Data that a consumer's own callbacks leave for the poller.
 #[derive(Default)]
 pub struct ConsumerState {
     commit_failed: AtomicBool,
@@ -69,7 +69,7 @@ impl ConsumerCallbacks {
         self.state.commit_failed.swap(false, Relaxed)
     }
 
-    /// Applies rebalances at once from now on: one that is not applied would block the close of the client.
+    /// Applies rebalances at once from now on: an unapplied one would block the close of the client.
     pub fn close(&self, client: &Client) {
         self.state.closing.store(true, Relaxed);
         for rebalance in mem::take(&mut *self.lock()) {

@@ -7,10 +7,10 @@ use crate::{
     sink::headers,
 };
 
-/// The header that is the content type of a message, if it is there once and is text.
+/// The header that becomes the content type of a message, if it occurs once and is text.
 const CONTENT_TYPE: &str = "content-type";
 
-/// Headers stay in their order. A key that is no text goes to the `Origin`, which only a Kafka sink sends on.
+/// Headers stay in their order. A key that is not text goes to the `Origin`, which only a Kafka sink restores.
 pub fn metadata(key: Option<&[u8]>, given: &[(String, Option<Vec<u8>>)], dropped: &[&str]) -> Metadata {
     let (mut metadata, mut origin) = (Metadata::default(), Origin::default());
     match (key, key.and_then(text)) {

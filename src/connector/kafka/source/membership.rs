@@ -26,7 +26,7 @@ pub struct Membership {
     topics: Vec<String>,
     client: Mutex<Weak<Client>>,
     positions: Mutex<Positions>,
-    /// Of each topic that was looked up: whether it was ever missing since the start of the process.
+    /// Topics that were looked up, and whether each was ever missing since the start of the process.
     missing: Mutex<BTreeMap<String, bool>>,
 }
 

@@ -47,11 +47,11 @@ use crate::{
     connector::kafka::{KafkaSourceSettings, blocking, made},
 };
 
-/// Longest wait for an answer to `check`.
+/// Maximum wait for an answer to `check`.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for an answer to `depth`.
+/// Maximum wait for an answer to `depth`.
 const DEPTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for the last commit and for leaving the group.
+/// Maximum wait for the last commit and for leaving the group.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a consumer is created again after a fatal error.
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);

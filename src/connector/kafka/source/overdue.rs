@@ -1,4 +1,4 @@
-//! What `max_overdue` needs: the time by Redis, and a log line for the records that it skips.
+//! The clock and the log lines of `max_overdue`: the time by Redis, and the number of skipped records.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use crate::{queue::QueueError, source::Intake};
 
-/// Shortest time between two log lines: a first read may skip thousands of records.
+/// Minimum time between two log lines: a first read can skip thousands of records.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Redis' clock, read once and carried on by the monotonic clock. The wall clock of the process plays no part.
+/// Redis' clock, read once and continued by the monotonic clock. The wall clock of the process is not used.
 #[derive(Clone, Copy, Debug)]
 pub struct RedisClock {
     /// Milliseconds since the epoch, at `read`.
@@ -34,7 +34,7 @@ impl RedisClock {
 /// Counts skipped records and logs the count.
 #[derive(Default)]
 pub struct SkippedRecords {
-    /// Since the last log line.
+    /// Records since the last log line.
     count: u64,
     logged: Option<Instant>,
 }
@@ -44,7 +44,7 @@ impl SkippedRecords {
         self.count += 1;
     }
 
-    /// Logs the records since the last line, at most once per `LOG_INTERVAL`.
+    /// Logs the number of records since the last line, at most once per `LOG_INTERVAL`.
     pub fn log(&mut self, source: &str) {
         if self.count > 0 && self.logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
             let records = std::mem::take(&mut self.count);

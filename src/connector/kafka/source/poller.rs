@@ -5,7 +5,7 @@
 //! buffer stays full, the thread pauses all partitions and goes on polling: the group keeps the member during an
 //! outage of Redis.
 //!
-//! A revocation waits `REVOKE_TIMEOUT` for the batch in flight, then cancels it. A cancelled batch may still arrive in
+//! A revocation waits `REVOKE_TIMEOUT` for the batch in flight, then cancels it. A cancelled batch can still arrive in
 //! Redis after the records that the next owner reads: the store recognizes them by their log record or id. Stored
 //! records are committed. The next owner reads the others again.
 
@@ -38,19 +38,19 @@ use crate::{
     source::{Intake, SourceEntry},
 };
 
-/// Longest sleep. It must be far below any reasonable `max.poll.interval.ms`.
+/// Maximum sleep. It must be far below any reasonable `max.poll.interval.ms`.
 const TICK: Duration = Duration::from_secs(1);
-/// Shortest time between two commits of offsets.
+/// Minimum time between two commits of offsets.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest wait for the batch in flight when its partitions are revoked. The whole group waits for it.
+/// Maximum wait for the batch in flight when its partitions are revoked. The whole group waits for it.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the brokers to report where new partitions start. A stop waits for it too.
+/// Maximum wait for the brokers to report where new partitions start. A stop also waits for it.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time from an assignment until its positions are committed once more. A slower member that decided about the same
-/// partitions at the same time has committed by then.
+/// Time from an assignment until its positions are committed once more. At the end of it, a slower member that
+/// decided about the same partitions at the same time has committed.
 const RECOMMIT_DELAY: Duration = Duration::from_secs(30);
 
-/// What wakes the poller.
+/// Events that wake the poller.
 #[derive(Clone, Copy, Debug)]
 pub enum Signal {
     /// librdkafka has records or events to poll.
@@ -66,7 +66,7 @@ pub struct Poller {
     pub intake: Intake,
     pub start: Start,
     pub tombstones: Tombstones,
-    /// Largest age of records of the first read, and the clock to compare with.
+    /// Maximum age of records of the first read, and the clock to compare with.
     pub max_overdue: Option<(Duration, RedisClock)>,
     pub batches: UnboundedSender<FetchedBatch>,
     pub signals: Receiver<Signal>,
@@ -81,7 +81,7 @@ pub struct PollerState {
     group: GroupState,
     ticked: Option<Instant>,
     committed: Option<Instant>,
-    /// Time of the latest assignment that was not committed again yet.
+    /// Time of the latest assignment that was not yet committed again.
     assigned: Option<Instant>,
     skipped: SkippedRecords,
 }
@@ -92,13 +92,13 @@ struct GroupState {
     subscribed: bool,
     /// Partitions were assigned, possibly none.
     joined: bool,
-    /// An error was reported. librdkafka sends no event when it ends.
+    /// An error was reported. librdkafka sends no event at the end of an error.
     failing: bool,
 }
 
 impl Poller {
     /// # Errors
-    /// Why the consumer cannot go on.
+    /// Why the consumer cannot continue.
     pub fn run(mut self) -> Result<(), String> {
         let end = self.poll_until_stopped();
         self.finish_batch(Duration::ZERO);
@@ -112,7 +112,7 @@ impl Poller {
         while !self.state.stopped {
             self.poll_pending()?;
             let sent = self.send_batch();
-            // A rebalance may have freed capacity too.
+            // A rebalance might have freed capacity too.
             if self.state.buffer.has_capacity() {
                 self.set_paused(false);
             }
@@ -247,7 +247,7 @@ impl Poller {
                     self.finish_batch(REVOKE_TIMEOUT);
                 }
                 self.state.buffer.remove(is_revoked);
-                // The new owner of a lost partition may have committed higher offsets already.
+                // The new owner of a lost partition might have committed higher offsets already.
                 if self.client.assignment_lost() {
                     self.state.group.joined = false;
                 } else {
@@ -322,8 +322,8 @@ impl Poller {
         self.state.skipped.log(self.intake.name());
     }
 
-    /// Moves positions behind what is no record, once Redis has all records that were polled: librdkafka polls the markers
-    /// of transactions and skips aborted records by itself.
+    /// Moves positions past offsets that are not records, once Redis has all polled records: librdkafka by itself polls
+    /// the markers of transactions and skips aborted records.
     fn step_over_markers(&self) {
         if !self.state.buffer.is_empty() {
             return;
@@ -356,7 +356,7 @@ impl Poller {
         if self.client.context().take_commit_failed() {
             self.membership.positions().mark_uncommitted();
         }
-        // The lock of the positions is not held during the commit: it may take as long as the brokers.
+        // The lock of the positions is not held during the commit, which waits for the brokers.
         let uncommitted = self.membership.positions().take_uncommitted();
         let result = uncommitted.and_then(|list| list.map_or(Ok(()), |list| self.client.commit(&list, mode)));
         if let Err(error) = result {

@@ -29,17 +29,17 @@ impl Positions {
         self.0.insert(partition, Position { next, committed: Some(next), first_read_ends });
     }
 
-    /// All records up to `offset` are in Redis, or need not be.
+    /// Notes that all records up to `offset` are in Redis, or need not be.
     pub fn advance(&mut self, partition: &TopicPartition, offset: i64) {
         if let Some(position) = self.0.get_mut(partition) {
-            // The offset may be lower than before: after the topic was deleted and created again.
+            // The offset can be lower than before, after the topic was deleted and created again.
             position.next = offset + 1;
             position.first_read_ends = position.first_read_ends.filter(|ends| position.next < *ends);
         }
     }
 
-    /// Nothing between the last record and `next` is a record: the markers at the end of transactions, and aborted records,
-    /// have offsets too.
+    /// Notes that there is no record between the last one and `next`: the markers at the end of transactions, and
+    /// aborted records, have offsets too.
     pub fn step_over(&mut self, partition: &TopicPartition, next: i64) {
         if self.next(partition).is_some_and(|known| known < next) {
             self.advance(partition, next - 1);
@@ -56,7 +56,7 @@ impl Positions {
         self.0.get(partition).map(|position| position.next)
     }
 
-    /// Returns what is to be committed, and marks it as committed. `None`: nothing is.
+    /// Returns the positions to commit, and marks them as committed. `None`: there are none.
     pub fn take_uncommitted(&mut self) -> KafkaResult<Option<TopicPartitionList>> {
         let uncommitted = self.0.iter_mut().filter(|(_, position)| position.committed != Some(position.next));
         let uncommitted: Vec<StartPosition> = uncommitted
@@ -69,7 +69,7 @@ impl Positions {
         (!uncommitted.is_empty()).then(|| to_list(&uncommitted)).transpose()
     }
 
-    /// The next `take_uncommitted` returns all positions.
+    /// Makes the next `take_uncommitted` return all positions.
     pub fn mark_uncommitted(&mut self) {
         self.0.values_mut().for_each(|position| position.committed = None);
     }

@@ -5,12 +5,12 @@ use rdkafka::ClientConfig;
 
 use crate::connector::kafka::{KafkaSourceSettings, client_config};
 
-/// Properties that `options` may change.
+/// Properties that `options` can change.
 const DEFAULTS: [(&str, &str); 7] = [
     ("client.id", "punctual"),
     // The client reconnects within a second after a broker has recovered.
     ("reconnect.backoff.max.ms", "1000"),
-    // Longest wait for a commit.
+    // Maximum wait for a commit.
     ("socket.timeout.ms", "10000"),
     // A topic that is created later is found within this time.
     ("topic.metadata.refresh.interval.ms", "30000"),

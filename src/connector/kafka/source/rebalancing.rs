@@ -43,7 +43,7 @@ const PARTITIONS: i32 = 2;
 /// Records of each partition that one call of `produce` adds.
 const RECORDS: i64 = 10;
 
-/// A poller whose batches the test receives in place of the intake.
+/// A poller that sends its batches to the test in place of the intake.
 struct PollerHarness {
     cluster: MockCluster<'static, DefaultProducerContext>,
     client: Arc<Client>,
@@ -54,7 +54,7 @@ struct PollerHarness {
 }
 
 impl PollerHarness {
-    /// With `RECORDS` records in each partition.
+    /// Starts with `RECORDS` records in each partition.
     fn start() -> Self {
         let cluster = MockCluster::new(1).expect("a mock cluster");
         cluster.create_topic("t", PARTITIONS, 1).expect("a topic");
@@ -124,7 +124,7 @@ impl PollerHarness {
 
 impl Drop for PollerHarness {
     fn drop(&mut self) {
-        // The poller may have ended already.
+        // The poller might have ended already.
         let _ = self.signals.send(Signal::Stop);
         if let Some(polling) = self.polling.take() {
             let ended = polling.join();

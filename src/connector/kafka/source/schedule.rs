@@ -14,19 +14,19 @@ use crate::{
 };
 
 const EPOCH: &str = "scheduler-epoch";
-/// A sink's template reads it as `{header:scheduler-target-topic}`.
+/// The template of a sink reads it as `{header:scheduler-target-topic}`.
 const TARGET_TOPIC: &str = "scheduler-target-topic";
 const TARGET_KEY: &str = "scheduler-target-key";
 const CONSUMED: [&str; 3] = [EPOCH, TARGET_TOPIC, TARGET_KEY];
 
-/// Longest key, in bytes, that is kept as the original id. A longer key is known only by its digest.
+/// Maximum bytes of a key that is kept as the original id. A longer key is known only by its digest.
 const MAX_ORIGINAL_ID_BYTES: usize = 1024;
 
 pub fn is_schedule(record: &ConsumedRecord) -> bool {
     record.has(EPOCH) || record.has(TARGET_TOPIC)
 }
 
-/// The id of the schedule of that key. With it the key as text, if the id is its digest.
+/// The id of the schedule of that key. If the id is a digest, also the key as text.
 pub fn id(key: &[u8]) -> (MessageId, Option<String>) {
     let text = text(key);
     if let Some(id) = text.and_then(|text| MessageId::parse_new(text).ok()) {

@@ -1,9 +1,9 @@
 //! The first offset to read of each partition.
 //!
-//! The offsets that the group has committed count. `start` applies only to the first start of a group on a topic. It is
-//! decided once for all partitions of the topic and committed before anything is read, so that no restart and no
-//! rebalance decides again. A partition or a topic that was created later is read from its first record. Members of a
-//! group may decide at the same time: the first commit counts for all.
+//! Offsets that the group has committed take precedence. `start` applies only to the first start of a group on a topic.
+//! The start is decided once for all partitions of the topic and committed before any record is read, so that no
+//! restart and no rebalance decides again. A partition or a topic that was created later is read from its first record.
+//! Members of a group can decide at the same time: the first commit counts for all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,12 +55,12 @@ impl StartPosition {
     }
 }
 
-/// The positions of all `assigned` partitions. Commits those that the group did not have. `start` returns where the first
-/// start on a topic begins, or `None` if the topic is younger than the group. Blocks for about `limit`, and for one commit
-/// of each topic.
+/// The positions of all `assigned` partitions. Commits those that the group did not have. `start` returns the beginning
+/// of the first start on a topic, or `None` if the topic is younger than the group. Blocks for about `limit`, and for
+/// one commit of each topic.
 ///
 /// # Errors
-/// Why a position is unknown. Nothing may be read then.
+/// Why a position is unknown. In that case no record must be read.
 pub fn start_positions(
     client: &Client,
     assigned: &TopicPartitionList,
@@ -94,7 +94,7 @@ fn resolve(
         missing.retain(|partition| is_first_start || unknown.contains(partition));
         let marks = watermarks(client, &without_offsets(&missing)?, deadline)?;
         let start = if is_first_start { start(&topic) } else { None };
-        // Another member may have committed meanwhile, and read already.
+        // Another member might have committed in the meantime, and read already.
         let (_, still_missing) = committed(client, all, deadline)?;
         missing.retain(|partition| still_missing.contains(partition));
         let first = missing.into_iter().map(|partition| {

@@ -15,8 +15,8 @@ const SPRING: &str = "retry_topic-backoff-timestamp";
 /// The headers that are dropped from the message.
 pub const TIMING: [&str; 3] = [DELIVER_AT, DELAY, SPRING];
 
-/// Longest `BigInteger` of milliseconds, in bytes. A longer value is text: text of up to 8 digits would be a time on the
-/// first two days of 1970.
+/// Maximum bytes of a `BigInteger` of milliseconds. A longer value is text: shorter text, up to 8 digits, would only be
+/// a time on the first two days of 1970.
 const MAX_NUMBER_BYTES: usize = 8;
 
 /// # Errors

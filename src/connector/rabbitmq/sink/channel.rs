@@ -22,10 +22,10 @@ use parking_lot::Mutex;
 use super::message::{MessageTag, PreparedMessage};
 use crate::connector::rabbitmq::{BrokerConnection, FrameNotes};
 
-/// Messages given to lapin that are not sent yet, which are sent even after their batch has timed out: enough that waiting
-/// for them costs little for each.
+/// Maximum messages that were given to lapin and are not sent yet. They are sent even after their batch has timed out.
+/// The number is high enough that waiting for them costs little for each.
 const MAX_AHEAD_MESSAGES: usize = 64;
-/// The same in bytes of payload, if it is more than one message: lapin has a copy of each.
+/// Maximum bytes of payload of these messages, beyond one message: lapin has a copy of each.
 const MAX_AHEAD_BYTES: usize = 256 * 1024;
 
 pub struct ConfirmChannel {
@@ -33,7 +33,7 @@ pub struct ConfirmChannel {
     notes: FrameNotes,
     /// Returned messages that are not confirmed yet. `None`: a message with unreadable headers.
     returned: Mutex<HashSet<Option<MessageTag>>>,
-    /// No more messages are published: a confirm is overdue.
+    /// No more messages are published, because a confirm is overdue.
     retired: AtomicBool,
 }
 
@@ -55,14 +55,14 @@ pub enum ConfirmVerdict {
 impl ConfirmChannel {
     pub async fn open(broker: &BrokerConnection) -> Result<Arc<Self>, Error> {
         let (inner, notes) = (broker.connection.create_channel().await?, &broker.link.notes);
-        // An earlier channel of this number may have left returned messages.
+        // An earlier channel of this number might have left returned messages.
         drop(notes.take_returned(inner.id()));
         inner.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Arc::new(Self { inner, notes: notes.clone(), returned: Mutex::default(), retired: AtomicBool::new(false) }))
     }
 
-    /// Publishes the first of `messages` in their order, as many as may be on their way to the socket at once. Returns those
-    /// that were sent, and the error of the one behind them. Must not be called concurrently.
+    /// Publishes the first of `messages` in their order, as many as can be on their way to the socket at once. Returns
+    /// the sent messages, and the error of the next one. Must not be called concurrently.
     pub async fn publish_some<'m>(
         self: &Arc<Self>,
         exchange: &str,
@@ -79,7 +79,7 @@ impl ConfirmChannel {
             let _ = one.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             publishing.push(one);
         }
-        // Messages are sent in order: when the last one was sent, all were, and the task is woken once.
+        // Messages are sent in order. When the last one was sent, all were, and the task is woken once.
         for one in publishing.iter_mut().rev() {
             one.await;
         }
@@ -101,7 +101,7 @@ impl ConfirmChannel {
         Ok(PendingConfirm { channel: Arc::clone(self), confirm, tag: message.tag.clone() })
     }
 
-    /// Number of messages without a confirm, and a few: each of them keeps the channel.
+    /// The number of messages without a confirm, plus a few other users: each of them keeps the channel.
     pub fn pending(self: &Arc<Self>) -> usize {
         Arc::strong_count(self)
     }
@@ -119,17 +119,17 @@ impl ConfirmChannel {
     fn was_returned(&self, tag: &MessageTag) -> bool {
         let mut returned = self.returned.lock();
         returned.extend(self.notes.take_returned(self.inner.id()).iter().map(MessageTag::of));
-        // A returned message with unreadable headers may be any message, so no later one counts as delivered.
+        // A returned message with unreadable headers can be any message, so no later one counts as delivered.
         returned.remove(&Some(tag.clone())) || returned.contains(&None)
     }
 }
 
 impl PendingConfirm {
     /// # Errors
-    /// When the channel or the connection is closed. The broker may have the message.
+    /// When the channel or the connection is closed. The broker might have the message.
     pub async fn verdict(self) -> Result<ConfirmVerdict, Error> {
         let confirmation = self.confirm.await?;
-        // The message that lapin attaches to the confirm may be another one.
+        // The message that lapin attaches to the confirm can be another one.
         Ok(match (confirmation, self.channel.was_returned(&self.tag)) {
             (Confirmation::Ack(_), false) => ConfirmVerdict::Accepted,
             (_, true) => ConfirmVerdict::Returned,

@@ -30,16 +30,16 @@ use crate::{
     },
 };
 
-/// Most channels with concurrent batches: enough to hide a round trip.
+/// Maximum channels with concurrent batches: enough to hide a round trip.
 const MAX_CHANNELS: usize = 4;
 /// Unconfirmed messages of a channel above which another channel is used, up to `MAX_CHANNELS`. RabbitMQ stops reading a
 /// connection when a channel has 400 messages for a blocked queue and 400 more behind them.
 const BUSY_MESSAGES: usize = 250;
-/// Most channels with a single message each: enough to hide the time of a broker's disk write.
+/// Maximum channels with a single message each: enough to hide the time of a broker's disk write.
 pub const MAX_LONE_CHANNELS: usize = 16;
-/// Most exchanges that are known to exist. Each takes few bytes; a declare takes a round trip.
+/// Maximum exchanges that are known to exist. Each takes few bytes; a declare takes a round trip.
 const MAX_EXCHANGES: usize = 1000;
-/// Longest wait for a new channel before the connection counts as dead. A busy broker answers within it.
+/// Maximum wait for a new channel before the connection counts as dead. A busy broker answers within it.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct SinkConnection {
@@ -82,7 +82,7 @@ impl SinkConnection {
         }
     }
 
-    /// Waits while `MAX_CHANNELS` are in use. Routes take turns, and exchanges where messages name them.
+    /// Waits while `MAX_CHANNELS` are in use. Routes take turns, and also exchanges if messages name them.
     ///
     /// # Errors
     /// From the broker or the connection.
@@ -137,7 +137,7 @@ impl SinkConnection {
         Ok(())
     }
 
-    /// The next `ensure_exchange` asks the broker.
+    /// Makes the next `ensure_exchange` ask the broker.
     pub fn forget_exchange(&self, exchange: &str) {
         self.exchanges().remove(exchange);
     }
@@ -180,7 +180,7 @@ impl SinkConnection {
         self.broker.connection.status().connected()
     }
 
-    /// Largest frame of the broker in bytes.
+    /// Maximum frame size of the broker, in bytes.
     pub fn frame_max(&self) -> usize {
         match self.broker.connection.configuration().frame_max() {
             0 => usize::MAX,
@@ -188,7 +188,7 @@ impl SinkConnection {
         }
     }
 
-    /// Ends the connection at once. Unconfirmed messages fail; the broker may have some of them.
+    /// Ends the connection at once. Unconfirmed messages fail; the broker might have some of them.
     pub fn abort(&self) {
         self.broker.link.abort.cancel();
     }

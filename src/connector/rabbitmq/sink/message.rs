@@ -3,9 +3,9 @@
 //! | AMQP | from |
 //! |---|---|
 //! | body | payload |
-//! | `message_id` | that of the RabbitMQ message that a source took, if it had one; else the id |
+//! | `message_id` | that of the RabbitMQ message that a source took; without one, the id |
 //! | `content_type`, other properties | content type, properties of the message, and those of its origin |
-//! | `timestamp`, `cluster_id` | those of the origin; else not set |
+//! | `timestamp`, `cluster_id` | those of the origin; without an origin, not set |
 //! | `delivery_mode` | 2, persistent |
 //! | headers | those of the message with their types; `punctual-id`, `punctual-route` (text), `punctual-attempt`, `punctual-due` (64-bit integers) |
 //!
@@ -51,7 +51,7 @@ pub struct PreparedMessage {
     pub tag: MessageTag,
 }
 
-/// Identifies a message of a batch, also when the broker returns it. Two routes may share an id.
+/// Identifies a message of a batch, also when the broker returns it. Two routes can share an id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MessageTag {
     route: Vec<u8>,
@@ -60,7 +60,7 @@ pub struct MessageTag {
 }
 
 impl PreparedMessage {
-    /// `frame_max`: the largest frame of the broker in bytes.
+    /// `frame_max`: maximum frame size of the broker, in bytes.
     ///
     /// # Errors
     /// The part of the message that AMQP cannot carry, or at which RabbitMQ would close the channel.
@@ -74,7 +74,7 @@ impl PreparedMessage {
         let attempt = i64::from(delivery.attempt);
         let mut headers = FieldTable::default();
         let origin = delivery.metadata.origin.as_deref();
-        // AMQP permits each name once in a table: of repeated headers of Kafka the last one counts.
+        // AMQP permits each name once in a table. If a header of Kafka is repeated, the last one counts.
         for Header { name, value } in delivery.metadata.headers.iter() {
             let value = match value {
                 HeaderValue::Text(value) => text(value),
@@ -120,7 +120,7 @@ impl PreparedMessage {
 }
 
 impl MessageTag {
-    /// The tag of a returned message; `None` if it has not the headers of this sink.
+    /// The tag of a returned message; `None` if it does not have the headers of this sink.
     pub fn of(properties: &BasicProperties) -> Option<Self> {
         let headers = properties.headers().as_ref()?.inner();
         let text = |name| match headers.get(name)? {

@@ -36,12 +36,12 @@ use crate::{
     },
 };
 
-/// Most messages that are published before their confirms are awaited. More are not faster, and all of them may be sent
-/// twice when the connection is lost.
+/// Maximum messages that are published before their confirms are awaited. More messages are not faster, and all of them
+/// can be sent twice when the connection is lost.
 const MAX_BATCH_MESSAGES: usize = 500;
 
-/// Time before the sink's timeout, at most a tenth of it, at which the sink reports unconfirmed messages as unavailable.
-/// They cost no attempt then. A message that is not reported within the timeout costs one.
+/// Time before the sink's timeout, at most a tenth of it, at which the sink reports unconfirmed messages as
+/// unavailable. That costs no attempt. A message that is not reported within the timeout costs one.
 const REPORT_MARGIN: Duration = Duration::from_millis(500);
 
 pub struct RabbitMqSink {
@@ -71,7 +71,8 @@ impl RabbitMqSink {
         })
     }
 
-    /// Reports messages whose address is not allowed, or that AMQP cannot carry. `frame_max`: the largest frame in bytes.
+    /// Groups messages by exchange. Reports messages with an address that is not allowed, or that AMQP cannot carry.
+    /// `frame_max`: maximum frame size in bytes.
     fn prepare(&self, batch: Vec<Delivery>, frame_max: usize, report: &Report) -> ByExchange<'_> {
         let mut prepared = ByExchange::new();
         for (index, delivery) in batch.into_iter().enumerate() {
@@ -142,7 +143,7 @@ impl Sink for RabbitMqSink {
         .await;
     }
 
-    /// Connects, and checks that the exchange exists. If the messages name it, checks the broker alone.
+    /// Connects, and checks that the exchange exists. If the messages name the exchange, checks only the broker.
     async fn check(&self) -> Result<(), String> {
         let deadline = Instant::now() + self.timeout;
         let connection = self.supervisor.connection(deadline).await.map_err(with_remedy)?;

@@ -1,8 +1,9 @@
-//! Publishes a batch to one exchange, message by message on one channel, and reports each confirm as it arrives. While messages of
-//! other routes or exchanges wait for a channel, a batch gives its channel up after some messages, and waits for its next turn.
+//! Publishes a batch to one exchange, message by message on one channel, and reports each confirm as it arrives. While
+//! messages of other routes or exchanges wait for a channel, a batch releases its channel after some messages, and
+//! waits for its next turn.
 //!
 //! RabbitMQ closes a channel at a message that it refuses: because of a header, or because topic permissions forbid the
-//! routing key. It has then processed the messages before that one, and none after it. It does not say which message it
+//! routing key. It has processed the messages before that one, and none after it. It does not report which message it
 //! refused, and it drops the confirms that are still due. So each unconfirmed message is published once more, alone on
 //! its own channel (`publish_alone`), until the refused one is found. The messages after that one were not processed,
 //! and are published as usual. No message is processed more than twice.
@@ -33,7 +34,7 @@ const NO_CONFIRM: &str = "no confirm from the broker in time";
 /// Publishes messages to one exchange until a deadline.
 pub struct PublishBatch<'a> {
     pub connection: &'a Arc<SinkConnection>,
-    /// Of all messages.
+    /// Route of all messages.
     pub route: &'a Arc<str>,
     pub exchange: &'a str,
     /// Whether all messages of the sink go to this exchange. Its errors then concern the whole sink.
@@ -110,7 +111,7 @@ impl PublishBatch<'_> {
         let mut unpublished = unreported.iter().flatten().peekable();
         while error.is_none() && unpublished.peek().is_some() && self.connection.blocked().is_none() {
             if !confirms.is_empty() && self.connection.others_wait(self.route, turn.as_ref()) {
-                // They have their turn before the rest of the batch.
+                // Other messages have their turn before the rest of the batch.
                 permit.take().into_iter().for_each(ChannelPermit::release);
                 match timeout_at(self.deadline, self.connection.channel(self.route, turn.clone())).await {
                     Ok(Ok(next)) => {
@@ -155,7 +156,7 @@ impl PublishBatch<'_> {
                 self.report_all(published.iter().chain(&unsent), &self.timed_out(NO_CONFIRM));
             }
             Some(error) if is_of_channel(error) && self.connection.is_connected() => {
-                // The exchange may have been deleted.
+                // The exchange might have been deleted.
                 self.connection.forget_exchange(self.exchange);
                 return Some(Unconfirmed { published, unsent });
             }
@@ -184,7 +185,7 @@ impl PublishBatch<'_> {
                         let message = unreported[index].take().expect("one confirm for each message");
                         self.report_verdict(&message, verdict);
                     }
-                    // The error of a confirm has the broker's reason; the error of a later publish may not.
+                    // The error of a confirm has the broker's reason; the error of a later publish can lack it.
                     Err(confirm_error) => {
                         *error = Some(error.take().filter(has_reason).unwrap_or(confirm_error));
                     }
@@ -278,7 +279,7 @@ impl PublishBatch<'_> {
         self.report_one(message, outcome);
     }
 
-    /// Reports messages by an error of their channel or connection.
+    /// Reports messages with an error of their channel or connection.
     fn report_error<'m>(&self, messages: impl IntoIterator<Item = &'m PreparedMessage>, error: &Error) {
         match (Refusal::of(error) == Some(Refusal::Exchange), self.is_only_exchange) {
             (true, false) => {

@@ -10,12 +10,12 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::sink::Domain;
 
-/// Most refused domains that are kept. A message of a forgotten one closes a shared channel once more.
+/// Maximum refused domains that are kept. A message of an evicted one closes a shared channel once more.
 const MAX_REFUSED: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The exchange does not exist, or the user may not publish to it.
+    /// The exchange does not exist, or the user is not allowed to publish to it.
     Exchange,
     /// Topic permissions forbid the routing key.
     RoutingKey,
@@ -29,7 +29,8 @@ impl Refusal {
         let ErrorKind::ProtocolError(error) = error.kind() else { return None };
         let AMQPErrorKind::Soft(kind) = error.kind() else { return None };
         Some(match kind {
-            // `access to topic 'x' in exchange 'y'`; else `access to exchange` or `cannot publish to internal exchange`.
+            // For a topic: `access to topic 'x' in exchange 'y'`. Otherwise `access to exchange` or `cannot publish to
+            // internal exchange`.
             AMQPSoftError::ACCESSREFUSED if error.get_message().as_str().contains("access to topic '") => {
                 Self::RoutingKey
             }
@@ -39,7 +40,7 @@ impl Refusal {
     }
 }
 
-/// Domains whose routing key was refused. The broker closes the channel at each of their messages.
+/// Domains with a refused routing key. The broker closes the channel at each of their messages.
 #[derive(Default)]
 pub struct Refusals(Mutex<HashSet<Domain>>);
 

@@ -16,10 +16,11 @@ use crate::{
     source::unless_stopped,
 };
 
-/// Longest attempt to connect, for any timeout of the sink.
+/// Maximum time of an attempt to connect, for any timeout of the sink.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
 
-/// Longest attempt to connect for a sink with this timeout. It is shorter, so that a waiting batch gets the result.
+/// Maximum time of an attempt to connect for a sink with this timeout. It is shorter than the timeout, so that a
+/// waiting batch gets the result.
 pub fn connect_limit(timeout: Duration) -> Duration {
     timeout.mul_f64(0.9).min(MAX_CONNECT)
 }
@@ -42,7 +43,7 @@ enum ConnectionState {
 }
 
 impl Supervisor {
-    /// `limit`: longest attempt to connect.
+    /// `limit`: maximum time of an attempt to connect.
     pub fn new(broker: Broker, limit: Duration) -> Self {
         let (state, stop) = (watch::Sender::new(ConnectionState::Connecting), watch::Sender::new(false));
         Self { broker, limit, state, stop, task: Mutex::default() }

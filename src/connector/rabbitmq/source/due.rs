@@ -8,9 +8,9 @@ use crate::{
     time::{Due, MAX_DELAY_MILLIS, UnixMillis, instant, parse_instant},
 };
 
-/// Milliseconds, or a duration such as `5m`. RabbitMQ makes the second one of the AMQP 1.0 annotation.
+/// Milliseconds, or a duration such as `5m`. The second is RabbitMQ's form of the AMQP 1.0 annotation.
 pub const DELAYS: [&str; 2] = ["x-delay", "x-opt-delivery-delay"];
-/// RFC 3339, epoch milliseconds, or an AMQP timestamp. RabbitMQ makes the second one of the AMQP 1.0 annotation.
+/// RFC 3339, epoch milliseconds, or an AMQP timestamp. The second is RabbitMQ's form of the AMQP 1.0 annotation.
 pub const TIMES: [&str; 2] = ["x-deliver-at", "x-opt-delivery-time"];
 /// The broker's list of the queues that dead-lettered the message.
 pub const DEATHS: &str = "x-death";
@@ -37,7 +37,7 @@ pub fn by_headers(headers: &FieldTable) -> Result<Due, String> {
 /// queue of a retry topology counts every round.
 ///
 /// # Errors
-/// When `x-death` has not the form that a broker writes.
+/// When `x-death` does not have the form that a broker writes.
 pub fn rounds(headers: &FieldTable) -> Result<u32, String> {
     let Some(deaths) = headers.inner().get(DEATHS) else { return Ok(0) };
     let count = |death: &AMQPValue| match death {

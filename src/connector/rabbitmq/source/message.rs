@@ -119,7 +119,7 @@ impl MessageReader {
         let id = match (deaths, MessageId::parse_new(&text)) {
             (None, Ok(id)) => return (id, origin),
             (None, Err(_)) => match unreadable {
-                // Different ids may be equal after the replacement.
+                // Different ids can be equal after the replacement.
                 Some(unreadable) => digest(&[text.as_bytes(), unreadable.as_bytes()]),
                 None => digest(&[text.as_bytes()]),
             },
@@ -138,7 +138,7 @@ pub fn return_count(delivery: &Delivery) -> u64 {
     count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
-/// The properties that a message may have, and those with control characters.
+/// The properties that a message can have, and those with control characters.
 fn properties(given: &BasicProperties) -> (Properties, Properties) {
     let (mut allowed, mut others) = (Properties::default(), Properties::default());
     (allowed.content_encoding, others.content_encoding) = split(given.content_encoding().as_ref());

@@ -27,14 +27,14 @@ use crate::{
     source::{IdGenerator, Intake, Source, unless_stopped},
 };
 
-/// Longest attempt to connect, and longest wait for one answer of the broker.
+/// Maximum time of an attempt to connect, and maximum wait for one answer of the broker.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time that unacknowledged messages wait for Redis. It is far below RabbitMQ's consumer timeout, 30 minutes by
-/// default, which returns the messages and counts that. It is longer than a restart of Redis that loads its data.
+/// Maximum time that unacknowledged messages wait for Redis. It is far below RabbitMQ's consumer timeout, 30 minutes by
+/// default, which returns the messages and counts the return. It is longer than a restart of Redis that loads its data.
 const HOLD_LIMIT: Duration = Duration::from_mins(5);
 const ADVICE: &str = "a quorum queue: set `x-delivery-limit: 1000000`. Without it RabbitMQ 4 drops a message at its 21st \
                       return. Never set -1: RabbitMQ 3.10 reads it as 0";
-/// Longest wait for the depth. A scrape of the metrics waits for it.
+/// Maximum wait for the depth. A scrape of the metrics waits for it.
 const DEPTH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct RabbitMqSource {
@@ -44,12 +44,12 @@ pub struct RabbitMqSource {
     reader: MessageReader,
     seed: u64,
     hold_limit: Duration,
-    /// Of the session, while there is one.
+    /// The connection of the session, if there is one.
     connection: Mutex<Weak<BrokerConnection>>,
 }
 
 impl RabbitMqSource {
-    /// `generate_id` for messages that bring none; `seed` for the jitter of delays by `x-death`.
+    /// `generate_id` for messages without an id; `seed` for the jitter of delays by `x-death`.
     ///
     /// `run` connects.
     ///
@@ -67,7 +67,7 @@ impl RabbitMqSource {
         })
     }
 
-    /// Sets the longest time that unacknowledged messages wait for Redis.
+    /// Sets the maximum time that unacknowledged messages wait for Redis.
     #[must_use]
     pub fn with_hold_limit(self, limit: Duration) -> Self {
         Self { hold_limit: limit, ..self }
@@ -87,7 +87,7 @@ impl RabbitMqSource {
 impl Source for RabbitMqSource {
     async fn run(&self, intake: Intake, mut stop: watch::Receiver<bool>) {
         let (mut reconnect_delay, mut rng) = (ReconnectDelay::default(), StdRng::seed_from_u64(self.seed));
-        // Messages that are taken while Redis is full or down are returned in the end. A quorum queue counts returns.
+        // Messages that are taken while Redis is full or down must be returned, and a quorum queue counts returns.
         while intake.until_growing().await.is_ok() {
             let opening = Session::open(&self.broker, &self.queue, self.prefetch, self.hold_limit);
             let Some(opened) = unless_stopped(&mut stop, opening).await else { return };
@@ -100,7 +100,7 @@ impl Source for RabbitMqSource {
                         session.return_messages().await;
                     }
                     session.close().await;
-                    // Without an acknowledged message the broker may refuse the next session too.
+                    // Without an acknowledged message, the broker can refuse the next session too.
                     if session.has_acknowledged {
                         reconnect_delay = ReconnectDelay::default();
                     }

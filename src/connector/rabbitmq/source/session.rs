@@ -29,17 +29,17 @@ use crate::{
     source::{Intake, unless_stopped},
 };
 
-/// Most messages of a batch: the limit of one script call.
+/// Maximum messages of a batch: the limit of one script call.
 const MAX_BATCH_MESSAGES: usize = 1000;
 /// Bytes at which a batch is full. The intake copies a batch a few times.
 const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Largest message in bytes that is stored, as a dead letter if not as a message. A larger one is rejected: the broker drops
+/// Maximum bytes of a message that is stored, as a message or a dead letter. A larger one is rejected: the broker drops
 /// or dead-letters it.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-/// Longest wait for the return of messages on a stop.
+/// Maximum wait for the return of messages on a stop.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Returns of a message from which they are reported: half of RabbitMQ 4's default limit, beyond which it drops the
-/// message. AMQP 0-9-1 does not report the limit of a queue.
+/// Number of returns from which a message is reported: half of RabbitMQ 4's default limit, beyond which RabbitMQ drops
+/// the message. AMQP 0-9-1 does not report the limit of a queue.
 const NEAR_LIMIT: u64 = 10;
 
 const LOST: &str = "the connection was lost";
@@ -161,7 +161,7 @@ impl Session {
         Ok(())
     }
 
-    /// `held_since`: since when a batch has waited for Redis.
+    /// `held_since`: the time since which a batch has waited for Redis.
     ///
     /// # Errors
     /// When the broker has returned the unacknowledged messages to the queue.
@@ -191,7 +191,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the queue was deleted. An unreachable queue is not.
+    /// Whether the queue was deleted. An unreachable queue does not count as deleted.
     ///
     /// # Errors
     /// The broker's text if the state of the queue is unknown.
