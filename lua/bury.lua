@@ -1,11 +1,10 @@
 -- include clock commit failures layout revival scores
--- Writes messages that are dead from the start: those that a source could not read, with the reason.
+-- Stores messages that a source could not read as dead letters, with the reason.
 --
 -- KEYS   messages dead errors pending unack route remembered
--- ARGV   what `route` must begin with, then for each message: id, "<reason>: <error>", body after the
---        times
+-- ARGV   required prefix of `route`, then for each message: id, "<reason>: <error>", body after the times
 -- reply  for each message: 1 written | 0 its id is live, nothing written; error `PUNCTUAL unregistered <text>` when the
---        partition is not open: the caller registers the route first
+--        partition is not open: the caller must register the route first
 -- See src/message/codec.rs.
 local VERSION = 2
 local messages, dead, errors, pending, unack, route, remembered = unpack(KEYS)

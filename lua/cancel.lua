@@ -2,11 +2,12 @@
 -- Cancels a pending message, or purges a dead one; one in flight stays.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes route
--- ARGV   what `route` must begin with, id, how long to remember it (ms; a purged one only with a record), how many at most, its record ("" is none;
---        see records.lua), 1 when the source read the cancelled message too and did not schedule it, else 0: with a
---        record such an id is remembered too, 1 when a dead one stays, else 0
--- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing changed); error
---        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+-- ARGV   required prefix of `route`, id, time to remember the id (ms; a purged id only with a record), maximum number
+--        of remembered ids, its record ("": none; see records.lua), 1 if the source also read the cancelled message and
+--        did not schedule it, otherwise 0 (with a record such an id is remembered too), 1 to keep a dead message,
+--        otherwise 0
+-- reply  cancelled | purged | dead (it stays) | in_flight | not_found | known (the record was applied before: nothing
+--        changed); error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes, route = unpack(KEYS)
 local id, keep, max = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -32,7 +33,7 @@ if score then
   add(steps, 'ZREM', set, { id }, { { 'ZADD', set, score, id } })
 elseif record and ARGV[6] == '1' and keep > 0 then
   status = 'not_found'
-  -- An earlier message of this id may be remembered.
+  -- An earlier message of this id can be remembered.
   revive(steps, remembered, { id })
 else
   return 'not_found'

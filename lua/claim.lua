@@ -2,33 +2,33 @@
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
--- ARGV   instance, number of the claim (larger for each of an instance), limit (1 to 1000), most bytes of bodies, lease
---        in us, suspects: "few" or the ms by which they are put off, bodies read at once, 1 for the retry of a claim
---        without a reply, else 0, most suspects in one claim (1 to 1000)
--- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, suspects put off,
---        orphans, the id of the first orphan or an empty string, time of the last claim that took messages, us, or -1 if
---        it was of this instance or there was none; three arrays of MessagePack, one behind the other: the ids, their
---        bodies, their scores in pending; then an array, for those that failed or crashed: place among the ids (from 1),
---        failures, 1 for a suspect else 0
+-- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (1 to 1000), maximum bytes
+--        of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies read at once, 1 for the
+--        retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim (1 to 1000)
+-- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
+--        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
+--        if this instance made it or there was none; a string of three MessagePack arrays: the ids, their bodies, their
+--        scores in pending; then an array with three values for each message that failed or crashed: index of its id
+--        (from 1), failures, 1 for a suspect, otherwise 0
 --
--- Repeated with the same number, a claim that took messages returns them again, under the same lease, or under a new
--- one when that has expired and was not recovered. A request with a smaller number was overtaken and takes nothing. The
--- first message is returned at any size. An id without a body becomes dead, reason orphan: its marker body is a zero
--- byte.
+-- A claim that took messages and is repeated with the same number returns them again: under the same lease, or under a
+-- new lease if that has expired and was not recovered. A claim with a smaller number was overtaken and takes nothing.
+-- The first message is returned at any size. An id without a body becomes dead with the reason orphan and a marker body
+-- of one zero byte.
 local pending, unack, messages, attempts, errors, dead, paused, remembered, records, claims, bytes = unpack(KEYS)
 local instance, number, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease, suspects, chunk, company = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[9])
--- Due messages that a claim reads when it puts suspects off, so that suspects alone do not make it empty.
+-- Due messages that a claim reads at most when it defers suspects, so that suspects alone do not leave it empty.
 local MAX_SEEN = 1000
--- Age in us at which the entry of a stopped instance is deleted, and how many one call deletes: `unpack` takes 7,999
--- values.
+-- Age in us at which the entry of a stopped instance is deleted, and entries that one call deletes: `unpack` takes
+-- 7,999 values.
 local MAX_AGE = 86400000000
 local MAX_DELETED = 1000
 
 local now = clock()
 local millis = math.floor(now / 1000)
--- A value of a wrong type at any key is an error here: a message that cannot be settled must not be delivered. Mostly
--- none of these exists; the other keys are read below.
+-- A value of a wrong type at any key causes an error here: a message that cannot be settled must not be delivered.
+-- Usually none of these keys exists. The other keys are read below.
 local is_paused, has_attempts = false, false
 if redis.call('EXISTS', attempts, errors, dead, remembered, records, paused) > 0 then
   redis.call('ZCARD', dead)
@@ -39,17 +39,17 @@ if redis.call('EXISTS', attempts, errors, dead, remembered, records, paused) > 0
   is_paused = redis.call('GET', paused) and true or false
 end
 local counts_bytes = redis.call('GET', bytes)
--- The field `latest` is the last claim that took messages, of any instance.
+-- The field `latest` is the last claim of any instance that took messages.
 local known = redis.call('HMGET', claims, instance, 'latest')
 local last, last_token = string.match(known[1] or '0 0', '^(%d+) (%d+)$')
 local elsewhere = known[2] and string.find(known[2], instance, 1, true) ~= 1 and string.match(known[2], '^%x+ (%d+)$')
 local repeated, overtaken = tonumber(last) == number, tonumber(last) > number
 
--- The second is the next one when only the first is due.
+-- The second member has the next due time when only the first is due.
 local first, first_score, _, second_score = unpack(redis.call('ZRANGE', pending, '0', '1', 'WITHSCORES'))
 local next_due, next_lease = tonumber(first_score), head(unack)
 
--- Unique among current leases: a repeated claim finds its messages by it.
+-- The token is unique among current leases: a repeated claim finds its messages by it.
 local token = now + lease
 local score = whole(token)
 while next_lease and redis.call('ZCOUNT', unack, score, score) > 0 do
@@ -96,7 +96,8 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
     end
   end
   ids, bodies, scores, orphans, orphan_scores = read_bodies(messages, chosen, chosen_scores, chunk, max_bytes)
-  -- The shrinking write first: at maxmemory only a script's first write is refused, and claiming must work.
+  -- A write that needs no memory comes first: at maxmemory Redis refuses only the first write of a script, and claiming
+  -- must work.
   if #ids > 1 and #orphans == 0 and not next(tried) then
     remove_range(steps, { 'ZREMRANGEBYRANK', pending, '0', whole(#ids - 1) }, ids, scores)
   else
@@ -133,14 +134,14 @@ elseif not is_paused and not overtaken and next_due and next_due <= millis then
   end
   write(steps, scored(unack, score, ids), {})
 end
--- As above: nothing has read it.
+-- Checks the type as above: nothing has read `messages` yet.
 if #ids == 0 and #orphans == 0 then redis.call('HLEN', messages) end
--- One string is cheaper than a part of the reply for each value, here and for who reads it.
+-- One string is cheaper than one element of the reply for each value, for Redis and for the client.
 local packed = cmsgpack.pack(ids, bodies, scores)
 local failed = commit(steps)
 if failed then return failed end
 if ARGV[8] == '1' and #ids == 0 and not repeated and not overtaken then
-  -- At maxmemory this fails. Then the earlier try may still take messages until their lease expires.
+  -- At maxmemory this fails, and the earlier try can still take messages, which stay leased until their lease expires.
   redis.pcall('HSET', claims, instance, ARGV[2] .. ' ' .. score)
 end
 
@@ -154,7 +155,7 @@ if #steps > 0 and #ids + #orphans + #put_off.ids == 1 and ids[1] == first then
 elseif #steps > 0 then
   next_due = head(pending)
 end
--- The sizes of bodies that were deleted by hand are counted until the partition is empty.
+-- Bodies that were deleted by hand count in `bytes` until the partition is empty.
 if counts_bytes and not next_due and not next_lease then redis.pcall('DEL', bytes) end
 
 local rare = {}

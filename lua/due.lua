@@ -1,21 +1,22 @@
 -- include clock external seconds
--- Due members in keys of other programs, and the next due time there.
+-- Returns due members in keys of other programs, and the next due time in these keys.
 --
 -- KEYS   source...
--- ARGV   number of sorted sets (the other keys are lists, where all is due), ms in 1 of a score, most members (1 to
---        250), most bytes of them, 1 when members with scores that are no time are due too else 0
--- reply  now us, next due ms or -1, then members, none twice
+-- ARGV   number of sorted sets (the other keys are lists, in which all is due), ms in a unit of a score, maximum number
+--        of members (1 to 250), maximum bytes of members, 1 if members with scores beyond the year 9999 are due too,
+--        otherwise 0
+-- reply  now us, next due ms or -1, then members, each once
 --
 -- The first member is returned at any size.
 local sets, unit, limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
--- Members of the first read: their sizes are unknown.
+-- Members of the first read, before any size is known.
 local FIRST = 8
 local now = clock()
 -- See due_ms.
 local latest = string.format('%.17g', (math.floor(now / 1000) + 0.001) / unit)
 local reply, seen, bytes, found = { now, -1 }, {}, 0, 0
 
--- Adds the members of read(offset, count), in parts that probably fit.
+-- Adds the members of read(offset, count), in parts that probably fit into the remaining bytes.
 local function collect(read)
   local offset, count = 0, FIRST
   while found < limit and bytes < max_bytes do

@@ -2,9 +2,9 @@
 -- Evicts the oldest dead messages, by age and by number.
 --
 -- KEYS   messages attempts errors dead records
--- ARGV   longest age (ms; 0 is no limit), most that are kept (0 is no limit), limit (1 to 1000)
--- reply  deleted for their age, deleted for their number, 1 when more must be else 0, ms until the next is too old or
---        -1
+-- ARGV   maximum age (ms; 0: any), maximum number (0: any), limit (1 to 1000)
+-- reply  number deleted by age, number deleted by number, 1 if more must be deleted, otherwise 0, ms until the next one
+--        is too old or -1
 local messages, attempts, errors, dead, records = unpack(KEYS)
 local max_age, max_count, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 

@@ -1,4 +1,4 @@
--- Writes what is there anyhow: what was written before, by any client, has a smaller offset of replication than this.
+-- Writes the value of `route` again. Earlier writes of any client have smaller replication offsets than this write.
 --
 -- KEYS   route
 -- ARGV   none

@@ -1,9 +1,10 @@
 -- include clock scores
--- How many pending messages come due in each of equal intervals from now on.
+-- Counts the pending messages that become due in each of several equal intervals from now on.
 --
 -- KEYS   pending
 -- ARGV   now (ms; "" for the clock), length of an interval (ms), number of intervals (1 to 1000)
--- reply  now (ms), overdue, after the last interval, then for each interval the messages due in it, its end included
+-- reply  now (ms), number overdue, number due after the last interval, then for each interval the number due in it, its
+--        end included
 local pending = KEYS[1]
 local length, count = tonumber(ARGV[2]), tonumber(ARGV[3])
 

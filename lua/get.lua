@@ -1,8 +1,8 @@
 -- include clock ending layout
--- One live message, or how it was completed, if that is remembered.
+-- Returns a live message, or how it was completed if that is remembered.
 --
 -- KEYS   pending unack messages errors dead remembered paused route
--- ARGV   what `route` must begin with ("": anything), id, how long a completed one is remembered (ms)
+-- ARGV   required prefix of `route` ("": any value), id, time for which a completed id is remembered (ms)
 -- reply  nothing, or: pending | unack | dead, score, value of `errors` or "", body or "", now (ms), paused 0/1;
 --        or: delivered | cancelled, when (ms); error `PUNCTUAL unregistered <text>` when the partition is not open
 local pending, unack, messages, errors, dead, remembered, paused, route = unpack(KEYS)

@@ -1,9 +1,9 @@
 -- include filter weight
--- A page of one set, in order of score, then id, after a place.
+-- Returns a page of one set after a place, in order of score, then id.
 --
 -- KEYS   set messages errors; the set is pending, unack or dead
--- ARGV   limit (1 to 1000), most bytes of ids, errors and bodies, then a filter with the place (filter.lua)
--- reply  1 when more follow else 0, score and id of the last one considered or "", then for each that matches: id, score,
+-- ARGV   limit (1 to 1000), maximum bytes of ids, errors and bodies, then a filter with the place (filter.lua)
+-- reply  1 if more follow, otherwise 0, score and id of the last one considered or "", then for each match: id, score,
 --        value of `errors` or "", body or ""
 --
 -- The first message is returned at any size.

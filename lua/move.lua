@@ -1,12 +1,12 @@
 -- include bytes commit fields layout scores wake
--- Moves ids to a partition of the number of partitions that their route has now.
+-- Moves ids from a partition of the former number of partitions of a route to a partition of the present number.
 --
--- KEYS   route (pending unack messages attempts errors dead remembered records bytes)...; the first group is of where they
---        are, the second one and `route` of where they belong
--- ARGV   wake channel, what `route` must begin with, most bytes of bodies (the first one is moved at any size), ids
--- reply  for each id: moved | absent | left (too many bytes) | in_flight (its settlement comes first) | conflict (it is
---        live in both), its due time in ms when it is in flight, else 0; error `PUNCTUAL unregistered <text>`, nothing
---        written, when the partition is not open
+-- KEYS   route (pending unack messages attempts errors dead remembered records bytes)...; the first group is of the
+--        partition that the ids leave, the second group and `route` are of the partition to which they belong
+-- ARGV   wake channel, required prefix of `route`, maximum bytes of bodies (the first one is moved at any size), ids
+-- reply  for each id: moved | absent | left (too many bytes) | in_flight (it must be settled first) | conflict (it is
+--        live in both partitions), then its due time in ms if it is in flight, otherwise 0; error
+--        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local EACH, FIRST = 9, 4
 local route = KEYS[1]
 local pending, unack, messages, attempts, errors, dead, remembered, records, bytes = unpack(KEYS, 2, EACH + 1)
@@ -16,7 +16,7 @@ local channel, layout, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local refusal = closed(route, layout)
 if refusal then return refusal end
--- A value of a wrong type is an error here, before the first write.
+-- A key of a wrong type causes an error here, before the first write.
 for _, hash in ipairs({ messages, attempts, errors, records, to_messages, to_attempts, to_errors, to_records }) do
   redis.call('HLEN', hash)
 end
@@ -60,8 +60,8 @@ local names = {}
 for n, i in ipairs(moved) do names[n] = ids[i] end
 local steps, cleared = {}, {}
 
--- Members of a sorted set with their scores. The shrinking write first: at maxmemory only a script's first write is
--- refused.
+-- Moves members of a sorted set with their scores. A write that needs no memory comes first: at maxmemory Redis refuses
+-- only the first write of a script.
 local added = {}
 local function carry(set, to_set, all)
   local members, pairs_of = {}, {}
@@ -87,7 +87,7 @@ for _, hashes in ipairs({ { attempts, to_attempts }, { errors, to_errors }, { re
     end
   end
   if #there > 0 then
-    -- What an earlier message of the id left there.
+    -- An earlier message of the id can have left values there.
     local old = redis.call('HMGET', hashes[2], unpack(there))
     add(steps, 'HSET', hashes[2], set, restore(hashes[2], there, old))
     cleared[#cleared + 1] = { hashes[1], there, set }

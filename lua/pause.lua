@@ -2,7 +2,7 @@
 -- Stops or restarts claiming, for every instance.
 --
 -- KEYS   paused route
--- ARGV   wake channel, what `route` must begin with ("": anything), "pause" | "resume", who pauses it, and why
+-- ARGV   wake channel, required prefix of `route` ("": any value), "pause" | "resume", who pauses it, and why
 -- reply  1; error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local paused, route = unpack(KEYS)
 local channel, layout, action, by, note = unpack(ARGV)
@@ -10,11 +10,12 @@ local channel, layout, action, by, note = unpack(ARGV)
 local refusal = closed(route, layout)
 if refusal then return refusal end
 
--- The shrinking write first: at maxmemory only a script's first write is refused, and pausing must work.
+-- A write that needs no memory comes first: at maxmemory Redis refuses only the first write of a script, and pausing
+-- must work.
 local was = redis.call('GET', paused)
 local steps = { { { 'DEL', paused }, was and { { 'SET', paused, was } } or {} } }
 if action == 'pause' then
-  -- The time in ms, and who and why on lines of their own.
+  -- Three lines: the time in ms, who, and why.
   add(steps, 'SET', paused, { whole(math.floor(clock() / 1000)) .. '\n' .. by .. '\n' .. note }, {})
 end
 local failed = commit(steps)

@@ -1,7 +1,7 @@
--- Removes the expiry of values of other programs whose messages are not moved yet.
+-- Removes the expiry from bodies of other programs, so that none expires before its message is moved.
 --
 -- KEYS   body...
--- reply  how many had one
+-- reply  number of bodies that had an expiry
 local count = 0
 for _, key in ipairs(KEYS) do count = count + redis.call('PERSIST', key) end
 return count

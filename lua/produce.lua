@@ -1,11 +1,11 @@
--- Schedules one message from any program that has a Redis client: the same checks, result and wake-up as
--- through the HTTP API. Public: it stays accepted over releases.
+-- Schedules one message from any program that has a Redis client, with the checks, the result and the wake-up of the
+-- HTTP API. This script is public: later releases accept it.
 --
 --   redis-cli -x SCRIPT LOAD < lua/produce.lua
 --   redis-cli EVALSHA <sha> 1 '{punctual:order-timeout:0/1}:pending' 1 order-42 +60000 'the payload' '{"key":"k"}'
 --
--- KEYS[1]  {P:<route>:<index>/<N>}:pending; index = CRC32 (IEEE) of the id modulo N, where N is the number of partitions in
---          HGET P:routes <route>
+-- KEYS[1]  {P:<route>:<index>/<N>}:pending; index = CRC32 (IEEE) of the id modulo N, where N is the number of
+--          partitions in HGET P:routes <route>
 -- ARGV     "1" (version), id, "+<delay ms>" | "<due ms>", payload, options as JSON or ""
 -- options  headers, key, content_type, properties, max_attempts, expires_at (ms), on_conflict ("keep" | "replace")
 -- reply    { status, id, due ms }; status: scheduled | exists | replaced | in_flight (live, not replaced) |
@@ -16,7 +16,7 @@
 --
 -- include bytes clock commit ending fields json limits scores seconds utf8 wake
 -- begin include/scores.lua
--- A number with all its digits: `..` cuts it to 14.
+-- A number as text with all its digits: `..` keeps only 14 of them.
 local function whole(number)
   return string.format('%.0f', number)
 end
@@ -40,7 +40,7 @@ local function grow(steps, bytes, more)
 end
 -- end
 -- begin include/clock.lua
--- Microseconds since the epoch. TIME advances inside a script before Redis 7.2: it is read once.
+-- Microseconds since the epoch. Before Redis 7.2 TIME advances during a script, so it is read once.
 local read_at
 local function clock()
   if not read_at then
@@ -51,20 +51,22 @@ local function clock()
 end
 -- end
 -- begin include/commit.lua
--- All writes of a script, or none.
+-- Executes all writes of a script, or none.
 --
--- Redis keeps what a failed script wrote. So a script checks and reads first, then hands its writes over as
--- steps { { command... }, undo, old }. After a failed step those before it are undone in reverse. `undo` is a list of
--- commands, or a function of the command and of `old`, the values before it, that returns one: commands with arguments
--- for each message are made only when they are needed. The last step needs no undo. Returns nothing, or the error reply
--- for the script to return.
+-- Redis keeps the writes of a failed script. So a script reads and checks first, then passes its writes as steps
+-- { { command... }, undo, old }. When a step fails, the steps before it are undone in reverse order. `undo` is a list
+-- of commands, or a function that makes the list from the command and from `old`, the values before it: an undo with
+-- arguments for each message is built only when it is needed. The last step needs no undo. Returns nothing, or the
+-- error reply that the script must return.
 --
--- Redis checks the rights of the user at each command. A step whose command an earlier undo needs too would fail together
--- with that undo: ZADD after ZREM. So commit probes such a command before the earlier step, in a form that changes nothing.
--- Nothing is removed before it is certain that it can be put back. A command that was executed needs no probe.
+-- Redis checks the rights of the user at each command. A denied command can be one that the undo of an earlier step
+-- needs too, for example ZADD after ZREM: that undo would fail as well. So commit probes such a command before the
+-- earlier step, in a form that changes nothing. Nothing is removed before it is certain that it can be restored. A
+-- command that was executed needs no probe.
 local INVERSE =
   { ZADD = 'ZREM', ZREM = 'ZADD', ZREMRANGEBYRANK = 'ZADD', ZREMRANGEBYSCORE = 'ZADD', HSET = 'HDEL', HDEL = 'HSET' }
--- Forms that change nothing. So does each undo before its step; those of messages have more arguments.
+-- Forms that change nothing, in place of an undo with arguments for each message. The probe of any other command is the
+-- undo itself, which changes nothing before its step.
 local UNCHANGING = { ZADD = { 'XX', '0', '' }, ZREM = { '' }, HDEL = { '' }, LTRIM = { '0', '-1' } }
 
 local function is_error(reply) return type(reply) == 'table' and reply.err end
@@ -76,7 +78,7 @@ local function undo_of(step)
   return type(undo) == 'function' and undo(command, old) or undo
 end
 
--- The names of the commands to probe before each step, by its place.
+-- The names of the commands to probe before each step, by the index of the step.
 local function probes_of(steps)
   local probes, needed, proven = {}, {}, {}
   for i, step in ipairs(steps) do
@@ -97,8 +99,8 @@ local function probes_of(steps)
   return probes
 end
 
--- Returns the error reply to a probe. At maxmemory Redis refuses a command that grows when it is the first write of the
--- script; it checks the right before.
+-- Returns the error reply to a probe. OOM does not count: at maxmemory Redis refuses a command that needs memory when
+-- it is the first write of the script, but only after it has checked the right.
 local function probe(names, step)
   for _, name in ipairs(names) do
     local form = UNCHANGING[name]
@@ -111,8 +113,8 @@ end
 
 local function commit(steps)
   local probes = probes_of(steps)
-  -- At maxmemory only the first write is refused. A step that grows must be, so a form of it without effect comes before
-  -- its probes.
+  -- At maxmemory Redis refuses only the first write of a script. A step that needs memory must be refused, so a form of
+  -- it without effect comes before its probes.
   if probes[1] and steps[1][1][1] == 'HSET' then
     local reply = redis.pcall('HSET', steps[1][1][2], '', '', '')
     if is_oom(reply) then return reply end
@@ -142,7 +144,7 @@ local function add(steps, command, key, values, undo, old)
 end
 -- end
 -- begin include/ending.lua
--- How a message was completed, and when in ms, by its score in `remembered`; nothing after `keep` ms.
+-- How and when (ms) a message was completed, by its score in `remembered`; nothing if that is more than `keep` ms ago.
 local function ending(score, keep, now)
   if not score or tonumber(score) < now - keep then return end
   local at = math.floor(tonumber(score))
@@ -151,9 +153,9 @@ end
 -- end
 -- begin include/fields.lua
 -- include commit
--- Fields of hashes that change.
+-- Steps that change fields of hashes.
 
--- Commands that restore fields of the hash `key`: fields[i] was old[i], false where it was absent.
+-- Commands that restore fields of the hash `key`: fields[i] had the value old[i], which is false for an absent field.
 local function restore(key, fields, old)
   local set, del = { 'HSET', key }, { 'HDEL', key }
   for i, field in ipairs(fields) do
@@ -174,7 +176,7 @@ local function undeleted(command, old)
   return restore(command[2], { unpack(command, 3) }, old)
 end
 
--- Adds the step `command`, a HDEL of fields with the values `old`.
+-- Adds the step `command`, an HDEL of fields that have the values `old`.
 local function clear(steps, command, old)
   write(steps, command, undeleted, old)
 end
@@ -185,12 +187,12 @@ local function unset(command, old)
   return restore(command[2], fields, old)
 end
 
--- Adds the step `command`, a HSET of fields with the values `old`: false where it is absent.
+-- Adds the step `command`, an HSET of fields that have the values `old`, false for an absent field.
 local function put(steps, command, old)
   write(steps, command, unset, old)
 end
 
--- Adds the step that deletes fields of a hash, which often does not exist, or has none of them.
+-- Adds the step that deletes fields of a hash, unless the hash has none of them.
 local function drop(steps, key, fields)
   if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
   local found, values = { 'HDEL', key }, {}
@@ -204,15 +206,15 @@ local function drop(steps, key, fields)
 end
 -- end
 -- begin include/json.lua
--- A value as JSON, with `/` as it is: cjson escapes it.
+-- A value as JSON, without the escapes of `/` that cjson writes.
 local function encode(value)
   local json = cjson.encode(value)
   return string.find(json, '\\/', 1, true) and string.gsub(json, '\\/', '/') or json
 end
 -- end
 -- begin include/limits.lua
--- What a partition still accepts by the limits in its `settings`, and these limits: `messages` and `bytes` of bodies
--- that are pending or in flight, and the longest `delay` in ms. No limit is math.huge.
+-- Returns the capacity that the limits in `settings` of a partition leave, and these limits: `messages` and `bytes` of
+-- bodies that are pending or in flight, and the maximum `delay` in ms. math.huge means no limit.
 local function quota(settings, pending, unack, bytes)
   local limits = { messages = math.huge, bytes = math.huge, delay = math.huge }
   local left = { messages = math.huge, bytes = math.huge, delay = math.huge }
@@ -231,19 +233,19 @@ local function quota(settings, pending, unack, bytes)
 end
 -- end
 -- begin include/seconds.lua
--- Whether a number that should be milliseconds since the epoch can only be seconds: it lies in 1970 to 1973, and is not 0.
+-- Whether a number that should be milliseconds since the epoch must be seconds: as ms it is in 1970 to 1973, and not 0.
 local function is_seconds(millis)
   return millis > 0 and millis < 100000000000
 end
 
--- Whether such a number can only be in a smaller unit, or no time: it lies beyond the year 9999 at any offset.
+-- Whether such a number must be in a smaller unit, or is not a time: as ms it is beyond the year 9999 at any offset.
 local LAST_MILLIS = 253402387199999
 local function is_far(millis)
   return millis > LAST_MILLIS
 end
 -- end
 -- begin include/utf8.lua
--- Well-formed sequences beyond ASCII, by RFC 3629.
+-- Patterns of the well-formed sequences beyond ASCII (RFC 3629).
 local SEQUENCES = {
   '[\194-\223][\128-\191]',
   '[\225-\236\238\239][\128-\191][\128-\191]', '\224[\160-\191][\128-\191]', '\237[\128-\159][\128-\191]',
@@ -251,7 +253,7 @@ local SEQUENCES = {
   '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Without its well-formed sequences, UTF-8 is ASCII.
+-- A text is UTF-8 if it is ASCII without its well-formed sequences.
 local function is_utf8(text)
   local function is_ascii() return string.match(text, '^[%z\1-\127]*()') > #text end
   for _, sequence in ipairs(SEQUENCES) do
@@ -262,10 +264,10 @@ local function is_utf8(text)
 end
 -- end
 -- begin include/wake.lua
--- Wakes sleeping schedulers. The last call of a script; its error is ignored, because a lost wake-up costs time only.
+-- Wakes sleeping schedulers. This is the last call of a script. Its error is ignored: a lost wake-up only costs time.
 --
--- A channel of a cluster, which ends with `:swake`, is one of the slot: the servers need not pass it on to each other. Before
--- Redis 7 there are none such.
+-- On a cluster the channel ends with `:swake` and is a shard channel, which the servers do not forward to each other.
+-- Before Redis 7 there are no shard channels.
 local function wake(channel)
   if string.sub(channel, -6) == ':swake' and type(redis.pcall('SPUBLISH', channel, '')) == 'number' then return end
   redis.pcall('PUBLISH', channel, '')
@@ -487,7 +489,7 @@ if added > 0 and added > left.bytes then
   return refuse('limit-bytes', 'the partition would exceed its limit of ' .. whole(limits.bytes) .. ' bytes')
 end
 
--- The growing write first: at maxmemory only a script's first write is refused.
+-- The write that needs memory comes first: at maxmemory Redis refuses only the first write of a script.
 local earliest, steps = head(pending), {}
 add(steps, 'HSET', messages, { id, body }, restore(messages, { id }, { old }))
 if dead_score then add(steps, 'ZREM', dead, { id }, { { 'ZADD', dead, dead_score, id } }) end

@@ -2,8 +2,8 @@
 -- Deletes dead messages.
 --
 -- KEYS   messages attempts errors dead records
--- ARGV   limit (0 to 1000), 1 to only count else 0, then the selection (selection.lua)
--- reply  as that of redrive.lua
+-- ARGV   limit (0 to 1000), 1 to count only, otherwise 0, then the selection (selection.lua)
+-- reply  as in redrive.lua
 local messages, attempts, errors, dead, records = unpack(KEYS)
 local limit, is_dry = tonumber(ARGV[1]), ARGV[2] == '1'
 

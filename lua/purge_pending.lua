@@ -1,10 +1,10 @@
 -- include bodies bytes commit remembered sizes
--- Cancels pending messages: the first due ones of all, or named ones. Messages in flight stay.
+-- Cancels pending messages: the named ones, or all in order of due time. Messages in flight stay.
 --
 -- KEYS   pending messages attempts errors remembered records bytes
--- ARGV   how long to remember them (ms), how many at most, limit (1 to 1000; any to count), 1 to only count else 0,
---        then the ids (at most 1000), or none for all
--- reply  cancelled, or how many would be; how many more of those asked for are pending
+-- ARGV   time to remember the ids (ms), maximum number of remembered ids, limit (1 to 1000; any to count), 1 to count
+--        only, otherwise 0, then the ids (at most 1000), or none for all
+-- reply  number cancelled, or that would be; number of the other pending messages among those asked for
 local pending, messages, attempts, errors, remembered, records, bytes = unpack(KEYS)
 local keep, max, limit, is_dry = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local FIRST = 5

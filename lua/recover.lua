@@ -1,12 +1,14 @@
 -- include attempts bytes clock commit failures fields scores sizes wake
--- Recovers expired leases: each counts a crash, and its message is pending again, or dead after the last crash.
+-- Recovers expired leases: each counts as a crash. The message becomes pending again, or dead after the last crash.
 --
 -- KEYS   pending unack messages attempts errors dead bytes
 -- ARGV   wake channel, limit (1 to 1000)
--- reply  leases that had expired, of these made dead, the id of the first dead or an empty string, 1 when more remain else 0
+-- reply  number of recovered leases, number of messages that became dead, id of the first of these or an empty string,
+--        1 if more expired leases remain, otherwise 0
 local pending, unack, messages, attempts, errors, dead, bytes = unpack(KEYS)
 local channel, limit = ARGV[1], tonumber(ARGV[2])
--- Two crashes make a suspect, which is claimed with few others; after a third it is claimed alone, after five it is dead.
+-- A message with two crashes is a suspect and is claimed with few others. With three it is claimed alone, with five it
+-- is dead.
 local MAX_CRASHES = 5
 
 local now = clock()
@@ -31,7 +33,7 @@ for i, id in ipairs(ids) do
     local text = 'crash: ' .. crashes .. ' leases expired, the last ones alone'
     texts[#texts + 1], texts[#texts + 2] = id, failure(math.floor(now / 1000), failures, text)
   else
-    -- Due at the end of its lease, after older ones.
+    -- The message is due at the end of its lease, after messages that were due before that.
     local due = math.floor(tonumber(deadline) / 1000)
     waiting[#waiting + 1] = id
     waiting_old[#waiting] = old[i]

@@ -1,11 +1,12 @@
 -- include bytes clock commit expiry fields scores selection wake
--- Makes dead messages pending again: attempts 0, due now. The limits of the route do not apply.
+-- Makes dead messages pending again, due now and with 0 attempts. The limits of the route do not apply.
 --
 -- KEYS   pending messages attempts errors dead bytes
--- ARGV   wake channel, most bytes of bodies, limit (0 to 1000), 1 to only count else 0, what becomes of times of expiry
---        ("keep" | "drop" | "+<ms from now>", also for messages without), then the selection (selection.lua)
--- reply  redriven, or how many would be; considered; 1 when more follow else 0; `before` of the filter; score and id of the
---        last one considered, "" without
+-- ARGV   wake channel, maximum bytes of bodies, limit (0 to 1000), 1 to count only, otherwise 0, change of the times of
+--        expiry ("keep" | "drop" | "+<ms from now>", which also sets one where there was none), then the selection
+--        (selection.lua)
+-- reply  number redriven, or that would be; number considered; 1 if more follow, otherwise 0; `before` of the filter;
+--        score and id of the last one considered or ""
 local pending, messages, attempts, errors, dead, held_bytes = unpack(KEYS)
 local channel, max_bytes, limit, is_dry = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local kept, after = ARGV[5] == 'keep', tonumber(string.match(ARGV[5], '^%+(%d+)$'))
@@ -20,7 +21,7 @@ for n = 1, math.min(#selected, limit) do
   local id, score = ids[selected[n]], scores[selected[n]]
   local stored = redis.call('HGET', messages, id)
   local body = stored or '\0'
-  -- A lost body's marker has no times.
+  -- The marker of a lost body has no times.
   if #body >= 17 then body = timed(body, now, now, after and now + after or (kept and expiry(body) or nil)) end
   if bytes + #body > max_bytes and #moved > 0 then break end
   bytes = bytes + #body
@@ -36,7 +37,7 @@ if #moved > 0 then
   local steps = {}
   add(steps, 'HSET', messages, bodies, restore(messages, moved, old))
   add(steps, 'ZREM', dead, moved, { back })
-  -- Only an earlier release leaves attempts of dead messages.
+  -- Only an earlier release keeps the attempts of dead messages.
   drop(steps, attempts, moved)
   drop(steps, errors, moved)
   grow(steps, held_bytes, bytes)

@@ -1,17 +1,17 @@
 -- include commit fields
 -- Registers a route for producers and other instances, and opens its partitions for scheduling.
 --
--- KEYS   P:routes route...; where the route is "", any hash in place of the first one
--- ARGV   route ("": only opens partitions), its JSON as it was read last ("": it was not read), its JSON from now on, then
---        for each partition its `route`
+-- KEYS   P:routes route...; if the argument `route` is "", the first key is any hash
+-- ARGV   route ("": only opens partitions), its JSON as it was last read ("": it was not read), its new JSON, then
+--        the value of `route` for each partition
 -- reply  created | kept | updated (its settings) | reopened (it was registered, a partition was not open), or the
---        registered JSON, if that is neither of the two: nothing written
+--        registered JSON, if that differs from both arguments: nothing written
 --
--- `route` of a partition is "<version> <partitions> <number> <rest>". While messages are moved an "m" follows the version:
--- only those that look among the former partitions too may use it.
+-- The value of `route` is "<version> <partitions> <number> <rest>". While messages are moved, an "m" follows the
+-- version: only programs that search the former partitions too are allowed to use the partition.
 --
--- Writes nothing when nothing changed. At maxmemory it is not refused, because its first write needs no memory: an instance
--- must be able to start then, with other settings too.
+-- Writes nothing if nothing changed. The first write needs no memory, so it is not refused at maxmemory: an instance
+-- must be able to start on a full Redis, also with other settings.
 local routes = KEYS[1]
 local route, read, text = unpack(ARGV, 1, 3)
 local BEFORE_KEYS, BEFORE_ARGV = 1, 3

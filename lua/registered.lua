@@ -1,7 +1,8 @@
 -- include layout
--- Whether routes are registered, and their partitions open. HDEL of no field writes nothing, but a replica refuses it.
+-- Checks that routes are registered and their partitions open. HDEL of an absent field changes nothing, but a replica
+-- refuses it.
 --
--- KEYS   P:routes route...; those of a route's partitions in order, route after route
+-- KEYS   P:routes route...; one `route` for each partition of the first route in order, then of the next route
 -- ARGV   for each route: route, version (with an "m" while messages are moved to its partitions), partitions
 -- reply  for each route: its JSON, or nothing when it is not registered or a partition is not open
 local routes = KEYS[1]

@@ -2,13 +2,13 @@
 -- Begins or ends the move of a route to another number of partitions.
 --
 -- KEYS   P:routes (pending unack dead remembered route paused messages attempts errors records claims bytes)... (route paused)...;
---        the first groups are of the partitions that the route had, the others of those that it gets
--- ARGV   route, its JSON as it was read, its JSON while messages move ("" ends the move), its JSON afterwards, then for
---        each partition that it had: `route` from now on, of a partition that is closed
+--        the first groups are of the former partitions of the route, the others of its new partitions
+-- ARGV   route, its JSON as it was read, its JSON while messages move ("" ends the move), its JSON afterwards, then
+--        the new value of `route` for each former partition, which closes it
 -- reply  moving | moved (nothing remains to be moved) | left (messages remain, so that the move cannot end) | changed
---        (its JSON is another by now); the last two write nothing
+--        (its JSON is not the one that was read); the last two write nothing
 --
--- What schedules in a closed partition is refused, and programs that call produce.lua look up the number of partitions.
+-- A closed partition refuses to schedule. Programs that call produce.lua look up the number of partitions after that.
 local routes = KEYS[1]
 local route, known, during, after = unpack(ARGV, 1, 4)
 local EACH, EACH_NEW, BEFORE = 12, 2, 4
@@ -28,7 +28,7 @@ for n = 1, HAD do
   for place = PAUSED, EACH do left_over[#left_over + 1] = keys[place] end
 end
 if remains and during == '' then return 'left' end
--- A value of a wrong type is an error here, before the first write.
+-- A key of a wrong type causes an error here, before the first write.
 local open = {}
 for n = FIRST_NEW, #KEYS, EACH_NEW do
   open[n] = redis.call('GET', KEYS[n])
@@ -36,7 +36,7 @@ for n = FIRST_NEW, #KEYS, EACH_NEW do
 end
 
 local text = remains and during or after
--- Not refused when the memory is full, as the first write of the script needs none: messages must be delivered then, too.
+-- The first write needs no memory, so it is not refused at maxmemory: messages must be delivered on a full Redis too.
 local steps = { { { 'HDEL', routes, '' }, {} }, { { 'HSET', routes, route, text }, { { 'HSET', routes, route, known } } } }
 if during ~= '' then
   for _, step in ipairs(closing) do steps[#steps + 1] = step end
@@ -45,7 +45,7 @@ if during ~= '' then
     if paused then steps[#steps + 1] = { { 'SET', key, paused }, { { 'DEL', key } } } end
   end
 else
-  -- Open, and no longer to those alone that know of the move: "<version>m " becomes "<version> ".
+  -- Opens the partitions to programs that do not know of the move: "<version>m " becomes "<version> ".
   for n = FIRST_NEW, #KEYS, EACH_NEW do
     local was = open[n]
     local now = was and string.gsub(was, '^(%d+)m ', '%1 ')

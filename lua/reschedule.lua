@@ -2,9 +2,10 @@
 -- Changes the due time of a pending message.
 --
 -- KEYS   pending unack messages dead route
--- ARGV   wake channel, what `route` must begin with, id, "+<delay ms>" | "<due ms>"
--- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before that), and ms:
---        the due time if done, the time of expiry if that is before it, else 0; error `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
+-- ARGV   wake channel, required prefix of `route`, id, "+<delay ms>" | "<due ms>"
+-- reply  done | in_flight | dead | not_found | limit_delay (longer than the route allows) | expires (before the new due
+--        time), then in ms the due time for done, the time of expiry for expires, otherwise 0; error
+--        `PUNCTUAL unregistered <text>`, nothing written, when the partition is not open
 local pending, unack, messages, dead, route = unpack(KEYS)
 local channel, layout, id, when = unpack(ARGV)
 

@@ -1,10 +1,11 @@
 -- include clock commit scores wake
--- Makes messages pending that are in no set, at the due time in their body. Such a message remains when a script failed
--- midway and the user had not the rights to undo its first steps.
+-- Makes messages that are in no set pending again, at the due time in their body. A script leaves such a message when
+-- it fails midway and the user lacks the rights to undo its first steps.
 --
 -- KEYS   pending unack messages dead
--- ARGV   wake channel, cursor: "" for the first call, count of bodies (HSCAN's)
--- reply  messages restored, the next cursor, or "" at the end; at once, when there are not more bodies than members
+-- ARGV   wake channel, cursor ("" in the first call), COUNT for HSCAN
+-- reply  number of restored messages; the next cursor, or "" at the end. The first call ends at once if there are no
+--        more bodies than members
 local pending, unack, messages, dead = unpack(KEYS)
 local channel, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 
@@ -27,7 +28,7 @@ for i = 1, #reply[2], 2 do
   end
 end
 if restored > 0 then
-  -- A first write that needs no memory: at maxmemory only a script's first write is refused.
+  -- The first write needs no memory: at maxmemory Redis refuses only the first write of a script.
   local failed = commit({ { { 'ZREM', pending, '' }, {} }, { dues, {} } })
   if failed then return failed end
   if wake_up then wake(channel) end

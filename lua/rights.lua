@@ -1,10 +1,10 @@
--- Which commands that scripts use the user may not call: each is called in a form that changes nothing.
+-- Finds the commands of the scripts that the user is denied: calls each in a form that changes nothing.
 --
 -- KEYS   rights; it is never written
 -- ARGV   none
 -- reply  the names of the denied commands
 local key = KEYS[1]
--- Those of SET and HSET are errors of syntax, which Redis finds after it has checked the right.
+-- The forms of SET and HSET are syntax errors, which Redis detects after it has checked the right.
 local FORMS = {
   { 'TIME' }, { 'GET', key }, { 'SET', key, '', 'XX', 'NX' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HMGET', key, '' },
   { 'HSET', key, '', '', '' }, { 'HDEL', key, '' }, { 'HLEN', key }, { 'HSTRLEN', key, '' }, { 'ZADD', key, 'XX', '0', '' },

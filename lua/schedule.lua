@@ -2,18 +2,18 @@
 -- Schedules a batch: each id becomes pending; a live one is kept or replaced.
 --
 -- KEYS   pending unack messages attempts errors dead route remembered records bytes
--- ARGV   wake channel, most bytes of bodies to read, what `route` must begin with ("<version> <partitions> <number> "),
---        how long a completed one is remembered (ms), then groups of messages: "keep" | "replace", number of messages,
---        1 when they have records else 0, then for each message: id, "+<delay ms>" | "<due ms>", body after the times
---        (checked by the caller), its record if they have one (see records.lua)
+-- ARGV   wake channel, maximum bytes of bodies to read, required prefix of `route`: "<version> <partitions> <number> ",
+--        time for which a completed id is remembered (ms), then groups of messages: "keep" | "replace", number of
+--        messages, 1 if they have records, otherwise 0, then for each message: id, "+<delay ms>" | "<due ms>", body
+--        after the times (checked by the caller), its record if the group has records (see records.lua)
 -- reply  for each message: status, due ms
 --        status: scheduled | pending, unack, dead (kept there) | replaced | revived (it was dead) |
 --        in_flight (not replaced) | delivered, cancelled (remembered, and it has no record: nothing changed; the time
 --        is that of its completion) | known (its record was applied before: nothing changed; the time is 0) |
 --        limit_messages, limit_bytes, limit_delay (a limit of the route: nothing changed);
---        error `PUNCTUAL split <text>`, nothing written, when the stored bodies of several messages exceed the most
---        bytes: the caller sends fewer at once; `PUNCTUAL unregistered <text>` when the partition is not open: the
---        caller registers the route first
+--        error `PUNCTUAL split <text>`, nothing written, when the stored bodies of several messages exceed the maximum
+--        bytes: the caller must send fewer at once; `PUNCTUAL unregistered <text>` when the partition is not open: the
+--        caller must register the route first
 local pending, unack, messages, attempts, errors, dead, route, remembered, records, held_bytes = unpack(KEYS)
 local channel, max_bytes, layout, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local FIRST = 5
@@ -58,7 +58,7 @@ if redis.call('EXISTS', unack, dead) > 0 then
   look('dead', dead)
 end
 
--- Stored bodies are read for their due time, and to undo a replacement. Those in pending count in `bytes`.
+-- Stored bodies are read for their due time, and to undo a replacement. Bodies of pending messages count in `bytes`.
 local bytes, counted, size_of = 0, {}, {}
 for i = 1, next(state) and n or 0 do
   local id = ids[i]
@@ -73,7 +73,7 @@ if bytes > max_bytes and n > 1 then
   return redis.error_reply('PUNCTUAL split the stored bodies take ' .. bytes .. ' bytes')
 end
 
--- The due time inside a body: the score is another one in unack and dead.
+-- The due time in a body: the score in unack and dead is not the due time.
 local inside = {}
 local function due_inside(id)
   if not inside[id] then
@@ -104,14 +104,14 @@ end
 
 local left, added = quota(settings, pending, unack, held_bytes), 0
 local limited = math.min(left.messages, left.bytes, left.delay) < math.huge
--- The limit that `size` more bytes would exceed, if one.
+-- The limit that `size` more bytes would exceed, if any.
 local function exceeded(is, size, wait)
   if wait > left.delay then return 'limit_delay' end
   if is ~= 'pending' and left.messages < 1 then return 'limit_messages' end
   if size > 0 and size > left.bytes then return 'limit_bytes' end
 end
 
--- Of the last message: messages that are due at the same time share them.
+-- Values of the last message. Messages that are due at the same time share them.
 local when, due, score, prefix
 local function read_due(text)
   when, due, score = text, tonumber(text), text
@@ -172,7 +172,7 @@ for i = 1, n do
       bodies[n_written + 1], bodies[n_written + 2] = id, prefix .. tail
       scores[n_written + 1], scores[n_written + 2] = score, id
       if is_repeated then
-        -- No score: it was absent before.
+        -- Not a score: the id was absent before the batch.
         if not is then old_score[id] = true end
         state[id], due_of[id], size_of[id] = 'pending', due, new
       end
@@ -183,7 +183,7 @@ for i = 1, n do
   reply[2 * i - 1], reply[2 * i] = status, kept_due
 end
 
--- The growing write first: at maxmemory only a script's first write is refused.
+-- The write that needs memory comes first: at maxmemory Redis refuses only the first write of a script.
 local steps = {}
 write(steps, bodies, function(command)
   local fields, old = {}, {}

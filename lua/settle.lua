@@ -2,9 +2,10 @@
 -- Settles claims: each message is completed, pending again, or dead.
 --
 -- KEYS   pending unack messages attempts errors dead remembered records bytes
--- ARGV   wake channel, how long to remember an acknowledged one (ms), how many at most, then groups of leases with the
---        same token and end: token, number of leases, bytes of their bodies, their end: ack | retry, delay ms, error |
---        bury, 1 when the attempt counts else 0, "<reason>: <error>" | release, score | defer, pause ms; then the ids
+-- ARGV   wake channel, time to remember an acknowledged id (ms), maximum number of remembered ids, then groups of
+--        leases with the same token and end: token, number of leases, bytes of their bodies, their end: ack | retry,
+--        delay ms, error | bury, 1 if the attempt counts, otherwise 0, "<reason>: <error>" | release, score | defer,
+--        pause ms; then the ids
 -- reply  a string with a character for each lease: 1 done | 0 stale
 --
 -- A settlement, also a stale one, proves that its claim did not crash: it resets the crashes of the message.
@@ -12,7 +13,7 @@ local pending, unack, messages, attempts, errors, dead, remembered, records, byt
 local channel, keep, max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ARGUMENTS = { ack = 0, retry = 2, bury = 2, release = 1, defer = 1 }
 
--- Adds the steps that set the failures of ids and reset their crashes. An id with neither has no field.
+-- Adds the steps that set the failures of ids and reset their crashes. An id without failures has no field after that.
 local function count(steps, attempts, ids, failures, old)
   local set, changed, changed_old = { 'HSET', attempts }, { 'HDEL', attempts }, {}
   local cleared, cleared_old = { 'HDEL', attempts }, {}
@@ -25,7 +26,7 @@ local function count(steps, attempts, ids, failures, old)
       cleared[#cleared + 1], cleared_old[#cleared_old + 1] = id, old[i]
     end
   end
-  -- When all are stale this is the first write, which must shrink: see below.
+  -- If all leases are stale, this is the first write of the script, which must not need memory: see below.
   if #steps == 0 then clear(steps, changed, changed_old) end
   put(steps, set, changed_old)
   clear(steps, cleared, cleared_old)
@@ -34,14 +35,14 @@ end
 local now = math.floor(clock() / 1000)
 local has_attempts = redis.call('EXISTS', attempts) == 1
 local reply, seen, left = {}, {}, 0
--- Of the messages that are settled.
+-- Collected from the messages that are settled.
 local moved, ranges, tokens, moves = {}, {}, {}, { 'ZREM', unack }
 local completed, waiting, buried = {}, {}, {}
 local dues, deaths, texts, named = { 'ZADD', pending }, { 'ZADD', dead }, { 'HSET', errors }, {}
 local counted, failures, old = {}, {}, {}
 local stale, earliest_due = {}, math.huge
 
--- Settles one message; `value` is that of `attempts`.
+-- Settles one message; `value` is its value in `attempts`.
 local function settle(id, how, place, value)
   local failed = (counts(value))
   if how == 'bury' then
@@ -100,10 +101,11 @@ for _, one in ipairs(stale) do
   end
 end
 
--- Also a check of the type, which costs less than the head.
+-- This also checks the type, and costs less than reading the head.
 local wake_up = redis.call('ZCARD', pending) == 0
 if not wake_up and #waiting > 0 then wake_up = earliest_due < head(pending) end
--- The shrinking write first: at maxmemory only a script's first write is refused, and settling must work.
+-- A write that needs no memory comes first: at maxmemory Redis refuses only the first write of a script, and settling
+-- must work.
 local steps = {}
 end_leases(steps, unack, ranges, moves, tokens)
 insert(steps, dues)

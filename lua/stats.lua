@@ -3,19 +3,20 @@
 --
 -- KEYS   pending unack dead paused bytes attempts messages
 -- ARGV   horizons (ms)
--- reply  now us, why it is paused (pause.lua) or "", pending, of these due, unack, dead, next due ms or -1, bytes of the
---        bodies in pending and unack, messages in pending and unack that failed or crashed, since when the oldest of the
---        first messages in pending is due (ms) or -1, then for each horizon the messages that come due within it, overdue
---        ones included
+-- reply  now us, value of `paused` (pause.lua) or "", number pending, number of these due, number in unack, number
+--        dead, next due ms or -1, bytes of the bodies in pending and unack, number of messages in pending and unack
+--        that failed or crashed, earliest due time (ms) of the first messages in pending or -1, then for each horizon
+--        the number of messages that become due within it, overdue ones included
 local pending, unack, dead, paused, bytes, attempts, messages = unpack(KEYS)
--- Messages that are read for the oldest, and most bytes of their bodies, unless it is one.
+-- Messages that are read to find the oldest, and maximum bytes of their bodies. The first is read at any size.
 local MAX_SEEN = 50
 local MAX_BYTES = 262144
--- Longest time in ms by which a message is deferred: 30 s, and a quarter of them at random. Later ones were not.
+-- A deferral is shorter than this, in ms: 30 s and up to a quarter of that at random. Messages with later scores were
+-- not deferred.
 local MAX_DEFERRED = 40000
 
--- The score of a message that was deferred or recovered is later than its due time, which is in the body. A retry is due at
--- its score.
+-- The score of a message that was deferred or recovered is later than its due time, which is in the body. A retry is
+-- due at its score.
 local function oldest(now)
   local found = redis.call('ZRANGE', pending, '0', whole(MAX_SEEN - 1), 'WITHSCORES')
   local since, left = tonumber(found[2]) or -1, MAX_BYTES

@@ -3,8 +3,8 @@
 --
 -- KEYS   dead errors
 -- ARGV   a filter with the place (filter.lua)
--- reply  1 when more follow else 0, score and id of the last one considered or "", then for each reason: reason or "",
---        count, first and last death (ms), id and error of the last one
+-- reply  1 if more follow, otherwise 0, score and id of the last one considered or "", then for each reason: reason or
+--        "", count, first and last death (ms), id and error of the last one
 local dead, errors = unpack(KEYS)
 
 local ids, scores, values, matches, rest = matching(dead, errors, 1)

@@ -3,9 +3,9 @@
 -- consumer beyond its deadline.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes their_pending ready retry their_unack counts body...
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
---        largest payload and most bytes of all bodies, then for each of their ids: id, their id, metadata as
---        JSON
+-- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
+--        in pending, maximum bytes of a payload and of all bodies, then for each id of the library: id, id of the
+--        library, metadata as JSON
 -- reply  for each id: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
 --        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
 --        partition is not open
@@ -13,7 +13,7 @@
 -- A body that is too large is not read: its id becomes a dead letter, and the body stays.
 local theirs, ready, retry, held_by, counts = unpack(KEYS, OWN_KEYS + 1, OWN_KEYS + 5)
 local BEFORE_BODIES = OWN_KEYS + 5
--- Their scores are seconds.
+-- The scores of the library are seconds.
 local UNIT = 1000
 -- Ids read from the end of a list, where its consumers pop them.
 local WINDOW = 1000
@@ -34,7 +34,7 @@ for _, key in ipairs({ ready, retry }) do
 end
 local left = redis.call('HMGET', counts, unpack(names))
 
--- The most attempts; a consumer beyond its deadline has used one.
+-- The maximum number of attempts. A consumer beyond its deadline has used one.
 local function attempts(i)
   local retries = math.max(0, tonumber(left[i]))
   return math.min(MAX_ATTEMPTS, deadlines[i] and math.max(1, retries) or retries + 1)
@@ -93,7 +93,8 @@ for _, list in ipairs(lists) do
     if not moved[name] then kept[#kept + 1] = name end
   end
   if #kept < #list.tail then
-    -- LREM has no undo: the position is lost. RPUSH comes first: it has no form that changes nothing.
+    -- LREM cannot be undone, because it loses the position. RPUSH comes first, because it has no form that changes
+    -- nothing.
     local added = { { 'LTRIM', list.key, 0, -(#kept + 1) } }
     add(steps, 'RPUSH', list.key, kept, added)
     local back = { { 'RPUSH', list.key, unpack(list.tail) } }
@@ -103,7 +104,7 @@ for _, list in ipairs(lists) do
   end
 end
 add(steps, 'HDEL', counts, counted, restore(counts, counted, old))
--- Last: the expiry of a body could not be restored.
+-- The last step, because the expiry of a body could not be restored.
 if #read_keys > 0 then steps[#steps + 1] = { { 'DEL', unpack(read_keys) }, {} } end
 local failed = commit(steps)
 if failed then return failed end

@@ -1,22 +1,22 @@
 -- include commit external json taking utf8 wake
--- Moves due members of a sorted set of another program into the queue: each names a hash, whose fields become the
--- payload, a JSON object.
+-- Moves due members of a sorted set of another program into the queue. Each member names a hash. The payload is a JSON
+-- object of the fields of the hash.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes source details...
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
---        largest payload and most bytes of all bodies, ms in 1 of a score, what the name of a hash begins with,
---        then for each member: id, member, metadata as JSON
+-- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
+--        in pending, maximum bytes of a payload and of all bodies, ms in a unit of a score, required prefix of the name
+--        of a hash, then for each member: id, member, metadata as JSON
 -- reply  for each member: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
 --        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
 --        partition is not open
 --
--- details: for each member its name, or that of `source` when the hash may not be read.
+-- details: for each member its name, or `source` if the hash must not be read.
 -- A hash that is too large is not read: its member becomes a dead letter, and the hash stays.
 local source, unit = KEYS[OWN_KEYS + 1], tonumber(ARGV[OWN_ARGUMENTS + 1])
 local prefix = ARGV[OWN_ARGUMENTS + 2]
--- Fields of a hash that is read: each takes 1 to 2 us.
+-- Maximum number of fields of a hash that is read: each takes 1 to 2 us.
 local MAX_FIELDS = 2000
--- Bytes that a field counts for in a call, besides its own.
+-- Bytes that a field counts for in a call, in addition to its content.
 local FIELD_WEIGHT = 128
 
 local entries, members = {}, {}
@@ -40,8 +40,8 @@ local function too_large(size)
   return 'its details take ' .. size .. ' bytes as JSON, at most ' .. limits.payload .. ': they stay where they are'
 end
 
--- Why the hash of a member must not be read, if so: a producer chooses the name, and this script has more rights than
--- the producer. Keys of any punctual are {<prefix>:<route>:<index>/<count>}:<name> and <prefix>:routes.
+-- The reason why the hash of a member must not be read, if any: a producer chooses the name, and this script has more
+-- rights than the producer. Keys of any punctual are {<prefix>:<route>:<index>/<count>}:<name> and <prefix>:routes.
 local function barred(member, key)
   if string.find(member, '^{[%w._-]+:[%w._-]+:%d+/%d+}:') or string.find(member, '^[%w._-]+:routes$') then
     return "its details are one of punctual's own keys"
@@ -66,7 +66,7 @@ local function weigh(i)
   end
   local fields, size = redis.call('HKEYS', key), 0
   for _, field in ipairs(fields) do size = size + #field + redis.call('HSTRLEN', key, field) end
-  -- Braces; quotes, colon and comma.
+  -- The braces; for each field four quotes, a colon and a comma, which the last field lacks.
   local json = size + 6 * count + 1
   if json > limits.payload then return 0, too_large(json), members[i] end
   fields_of[i] = fields
@@ -79,7 +79,7 @@ local function read(i)
   local key = KEYS[OWN_KEYS + 1 + i]
   -- HVALS has the order of HKEYS while the hash is unchanged.
   local fields, values, json, problem = fields_of[i], redis.call('HVALS', key), nil, nil
-  -- One call for all of them is several times cheaper than one for each.
+  -- One check of all texts is several times cheaper than a check of each.
   if is_utf8(table.concat(fields, ' ')) and is_utf8(table.concat(values, ' ')) then
     local object = {}
     for n, field in ipairs(fields) do object[field] = values[n] end
@@ -105,7 +105,7 @@ local verdicts, steps, taken, wake_up = take(entries, weigh, read)
 leave(steps, source, taken, members, scores)
 local read_keys = {}
 for _, i in ipairs(taken) do read_keys[#read_keys + 1] = read_from[i] end
--- Last: the expiry of a hash could not be restored.
+-- The last step, because the expiry of a hash could not be restored.
 if #read_keys > 0 then steps[#steps + 1] = { { 'DEL', unpack(read_keys) }, {} } end
 local failed = commit(steps)
 if failed then return failed end

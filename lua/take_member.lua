@@ -2,9 +2,9 @@
 -- Moves due members of a sorted set of another program into the queue: the member is the payload.
 --
 -- KEYS   pending unack messages dead errors paused route remembered bytes source
--- ARGV   wake channel, what `route` must begin with ("<version> <partitions> <number> "), most due messages in pending,
---        largest payload and most bytes of all bodies, ms in 1 of a score, then for each member: id, member,
---        metadata as JSON
+-- ARGV   wake channel, required prefix of `route` ("<version> <partitions> <number> "), maximum number of due messages
+--        in pending, maximum bytes of a payload and of all bodies, ms in a unit of a score, then for each member: id,
+--        member, metadata as JSON
 -- reply  for each member: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
 --        left (no room, or a limit of the route); error `PUNCTUAL unregistered <text>`, nothing written, when the
 --        partition is not open

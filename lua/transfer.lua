@@ -2,10 +2,10 @@
 -- Delivers messages to lists on this Redis, exactly once: pushed and completed in one script.
 --
 -- KEYS   unack messages attempts errors remembered records bytes list...
--- ARGV   how long to remember it (ms), how many at most, then groups of leases with the same token and list: token,
---        which of the lists (from 1), number of leases, bytes of their bodies, the ids, the values
--- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, as the list's key is no list; then
---        for each of the latter the type of its key
+-- ARGV   time to remember an id (ms), maximum number of remembered ids, then groups of leases with the same token and
+--        list: token, number of the list (from 1), number of leases, bytes of their bodies, the ids, the values
+-- reply  a string with a character for each lease: 1 done | 0 stale | 2 still claimed, because the key is not a list;
+--        then the type of the key for each 2
 local BEFORE_LISTS = 7
 local unack, messages, attempts, errors, remembered, records, bytes = unpack(KEYS, 1, BEFORE_LISTS)
 local keep, max = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -4,7 +4,7 @@
 # one run shows all of them; exit 0 only when nothing failed. Other arguments go to `cargo test`.
 #
 # `tests/run.sh --full` runs each test in its long form: longer outages, more messages, and also the tests that only
-# measure. The plain run has a short form of each property and takes less than ten minutes on two cores.
+# measure. The plain run has a short form of each property and takes 15 to 30 minutes on two cores.
 #
 # `tests/run.sh --matrix` runs nothing but the tests of RabbitMQ, of the store, of rights and of fail-overs, on each version
 # that is supported: RabbitMQ 3.10, 4.0 and 4.3, Redis 6.2, 7.0 and 8.0, Valkey 8 and 9. It needs root rights, for the roots of other

@@ -1,5 +1,6 @@
 -- include commit fields
--- Adds the steps that delete messages: attempts and errors, then the bodies, which have no undo. Must come last.
+-- Adds the steps that delete messages: attempts and errors, then the bodies. The deletion of bodies has no undo, so
+-- these steps must be the last ones.
 local function delete(steps, attempts, errors, messages, ids)
   drop(steps, attempts, ids)
   drop(steps, errors, ids)

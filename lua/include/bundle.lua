@@ -1,13 +1,14 @@
--- Bytes of replies and messages after which the rest of the calls is left undone: the caller makes them again.
+-- Bytes and messages in the replies after which the remaining calls are not made: the caller repeats them.
 local MAX_BYTES, MAX_MESSAGES = 1024 * 1024, 700
 
--- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script. Its reply begins with the number of its
--- messages, or with a string that has a character for each; it may return, behind the reply, the bytes of large strings.
+-- Makes several calls of a script in one. `transition(KEYS, ARGV)` is the script. Its reply begins with the number of
+-- its messages, or with a string that has a character for each message. An optional second value is the number of bytes
+-- in large strings of the reply.
 --
--- KEYS   those of the first call, then of the next...
+-- KEYS   the keys of the first call, then those of the next...
 -- ARGV   for each call: number of its keys, number of its arguments, its arguments
--- reply  for each call: its reply, an array; or its error as a string, which has no effect on the others; or nothing
---        when it was left undone
+-- reply  for each call: its reply, an array; or its error as a string, which does not affect the other calls; or
+--        nothing when the call was not made
 local function bundle(transition)
   local replies, key, argument, bytes, messages = {}, 0, 0, 0, 0
   while argument < #ARGV do

@@ -1,21 +1,22 @@
 -- include attempts scores weight
--- Which messages claim.lua takes. These functions have no variables of a call: several calls in one make them once.
+-- Chooses the messages that claim.lua takes. These functions use no variable of a call, so that a bundle of calls
+-- creates them once.
 
 local SUSPECT_CRASHES = 2
--- With so many a suspect is claimed alone, before in the company of others.
+-- Crashes after which a suspect is claimed alone. With fewer it is claimed in a group of suspects.
 local ALONE_CRASHES = 3
--- Between the companies of suspects that are put off, ms.
+-- Time in ms between the new due times of groups of deferred suspects.
 local SPACING = 20
--- Scores and times in ms are below it.
+-- Scores and times in ms are less than this.
 local MAX_MILLIS = 2 ^ 53
 
--- The due time inside a body, 0 in a damaged one: a claimed message has no score in pending.
+-- The due time in a body, 0 for a damaged body. A claimed message has no score in pending.
 local function due_inside(body)
   local due = #body >= 17 and struct.unpack('>I8', body, 2) or 0
   return whole(due < MAX_MILLIS and due or 0)
 end
 
--- Ids and scores of `count` members of `pending` after the first `seen`, which are due.
+-- Ids and scores of up to `count` due members of `pending`, after its first `seen` members.
 local function due_ones(pending, millis, seen, count)
   local found =
     redis.call('ZRANGEBYSCORE', pending, '-inf', whole(millis), 'WITHSCORES', 'LIMIT', seen, count)
@@ -27,7 +28,7 @@ local function due_ones(pending, millis, seen, count)
   return ids, scores
 end
 
--- Adds { failures, crashes } to `tried`, by id, for those of ids that failed or crashed.
+-- Adds { failures, crashes } to `tried`, by id, for each of `ids` that failed or crashed.
 local function trials(attempts, ids, tried)
   if #ids == 0 then return end
   for i, value in ipairs(redis.call('HMGET', attempts, unpack(ids))) do
@@ -35,13 +36,13 @@ local function trials(attempts, ids, tried)
   end
 end
 
--- The crashes of a suspect; nil for another message.
+-- The number of crashes of a suspect, nil for any other message.
 local function suspicion(tried, id)
   local crashes = tried[id] and tried[id][2] or 0
   return crashes >= SUSPECT_CRASHES and crashes or nil
 end
 
--- The first suspects of due messages, up to `company`, and their scores.
+-- The first suspects among due messages and their scores: up to `company`, or one that must be claimed alone.
 local function first_suspects(ids, scores, tried, company)
   local chosen, chosen_scores = {}, {}
   for i, id in ipairs(ids) do
@@ -56,8 +57,8 @@ local function first_suspects(ids, scores, tried, company)
   return chosen, chosen_scores
 end
 
--- Chooses `limit` of due messages that are no suspects. Those are added to `put_off`: ids, scores, and new scores from
--- `due` on, the same for a company. Returns ids, scores, and the last new score.
+-- Chooses up to `limit` due messages that are not suspects. Suspects are added to `put_off`: ids, scores, and new
+-- scores after `due`, one for each group of `company` suspects. Returns ids, scores, and the last new score.
 local function ordinary(ids, scores, tried, limit, company, due, put_off)
   local chosen, chosen_scores = {}, {}
   for i, id in ipairs(ids) do
@@ -75,8 +76,9 @@ local function ordinary(ids, scores, tried, limit, company, due, put_off)
   return chosen, chosen_scores, due
 end
 
--- Reads the bodies of `chosen`, `chunk` at once, until they have `max_bytes`; the first has any size. Returns ids, bodies
--- and scores of those that have one, and ids and scores of those that do not. Without scores these are the due times.
+-- Reads the bodies of `chosen`, `chunk` at once, up to `max_bytes` in all; the first body is read at any size. Returns
+-- ids, bodies and scores of messages with a body, and ids and scores of those without. If `scores` is nil, the scores
+-- of messages with a body are the due times in the bodies.
 local function read_bodies(messages, chosen, scores, chunk, max_bytes)
   local bodies, bytes, taken = {}, 0, 0
   local ids, ids_scores, orphans, orphan_scores = {}, {}, {}, {}
@@ -97,7 +99,7 @@ local function read_bodies(messages, chosen, scores, chunk, max_bytes)
   return ids, bodies, ids_scores, orphans, orphan_scores
 end
 
--- `ZADD set score id...`, with one score for all.
+-- The command `ZADD set score id...`, with one score for all ids.
 local function scored(set, score, ids)
   local command = { 'ZADD', set }
   for i = 1, #ids do command[2 * i + 1], command[2 * i + 2] = score, ids[i] end

@@ -1,4 +1,4 @@
--- Microseconds since the epoch. TIME advances inside a script before Redis 7.2: it is read once.
+-- Microseconds since the epoch. Before Redis 7.2 TIME advances during a script, so it is read once.
 local read_at
 local function clock()
   if not read_at then

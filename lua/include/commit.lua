@@ -1,17 +1,19 @@
--- All writes of a script, or none.
+-- Executes all writes of a script, or none.
 --
--- Redis keeps what a failed script wrote. So a script checks and reads first, then hands its writes over as
--- steps { { command... }, undo, old }. After a failed step those before it are undone in reverse. `undo` is a list of
--- commands, or a function of the command and of `old`, the values before it, that returns one: commands with arguments
--- for each message are made only when they are needed. The last step needs no undo. Returns nothing, or the error reply
--- for the script to return.
+-- Redis keeps the writes of a failed script. So a script reads and checks first, then passes its writes as steps
+-- { { command... }, undo, old }. When a step fails, the steps before it are undone in reverse order. `undo` is a list
+-- of commands, or a function that makes the list from the command and from `old`, the values before it: an undo with
+-- arguments for each message is built only when it is needed. The last step needs no undo. Returns nothing, or the
+-- error reply that the script must return.
 --
--- Redis checks the rights of the user at each command. A step whose command an earlier undo needs too would fail together
--- with that undo: ZADD after ZREM. So commit probes such a command before the earlier step, in a form that changes nothing.
--- Nothing is removed before it is certain that it can be put back. A command that was executed needs no probe.
+-- Redis checks the rights of the user at each command. A denied command can be one that the undo of an earlier step
+-- needs too, for example ZADD after ZREM: that undo would fail as well. So commit probes such a command before the
+-- earlier step, in a form that changes nothing. Nothing is removed before it is certain that it can be restored. A
+-- command that was executed needs no probe.
 local INVERSE =
   { ZADD = 'ZREM', ZREM = 'ZADD', ZREMRANGEBYRANK = 'ZADD', ZREMRANGEBYSCORE = 'ZADD', HSET = 'HDEL', HDEL = 'HSET' }
--- Forms that change nothing. So does each undo before its step; those of messages have more arguments.
+-- Forms that change nothing, in place of an undo with arguments for each message. The probe of any other command is the
+-- undo itself, which changes nothing before its step.
 local UNCHANGING = { ZADD = { 'XX', '0', '' }, ZREM = { '' }, HDEL = { '' }, LTRIM = { '0', '-1' } }
 
 local function is_error(reply) return type(reply) == 'table' and reply.err end
@@ -23,7 +25,7 @@ local function undo_of(step)
   return type(undo) == 'function' and undo(command, old) or undo
 end
 
--- The names of the commands to probe before each step, by its place.
+-- The names of the commands to probe before each step, by the index of the step.
 local function probes_of(steps)
   local probes, needed, proven = {}, {}, {}
   for i, step in ipairs(steps) do
@@ -44,8 +46,8 @@ local function probes_of(steps)
   return probes
 end
 
--- Returns the error reply to a probe. At maxmemory Redis refuses a command that grows when it is the first write of the
--- script; it checks the right before.
+-- Returns the error reply to a probe. OOM does not count: at maxmemory Redis refuses a command that needs memory when
+-- it is the first write of the script, but only after it has checked the right.
 local function probe(names, step)
   for _, name in ipairs(names) do
     local form = UNCHANGING[name]
@@ -58,8 +60,8 @@ end
 
 local function commit(steps)
   local probes = probes_of(steps)
-  -- At maxmemory only the first write is refused. A step that grows must be, so a form of it without effect comes before
-  -- its probes.
+  -- At maxmemory Redis refuses only the first write of a script. A step that needs memory must be refused, so a form of
+  -- it without effect comes before its probes.
   if probes[1] and steps[1][1][1] == 'HSET' then
     local reply = redis.pcall('HSET', steps[1][1][2], '', '', '')
     if is_oom(reply) then return reply end

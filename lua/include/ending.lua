@@ -1,4 +1,4 @@
--- How a message was completed, and when in ms, by its score in `remembered`; nothing after `keep` ms.
+-- How and when (ms) a message was completed, by its score in `remembered`; nothing if that is more than `keep` ms ago.
 local function ending(score, keep, now)
   if not score or tonumber(score) < now - keep then return end
   local at = math.floor(tonumber(score))

@@ -1,12 +1,13 @@
--- When a stored body expires: eight bytes behind its form (src/message/codec.rs).
+-- The time of expiry of a stored body: eight bytes after its form (src/message/codec.rs).
 
--- Milliseconds since the epoch; nothing for a body without.
+-- The time of expiry in milliseconds since the epoch; nothing for a body without one.
 local function expiry(body)
   local form = string.byte(body, 1) == 2 and #body >= 26 and string.byte(body, 18)
   if form and form % 4 >= 2 then return (struct.unpack('>I8', body, 19)) end
 end
 
--- A body, at least as long as its times, with other times, and with the time of expiry `at`, or without one.
+-- `body` with other times, and with the time of expiry `at`, or without one. `body` has at least 17 bytes, those of its
+-- version and times.
 local function timed(body, due, accepted, at)
   local version, form, rest = string.byte(body, 1), 4, string.sub(body, 18)
   if version == 2 and rest ~= '' then

@@ -1,12 +1,12 @@
 -- include seconds
--- The score of another program as ms since the epoch, rounded up; `unit` is the ms in 1 of it. Less than a microsecond
--- is a rounding error: 1700000000.123 * 1000 is not whole.
+-- The score of another program as ms since the epoch, rounded up; `unit` is the number of ms in a unit of the score. A
+-- fraction of less than a microsecond is a rounding error: 1700000000.123 * 1000 is not whole.
 local function due_ms(score, unit)
   return math.max(0, math.ceil(score * unit - 0.001))
 end
 
--- When a member with this score is due, if it is; and why the score is not a time, if so: then it is due now. Infinity is
--- never due.
+-- The due time in ms of a member with this score, nothing if the member is not due; and the reason if the score cannot
+-- be a time in `unit`: such a member is due now. Infinity is never due.
 local function read_score(score, unit, now)
   if score == math.huge then return end
   local due = due_ms(score, unit)

@@ -1,7 +1,7 @@
 -- include commit
--- Fields of hashes that change.
+-- Steps that change fields of hashes.
 
--- Commands that restore fields of the hash `key`: fields[i] was old[i], false where it was absent.
+-- Commands that restore fields of the hash `key`: fields[i] had the value old[i], which is false for an absent field.
 local function restore(key, fields, old)
   local set, del = { 'HSET', key }, { 'HDEL', key }
   for i, field in ipairs(fields) do
@@ -22,7 +22,7 @@ local function undeleted(command, old)
   return restore(command[2], { unpack(command, 3) }, old)
 end
 
--- Adds the step `command`, a HDEL of fields with the values `old`.
+-- Adds the step `command`, an HDEL of fields that have the values `old`.
 local function clear(steps, command, old)
   write(steps, command, undeleted, old)
 end
@@ -33,12 +33,12 @@ local function unset(command, old)
   return restore(command[2], fields, old)
 end
 
--- Adds the step `command`, a HSET of fields with the values `old`: false where it is absent.
+-- Adds the step `command`, an HSET of fields that have the values `old`, false for an absent field.
 local function put(steps, command, old)
   write(steps, command, unset, old)
 end
 
--- Adds the step that deletes fields of a hash, which often does not exist, or has none of them.
+-- Adds the step that deletes fields of a hash, unless the hash has none of them.
 local function drop(steps, key, fields)
   if #fields == 0 or redis.call('EXISTS', key) == 0 then return end
   local found, values = { 'HDEL', key }, {}

@@ -1,10 +1,11 @@
 -- include failures places
--- Members of a sorted set that match a filter, from a place on.
+-- Finds the members of a sorted set after a place that match a filter.
 --
--- ARGV from `first` on: most considered (1 to 1000), since and before (scores), reason of death, text in the error ("" for
--- each: any), 1 for those with failed attempts only else 0, then the place: score and id, or none.
--- Returns the ids considered, their scores, their values of `errors`, the indexes of the matching ones, and how many members
--- follow that were not considered.
+-- ARGV from `first` on: maximum number of members to consider (1 to 1000), since and before (scores), reason of death,
+-- text in the error ("" in each of these four: any), 1 to match only members with failed attempts, otherwise 0, then
+-- the place: score and id, or nothing.
+-- Returns the ids considered, their scores, their values of `errors`, the indexes of the matches, and the number of
+-- members after these ids that were not considered.
 local function matching(set, errors, first)
   local most, since, until_score, reason, text, retried, score, id = unpack(ARGV, first)
   local from = score and rank_after(set, tonumber(score), id) or 0

@@ -1,4 +1,4 @@
--- A value as JSON, with `/` as it is: cjson escapes it.
+-- A value as JSON, without the escapes of `/` that cjson writes.
 local function encode(value)
   local json = cjson.encode(value)
   return string.find(json, '\\/', 1, true) and string.gsub(json, '\\/', '/') or json

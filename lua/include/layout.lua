@@ -1,5 +1,5 @@
--- The error reply for the script to return, unless `route` begins with `layout`: "<version> <partitions> <number> ".
--- A partition of another layout has no reader. The second value is that of `route`.
+-- Returns nil and the value of `route` if that begins with `layout`: "<version> <partitions> <number> ". Otherwise
+-- returns the error reply that the script must return: no instance reads a partition of another layout.
 local function closed(route, layout)
   local settings = redis.call('GET', route)
   if not settings or string.sub(settings, 1, #layout) ~= layout then

@@ -1,11 +1,12 @@
 -- include members
--- For each id, '1' when `token` is its current lease, else '0', added to `verdicts`. An id that is in `seen` was named
--- before: a lease named twice in one call is stale the second time. Returns whether the ids are all that have the token.
+-- Adds to `verdicts` for each id '1' if `token` is its current lease, otherwise '0'. `seen` has the ids that were named
+-- before: a lease that is named twice in one call is stale the second time. Returns true if there are several ids and
+-- no others have the token, so that a range of scores removes them.
 local function held(unack, token, ids, seen, verdicts)
   local n, current = #verdicts, 0
   local all, scores = #ids > 1 and redis.call('ZCOUNT', unack, token, token) == #ids, {}
   if all then
-    -- One range is cheaper than the score of each.
+    -- Reading one range is cheaper than reading the score of each id.
     local members = {}
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', unack, token, token)) do members[id] = token end
     for i = 1, #ids do scores[i] = members[ids[i]] end
@@ -14,7 +15,7 @@ local function held(unack, token, ids, seen, verdicts)
   end
   for i = 1, #ids do
     local score, id = scores[i], ids[i]
-    -- Servers write integers alike. The numbers are compared as well, in case one does not.
+    -- Servers write integer scores in the same form. The numbers are compared too, in case a server does not.
     if score and not seen[id] and (score == token or tonumber(score) == tonumber(token)) then
       seen[id], current, verdicts[n + i] = true, current + 1, '1'
     else
@@ -24,8 +25,8 @@ local function held(unack, token, ids, seen, verdicts)
   return all and current == #ids
 end
 
--- Adds the steps that remove leases: `ranges` of { token, all ids that have it }, and those of `moves`, a ZREM, with
--- their tokens.
+-- Adds the steps that remove leases: those in `ranges`, each { token, all ids that have it }, and those in `moves`, a
+-- ZREM, with their `tokens`.
 local function end_leases(steps, unack, ranges, moves, tokens)
   for _, range in ipairs(ranges) do
     local token, ids = unpack(range)

@@ -1,5 +1,5 @@
--- What a partition still accepts by the limits in its `settings`, and these limits: `messages` and `bytes` of bodies
--- that are pending or in flight, and the longest `delay` in ms. No limit is math.huge.
+-- Returns the capacity that the limits in `settings` of a partition leave, and these limits: `messages` and `bytes` of
+-- bodies that are pending or in flight, and the maximum `delay` in ms. math.huge means no limit.
 local function quota(settings, pending, unack, bytes)
   local limits = { messages = math.huge, bytes = math.huge, delay = math.huge }
   local left = { messages = math.huge, bytes = math.huge, delay = math.huge }

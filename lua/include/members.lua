@@ -1,5 +1,5 @@
 -- include commit
--- Members of sorted sets that change. The undo of each command is made from the command itself.
+-- Steps that change members of sorted sets. The undo of each command is made from the command itself.
 
 local function restored(set, ids, scores)
   local back = { 'ZADD', set }
@@ -9,13 +9,13 @@ local function restored(set, ids, scores)
   return { back }
 end
 
--- Adds the step `command`, a ZREM of members that have `scores`: one for all of them, or one for each.
+-- Adds the step `command`, a ZREM of members. `scores` is one score for all of them, or a table with one for each.
 local function remove(steps, command, scores)
   write(steps, command, function() return restored(command[2], { unpack(command, 3) }, scores) end)
 end
 
--- The same for a `command` that removes a range, which are the members `ids`. It is the cheaper one for servers and for
--- their append-only file.
+-- Adds the step `command`, which removes a range: the members `ids`, with `scores` as in `remove`. A range costs the
+-- server and its append-only file less than a ZREM of each member.
 local function remove_range(steps, command, ids, scores)
   write(steps, command, function() return restored(command[2], ids, scores) end)
 end

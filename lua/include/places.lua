@@ -1,6 +1,6 @@
 -- A place in a sorted set is the score and id of the last member before it.
 
--- Redis orders equal scores by bytes; Lua's < depends on the locale.
+-- Redis orders members with equal scores by their bytes. Lua's `<` depends on the locale.
 local function before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -9,7 +9,7 @@ local function before(a, b)
   return #a < #b
 end
 
--- The first rank after (score, id), by bisection: many members may share one score.
+-- The first rank after (score, id), by bisection, because many members can have one score.
 local function rank_after(set, score, id)
   local low, high = 0, redis.call('ZCARD', set)
   while low < high do

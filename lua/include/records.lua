@@ -1,6 +1,6 @@
--- The value of `records` for an id after `record` is applied to it: "<offset> <timestamp ms> <place>". `stored` is its
--- value before, or false. Nothing when the record was applied before: the source read that place again. A smaller
--- offset with a later time is of a new log. The time is the latest one: those of a log need not ascend.
+-- Applies `record`, "<offset> <timestamp ms> <place>", to `stored`, the value of `records` for an id, or false. Returns
+-- the new value, or nothing if the record was applied before: the source read that place again. A smaller offset with a
+-- later timestamp is of a new log. The value keeps the latest timestamp, as those of a log need not ascend.
 local function newer(record, stored)
   local offset, at, place = string.match(record, '^(%d+) (%d+) (.+)$')
   local last, latest, same = string.match(stored or '', '^(%d+) (%d+) (.+)$')

@@ -1,11 +1,11 @@
 -- include clock commit fields scores
--- The set `remembered`: ids of completed messages. The score is the time of completion in ms, plus 0.5 for a cancelled
--- one.
+-- The sorted set `remembered` has the ids of completed messages. The score is the time of completion in ms, plus 0.5
+-- for a cancelled message.
 
--- Ids evicted by one call: twice the largest batch, so that a set beyond its limit shrinks.
+-- Maximum number of ids evicted by one call: twice the largest batch, so that a set above its limit shrinks.
 local MAX_EVICTED = 2000
 
--- Adds the steps that remember completed ids for `keep` ms, at most `max` of them, and that evict the oldest beyond
+-- Adds the steps that remember completed ids for `keep` ms, at most `max` of them, and that evict the oldest ids beyond
 -- either limit. The record of an id that is not remembered is deleted.
 local function remember(steps, remembered, records, ids, cancelled, keep, max)
   if #ids == 0 then return end

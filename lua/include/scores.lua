@@ -1,4 +1,4 @@
--- A number with all its digits: `..` cuts it to 14.
+-- A number as text with all its digits: `..` keeps only 14 of them.
 local function whole(number)
   return string.format('%.0f', number)
 end

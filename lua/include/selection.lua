@@ -1,10 +1,10 @@
 -- include filter scores
--- What a bulk call selects of the dead.
+-- Selects dead messages for a bulk call.
 --
--- ARGV from `first` on: "ids", then at most 1000 ids; or "where", then a filter (filter.lua). Without `before` it means
--- those that died up to now.
--- Returns the ids considered, their scores, the indexes of the selected, how many follow that were not considered, and
--- `before` of the filter.
+-- ARGV from `first` on: "ids", then at most 1000 ids; or "where", then a filter (filter.lua). A filter without `before`
+-- selects messages that died up to now.
+-- Returns the ids considered, their scores, the indexes of the selected ids, the number of members after these ids that
+-- were not considered, and `before` of the filter.
 local function selection(dead, errors, first, now)
   if ARGV[first] == 'where' then
     if ARGV[first + 3] == '' then ARGV[first + 3] = whole(now + 1) end
@@ -22,8 +22,8 @@ local function selection(dead, errors, first, now)
   return ids, scores, selected, 0, 0
 end
 
--- The reply: how many of `selected` were done, of which `done` is the number; how many were considered; 1 when more follow
--- else 0; `before`; and the place reached.
+-- The reply of the script: `done`, the number of `selected` that were processed; the number considered; 1 if more
+-- follow, otherwise 0; `before`; and the place reached.
 local function progress(ids, scores, selected, done, rest, before)
   local reached = done < #selected and selected[done + 1] - 1 or #ids
   local more = reached < #ids or rest > 0

@@ -1,9 +1,9 @@
--- Makes the call of one script, and then that of another one, in one.
+-- Makes a call of one script and a call of a second script in one.
 --
--- KEYS   those of the first, then of the second
--- ARGV   number of the first one's keys, number of its arguments, its arguments, then those of the second
--- reply  that of the first; that of the second, or its error as a string, when it did nothing. An error of the first is that
---        of both, and the second is not made.
+-- KEYS   the keys of the first script, then those of the second
+-- ARGV   number of keys of the first script, number of its arguments, its arguments, then those of the second
+-- reply  the reply of the first; then the reply of the second, or its error as a string, in which case it did nothing.
+--        If the first returns an error, that is the whole reply, and the second is not called.
 local function sequence(first, second)
   local keys, arguments = tonumber(ARGV[1]), tonumber(ARGV[2])
   local done = first({ unpack(KEYS, 1, keys) }, { unpack(ARGV, 3, arguments + 2) })

@@ -1,7 +1,7 @@
 -- include bytes clock commit failures layout limits revival scores
--- What take_*.lua share: they move messages from keys of other programs into the queue.
+-- Shared by the scripts take_*.lua, which move messages from keys of other programs into the queue.
 
--- The first KEYS and ARGV of each.
+-- The number of leading KEYS and ARGV that all these scripts have.
 local OWN_KEYS = 9
 local OWN_ARGUMENTS = 5
 local queue = {
@@ -9,11 +9,11 @@ local queue = {
   remembered = KEYS[8], bytes = KEYS[9],
 }
 local channel = ARGV[1]
--- now (ms), room (most due messages in pending), payload (largest, bytes), bytes (most of all bodies)
+-- now (ms), room (due messages that pending may have), payload (maximum bytes), bytes (maximum of all bodies)
 local limits = {
   now = math.floor(clock() / 1000), room = tonumber(ARGV[3]), payload = tonumber(ARGV[4]), bytes = tonumber(ARGV[5]),
 }
--- Largest content that is read and kept, bytes.
+-- Maximum bytes of content that is read and kept.
 local MAX_CONTENT = 16 * 1024 * 1024
 
 local refusal, settings = closed(KEYS[7], ARGV[2])
@@ -21,11 +21,11 @@ if refusal then return refusal end
 local left = quota(settings, queue.pending, queue.unack, queue.bytes)
 
 -- entries  { id, metadata as JSON, due (ms; nil: absent or not due) }
--- weigh    function(i): bytes that reading the i-th takes; or 0, why it is not read, and the payload in its place
--- read     function(i): the payload of the i-th, and why it is invalid, if it is. Called for the taken only
--- returns  a verdict for each, the steps that write the taken into the queue, their indexes, whether to wake
---          verdict: taken | invalid (a dead letter) | gone (absent or not due) | conflict (its id is live) |
---          left (no room, a limit of the route, or enough bytes; the first one is taken at any size)
+-- weigh    function(i): bytes to read for entry i; or 0, the reason why it is not read, and the payload in its place
+-- read     function(i): the payload of entry i, and the reason if it is invalid. Called after weigh, if the bytes fit
+-- returns  a verdict for each entry, the steps that write the taken ones into the queue, their indexes, whether to wake
+--          verdict: taken | invalid (now a dead letter) | gone (absent or not due) | conflict (its id is live) |
+--          left (no room, a limit of the route, or the bytes of a call; the first entry may exceed these bytes)
 local function take(entries, weigh, read)
   local earliest = head(queue.pending)
   local ids, live = {}, {}
@@ -35,7 +35,7 @@ local function take(entries, weigh, read)
       if score then live[ids[i]] = true end
     end
   end
-  -- A value of a wrong type is an error here, before the first write.
+  -- A key of a wrong type causes an error here, before the first write.
   for _, hash in ipairs({ queue.messages, queue.errors }) do redis.call('HLEN', hash) end
   local room = limits.room - redis.call('ZCOUNT', queue.pending, '-inf', whole(limits.now))
   if redis.call('EXISTS', queue.paused) == 1 then room = 0 end
@@ -44,7 +44,7 @@ local function take(entries, weigh, read)
   local bodies, scores, dead_scores, texts = {}, {}, {}, {}
   local bytes, added, full, wake_up = 0, 0, false, false
 
-  -- The payload of the i-th and why it is invalid, or nothing when there is no room for it.
+  -- The payload of entry i and the reason if it is invalid, or nothing when there is no room for it.
   local function content(i)
     if full or #taken >= room or left.messages < 1 then return end
     local size, problem, instead = weigh(i)
@@ -100,7 +100,7 @@ local function take(entries, weigh, read)
     end
   end
 
-  -- The growing write first: at maxmemory only a script's first write is refused.
+  -- The write that needs memory comes first: at maxmemory Redis refuses only the first write of a script.
   local steps, all = {}, {}
   for n, i in ipairs(taken) do all[n] = ids[i] end
   add(steps, 'HSET', queue.messages, bodies, { { 'HDEL', queue.messages, unpack(all) } })
@@ -112,7 +112,7 @@ local function take(entries, weigh, read)
   return verdicts, steps, taken, wake_up
 end
 
--- Adds the step that removes names[i] with scores[i], for the taken i, from a sorted set.
+-- Adds the step that removes names[i], with the score scores[i], from a sorted set, for each index i in `taken`.
 local function leave(steps, set, taken, names, scores)
   local removed, back = {}, { 'ZADD', set }
   for _, i in ipairs(taken) do

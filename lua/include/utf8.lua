@@ -1,4 +1,4 @@
--- Well-formed sequences beyond ASCII, by RFC 3629.
+-- Patterns of the well-formed sequences beyond ASCII (RFC 3629).
 local SEQUENCES = {
   '[\194-\223][\128-\191]',
   '[\225-\236\238\239][\128-\191][\128-\191]', '\224[\160-\191][\128-\191]', '\237[\128-\159][\128-\191]',
@@ -6,7 +6,7 @@ local SEQUENCES = {
   '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Without its well-formed sequences, UTF-8 is ASCII.
+-- A text is UTF-8 if it is ASCII without its well-formed sequences.
 local function is_utf8(text)
   local function is_ascii() return string.match(text, '^[%z\1-\127]*()') > #text end
   for _, sequence in ipairs(SEQUENCES) do

@@ -1,7 +1,7 @@
--- Wakes sleeping schedulers. The last call of a script; its error is ignored, because a lost wake-up costs time only.
+-- Wakes sleeping schedulers. This is the last call of a script. Its error is ignored: a lost wake-up only costs time.
 --
--- A channel of a cluster, which ends with `:swake`, is one of the slot: the servers need not pass it on to each other. Before
--- Redis 7 there are none such.
+-- On a cluster the channel ends with `:swake` and is a shard channel, which the servers do not forward to each other.
+-- Before Redis 7 there are no shard channels.
 local function wake(channel)
   if string.sub(channel, -6) == ':swake' and type(redis.pcall('SPUBLISH', channel, '')) == 'number' then return end
   redis.pcall('PUBLISH', channel, '')

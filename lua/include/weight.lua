@@ -1,4 +1,4 @@
--- Bytes that a stored body takes once it is read: a compressed one names its length (src/message/codec.rs).
+-- Bytes that a stored body takes after it is read: a compressed body states its full length (src/message/codec.rs).
 local function weight(body)
   local form = string.byte(body, 18)
   if (form == 1 or form == 3) and string.byte(body, 1) == 2 then
