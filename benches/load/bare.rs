@@ -1,4 +1,4 @@
-//! The baseline of what Redis does: as few commands for each batch as a reliable queue needs, and no scheduler.
+//! The baseline of Redis' work: as few commands for each batch as a reliable queue needs, and no scheduler.
 
 use clap::Args;
 use redis::{Script, aio::MultiplexedConnection};
@@ -20,7 +20,7 @@ end
 redis.call(unpack(messages))
 redis.call(unpack(pending))";
 
-/// Keys: pending, unack, messages. Arguments: now, how many. Reply: ids, bodies.
+/// Keys: pending, unack, messages. Arguments: now, maximum number of messages. Reply: ids, bodies.
 const CLAIM: &str = r"
 local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
 if #ids == 0 then return { {}, {} } end
@@ -30,7 +30,7 @@ redis.call('ZREM', KEYS[1], unpack(ids))
 redis.call(unpack(leases))
 return { ids, redis.call('HMGET', KEYS[3], unpack(ids)) }";
 
-/// Keys: unack, messages, list. Arguments: ids, then as many bodies.
+/// Keys: unack, messages, list. Arguments: ids, then their bodies.
 const FINISH: &str = r"
 local n = #ARGV / 2
 redis.call('RPUSH', KEYS[3], unpack(ARGV, n + 1))
@@ -46,10 +46,10 @@ pub struct Options {
     /// Bytes of a payload
     #[arg(long, default_value_t = 100)]
     size: usize,
-    /// Messages of a script
+    /// Messages per script call
     #[arg(long, default_value_t = 500)]
     batch: usize,
-    /// Scripts at once, on one connection
+    /// Concurrent script calls, on one connection
     #[arg(long, default_value_t = 4)]
     at_once: usize,
 }
@@ -63,7 +63,7 @@ pub async fn schedule(options: &Options) -> Result<Value> {
     measured(options, &mut redis, before, started).await
 }
 
-/// Schedules due messages, which is not measured, then moves them into the list `due`.
+/// Schedules due messages, which is not measured, and moves them into the list `due`.
 pub async fn drain(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
     fill(&redis, batches(options), options.at_once).await?;

@@ -16,12 +16,12 @@ pub struct Options {
     redis: String,
     #[arg(long, default_value_t = 1000)]
     count: usize,
-    /// How long they stay idle, and how long Redis is watched before without them
+    /// Seconds for which the connections stay idle; Redis is measured as long before, without them
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 }
 
-/// For each connection: microseconds of Redis to open it, bytes, and microseconds a second while it is idle.
+/// Per connection: CPU microseconds of Redis to open it, bytes, and CPU microseconds a second while it is idle.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
     let without = idle(&mut redis, options.seconds).await?;
@@ -38,7 +38,7 @@ pub async fn run(options: &Options) -> Result<Value> {
     Ok(json!({ "open_us": opened * 1e6 / count, "bytes": bytes / count, "idle_us": (with - without) * 1e6 / count }))
 }
 
-/// Seconds of CPU that Redis uses in a second.
+/// CPU seconds that Redis uses per second.
 async fn idle(redis: &mut MultiplexedConnection, seconds: u64) -> Result<f64> {
     let before = Usage::read(redis, None).await?;
     sleep(Duration::from_secs(seconds)).await;

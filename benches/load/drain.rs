@@ -13,9 +13,9 @@ use crate::{
     usage::{self, Usage},
 };
 
-/// Between two looks at the queue: less than a percent of a drain.
+/// Interval of queue checks: less than one percent of a drain.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The same with a script call for each partition.
+/// Interval of queue checks over the API, which makes a script call for each partition.
 const PAUSE_BY_API: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
@@ -23,21 +23,21 @@ pub struct Options {
     /// http://host:port of the API
     #[arg(long)]
     api: String,
-    /// Of a cluster, one for each primary
+    /// URL of Redis; of a cluster, one for each primary
     #[arg(long, required = true)]
     redis: Vec<String>,
-    /// Of punctual
+    /// Process id of punctual
     #[arg(long)]
     pid: u32,
-    /// Of route r0
+    /// Partitions of route r0
     #[arg(long, default_value_t = 1)]
     partitions: usize,
-    /// Messages that are not due
+    /// Number of messages that are not due
     #[arg(long, default_value_t = 0)]
     keep: u64,
 }
 
-/// Route r0 is paused and all its messages but `keep` are due.
+/// Resumes route r0, which must be paused, and waits until its messages are delivered. All but `keep` must be due.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut servers = Vec::new();
     for url in &options.redis {
@@ -69,12 +69,12 @@ pub async fn run(options: &Options) -> Result<Value> {
     }))
 }
 
-/// Of the keys of a partition.
+/// Hash tag of the keys of a partition.
 pub fn tag(route: usize, index: usize, partitions: usize) -> String {
     format!("{{punctual:r{route}:{index}/{partitions}}}")
 }
 
-/// Messages of the partitions with these tags that are not delivered yet.
+/// Number of undelivered messages in the partitions with these tags.
 pub async fn left(redis: &mut MultiplexedConnection, tags: &[String]) -> Result<u64> {
     let mut pipeline = redis::pipe();
     for tag in tags {

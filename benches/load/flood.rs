@@ -25,7 +25,7 @@ pub struct Options {
     size: usize,
 }
 
-/// The next request of a connection follows the reply. Requests have the headers of punctual's.
+/// Each connection sends its next request after the reply. Requests have the headers that punctual sends.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut connections = Vec::new();
     for _ in 0..options.connections {

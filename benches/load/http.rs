@@ -15,7 +15,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To `http://host:port`.
+    /// Connects to `http://host:port`.
     pub async fn open(url: &str) -> Result<Self> {
         let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let stream = TcpStream::connect(&address).await?;

@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::{Result, lateness, message};
 
-/// Pause before a record is sent again to a full queue of librdkafka.
+/// Pause before a record is sent again because librdkafka's queue was full.
 const FULL: Duration = Duration::from_micros(200);
-/// Longest wait for a broker that starts, and for the last confirmations.
+/// Maximum wait for a broker that starts, and for the last confirmations.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Args)]
@@ -73,7 +73,7 @@ impl ProducerContext for Confirmed {
     }
 }
 
-/// With the defaults of librdkafka but for idempotence; records have the headers of punctual's.
+/// Produces with the defaults of librdkafka, except idempotence. Records have the headers that punctual sends.
 pub async fn produce(options: &ProduceOptions) -> Result<Value> {
     let confirmed = Arc::new(AtomicU64::new(0));
     let producer: ThreadedProducer<Confirmed> = ClientConfig::new()
@@ -81,7 +81,7 @@ pub async fn produce(options: &ProduceOptions) -> Result<Value> {
         .set("enable.idempotence", "true")
         .set("partitioner", "murmur2_random")
         .create_with_context(Confirmed(confirmed.clone()))?;
-    // Connected, so that the start is not measured.
+    // Connects first, so that the start is not measured.
     producer.client().fetch_metadata(Some(&options.topic), PATIENCE)?;
     let due = lateness::now() / 1000;
     let payload = message::payload(0, due, options.size);

@@ -1,4 +1,4 @@
-//! How late messages came.
+//! Lateness of messages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Percentiles in ms of lateness in us, which is negative for a message that came early.
+/// Percentiles in ms of lateness in us, which is negative for messages that came early.
 pub fn summary(mut micros: Vec<i64>) -> Value {
     micros.sort_unstable();
     let at = |percent: usize| {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use crate::{Result, lateness, message, usage};
 
-/// Elements that one command takes.
+/// Elements that one command pops.
 const BATCH: usize = 1000;
 
 #[derive(Args)]
@@ -15,7 +15,7 @@ pub struct Options {
     count: usize,
 }
 
-/// Reads the list `due`. The time of an element is that of Redis right after it was taken: TIME follows in the same
+/// Reads the list `due`. The arrival time of an element is Redis' time after the pop: TIME follows in the same
 /// pipeline.
 pub async fn run(options: &Options) -> Result<Value> {
     type Popped = Option<(String, Vec<Vec<u8>>)>;

@@ -1,6 +1,6 @@
-//! Loads, baselines and sinks of `benches/run.sh`. A command prints one JSON object; its options are in its own file.
+//! Loads, baselines and sinks of `benches/run.sh`. Each command prints one JSON object; its options are in its file.
 //!
-//! Everything runs on one machine, so its clock is that of Redis.
+//! Everything runs on one machine, so all programs have the clock of Redis.
 
 #![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]
 
@@ -30,27 +30,27 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 enum Command {
     /// Schedules messages over HTTP, in arrays.
     Schedule(schedule::Options),
-    /// Schedules messages with one bare script for each batch.
+    /// Schedules messages with one bare script call for each batch.
     BareSchedule(bare::Options),
-    /// Moves due messages into a list with two bare scripts for each batch.
+    /// Moves due messages into a list with two bare script calls for each batch.
     BareDrain(bare::Options),
     /// Resumes a route and waits until it is empty.
     Drain(drain::Options),
-    /// Waits for messages that are due over a time, and measures Redis and punctual meanwhile.
+    /// Waits while messages become due over a time, and measures Redis and punctual in that time.
     Steady(steady::Options),
     /// Reads a list, and measures how late its elements come.
     List(list::Options),
-    /// Answers HTTP requests; `GET /stats` returns what came, and how late.
+    /// Answers HTTP requests; `GET /stats` returns the number of messages and their lateness.
     Receive,
-    /// Sends HTTP requests as fast as plain connections of hyper do.
+    /// Sends HTTP requests as fast as plain hyper connections can.
     Flood(flood::Options),
     /// Creates a topic, as soon as the broker answers.
     Topic(kafka::TopicOptions),
     /// Produces records with an idempotent producer of librdkafka.
     Produce(kafka::ProduceOptions),
-    /// Opens connections to Redis, and measures what they cost while they are idle.
+    /// Opens connections to Redis, and measures their cost while idle.
     Connections(connections::Options),
-    /// Declares a durable queue, bound to an exchange of its name, and empties it.
+    /// Declares a durable queue, bound to an exchange of the same name, and empties it.
     Queue(rabbitmq::Options),
 }
 

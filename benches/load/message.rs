@@ -1,14 +1,14 @@
-//! The messages of all programs: ids of 16 bytes, payloads of an exact size that name their due time.
+//! The messages of all programs: ids of 16 bytes, payloads of an exact size that contain their due time.
 
 use std::fmt::Write;
 
-/// 16 bytes.
+/// An id of 16 bytes.
 pub fn id(number: usize) -> String {
     format!("m{number:015}")
 }
 
-/// JSON of `size` bytes, at least 16. From 40 on it begins with the due time, ms since 1970; order lines follow, which
-/// compress as ordinary JSON does.
+/// JSON of `size` bytes, at least 16. From 40 bytes on, it begins with the due time, ms since 1970. Order lines follow,
+/// which compress like ordinary JSON.
 pub fn payload(number: usize, due: u64, size: usize) -> String {
     if size < 40 {
         let digits = size - r#"{"n":}"#.len();

@@ -16,7 +16,7 @@ pub struct Options {
     name: String,
 }
 
-/// `messages` is how many were in it.
+/// `messages` is the number of messages that were in the queue.
 pub async fn run(options: &Options) -> Result<Value> {
     let connection = Connection::connect(&options.url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;

@@ -1,4 +1,4 @@
-//! A receiver that does as little as one can, and measures how late messages come.
+//! A minimal HTTP receiver that measures how late messages come.
 
 use std::{
     convert::Infallible,
@@ -19,7 +19,7 @@ struct Seen {
     connections: usize,
     open: usize,
     most_open: usize,
-    /// Lateness of each message that names its due time, us.
+    /// Lateness of each message that contains its due time, us.
     micros: Vec<i64>,
     requests: usize,
 }
@@ -53,7 +53,7 @@ async fn answer(
     seen: &Mutex<Seen>,
 ) -> std::result::Result<Response<Full<Bytes>>, Infallible> {
     let is_stats = request.method() == Method::GET;
-    // A body that breaks off has no due time.
+    // An incomplete body has no due time.
     let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let now = lateness::now();
     let mut seen = seen.lock().expect("no thread panicked");
@@ -69,7 +69,7 @@ async fn answer(
 
 fn stats(seen: &Seen) -> Value {
     let mut stats = lateness::summary(seen.micros.clone());
-    // The connection that asks is one of them.
+    // Without the connection that asks.
     stats["connections"] = json!(seen.connections - 1);
     stats["most_open"] = json!(seen.most_open);
     stats["requests"] = json!(seen.requests);

@@ -14,7 +14,7 @@ use crate::{
     usage::{self, Usage},
 };
 
-/// Messages of an array; the API takes as many at most.
+/// Messages of an array: the maximum of the API.
 const ARRAY: usize = 1000;
 
 #[derive(Args)]
@@ -22,10 +22,10 @@ pub struct Options {
     /// http://host:port of the API
     #[arg(long)]
     api: String,
-    /// Routes r0, r1, ..., which take turns
+    /// Number of routes r0, r1, ..., which take turns
     #[arg(long, default_value_t = 1)]
     routes: usize,
-    /// Of punctual; without it, nothing is said about Redis
+    /// URL of punctual's Redis; without it, Redis is not measured
     #[arg(long)]
     redis: Option<String>,
     #[arg(long)]
@@ -36,18 +36,19 @@ pub struct Options {
     /// Bytes of a payload
     #[arg(long, default_value_t = 100)]
     size: usize,
-    /// Requests at once, each on its own connection
+    /// Concurrent requests, each on its own connection
     #[arg(long, default_value_t = 4)]
     connections: usize,
     /// When the first message is due, ms from now
     #[arg(long, default_value_t = 0)]
     wait: u64,
-    /// Over how many ms they are due, evenly
+    /// Time over which messages become due, ms, evenly
     #[arg(long, default_value_t = 0)]
     spread: u64,
 }
 
-/// `base` is when the first message is due, ms since 1970. Fails if that comes before all are scheduled.
+/// Schedules the messages. `base` in the output: when the first message is due, ms since 1970. Fails if that is before
+/// all are scheduled.
 pub async fn run(options: Options) -> Result<Value> {
     let base = lateness::now() / 1000 + options.wait;
     let arrays = Arc::new(Mutex::new(arrays(&options, base).into_iter()));
@@ -87,7 +88,7 @@ pub async fn run(options: Options) -> Result<Value> {
     }))
 }
 
-/// Of Redis, where it is known, and of this process.
+/// Usage of Redis, if its URL is known, and of this process.
 async fn read(redis: Option<&mut MultiplexedConnection>) -> Result<Usage> {
     let own = std::process::id();
     match redis {

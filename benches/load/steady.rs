@@ -9,14 +9,14 @@ use crate::{
     usage::{self, Usage},
 };
 
-/// Between two looks at the queues once all messages are due.
+/// Interval of queue checks once all messages are due.
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Args)]
 pub struct Options {
     #[arg(long)]
     redis: String,
-    /// Of punctual
+    /// Process id of punctual
     #[arg(long)]
     pid: u32,
     #[arg(long, default_value_t = 1)]
@@ -24,12 +24,13 @@ pub struct Options {
     /// When the first message is due, ms since 1970
     #[arg(long)]
     base: u64,
-    /// Over how many ms they are due
+    /// Time over which messages become due, ms
     #[arg(long)]
     spread: u64,
 }
 
-/// All messages are scheduled. CPU while they are due, in percent of one core, and calls of scripts for each message.
+/// Measures CPU while messages become due, in percent of one core, and script calls per message. All messages must be
+/// scheduled.
 pub async fn run(options: &Options) -> Result<Value> {
     let mut redis = usage::connect(&options.redis).await?;
     let partitions: Vec<String> = (0..options.routes).map(|route| drain::tag(route, 0, 1)).collect();

@@ -1,4 +1,4 @@
-//! What Redis and processes used.
+//! Resource usage of Redis and processes.
 
 use std::fs;
 
@@ -6,26 +6,26 @@ use redis::aio::MultiplexedConnection;
 
 use crate::Result;
 
-/// Of `/proc/PID/stat`, a second.
+/// Clock ticks per second in `/proc/PID/stat`.
 const TICKS: f64 = 100.0;
 
 pub async fn connect(url: &str) -> Result<MultiplexedConnection> {
-    // A read that blocks takes as long as it needs.
+    // A blocking read has no timeout.
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     Ok(redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?)
 }
 
 #[derive(Clone, Copy)]
 pub struct Usage {
-    /// Seconds of CPU.
+    /// CPU seconds.
     pub redis: f64,
     pub process: f64,
-    /// Calls of EVALSHA and EVAL.
+    /// Number of EVALSHA and EVAL calls.
     pub scripts: u64,
 }
 
 impl Usage {
-    /// Until now, of Redis and the process `pid`.
+    /// Usage so far of Redis and the process `pid`.
     pub async fn read(redis: &mut MultiplexedConnection, pid: Option<u32>) -> Result<Self> {
         let info: String = redis::cmd("INFO").arg("cpu").arg("commandstats").query_async(redis).await?;
         let (mut cpu, mut scripts) = (0.0, 0);
@@ -42,7 +42,7 @@ impl Usage {
         Ok(Self { redis: cpu, process: pid.map_or(Ok(0.0), of_process)?, scripts })
     }
 
-    /// Of all servers together, and the process.
+    /// Usage so far of all servers together and the process `pid`.
     pub async fn of_all(servers: &mut [MultiplexedConnection], pid: u32) -> Result<Self> {
         let mut all = Self { redis: 0.0, process: of_process(pid)?, scripts: 0 };
         for server in servers {
@@ -61,20 +61,20 @@ impl Usage {
     }
 }
 
-/// Seconds of CPU that a process has used.
+/// CPU seconds that a process has used.
 pub fn of_process(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Behind the name, which may have spaces: state is the first field, utime the twelfth, stime the thirteenth.
+    // Fields after the name, which can contain spaces: the first is the state, the twelfth utime, the thirteenth stime.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / TICKS)
 }
 
-/// The peak of resident memory starts again from now on.
+/// Resets the peak of resident memory.
 pub fn reset_peak(pid: u32) -> Result<()> {
     Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
 }
 
-/// Most resident memory, MiB.
+/// Peak of resident memory, MiB.
 pub fn peak(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;

@@ -1,4 +1,4 @@
-//! What the store answers about single messages.
+//! Answers of the store about single messages.
 
 use serde::Serialize;
 
@@ -7,21 +7,21 @@ use crate::{
     time::UnixMillis,
 };
 
-/// What scheduling an id did.
+/// The result of scheduling an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleStatus {
     Scheduled,
-    /// The id was live and is kept as it was.
+    /// The id was live, and its message is unchanged.
     Exists(State),
     Replaced,
-    /// Replaced while it was dead: it lives again.
+    /// Replaced a dead message: it is pending again.
     Revived,
-    /// It should be replaced but is in flight: nothing changed.
+    /// Not replaced, because the message is in flight: nothing changed.
     InFlight,
-    /// The record that it was read from, or a later one, was applied before: nothing changed.
+    /// The log record that the message was read from, or a later one, was applied before: nothing changed.
     Known,
-    /// The route remembers that the id ended: nothing changed, whether it should be kept or replaced. Not for what was read
-    /// from a record: one that is not known is another message.
+    /// The route remembers that the id completed: nothing changed, whether the conflict rule is keep or replace. Never
+    /// returned for a message from a log record: a record that was not applied yet is a new message.
     Ended(Ending),
     /// The route is at this limit: nothing changed.
     Over(Limit),
@@ -31,26 +31,26 @@ pub enum ScheduleStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduled {
     pub id: MessageId,
-    /// Its due time; for a kept message, the one it has; for one that ended, when it did; 0 for one that is known.
+    /// The due time; for a kept message, its stored due time; for `Ended`, the time of completion; for `Known`, 0.
     pub due: UnixMillis,
     pub status: ScheduleStatus,
 }
 
-/// What is known of an id.
+/// A live or remembered id.
 #[derive(Clone, Debug)]
 pub enum Found {
     Live {
         snapshot: Box<Snapshot>,
         /// Redis' clock.
         now: UnixMillis,
-        /// Whether its route is paused.
+        /// Whether the route is paused.
         paused: bool,
     },
-    /// The route remembers it.
+    /// The message completed, and the route remembers its id.
     Ended(Ended),
 }
 
-/// Why a route is paused.
+/// When, by whom and why a route was paused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pause {
     #[serde(rename = "paused_at")]
@@ -62,7 +62,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// A value of `paused` (lua/pause.lua); `None` for an empty one, which stands for a route that is not paused.
+    /// Parses a value of `paused` (lua/pause.lua). `None` for an empty value: the route is not paused.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '\n');
         let at = parts.next().filter(|at| !at.is_empty())?;
@@ -76,7 +76,7 @@ impl Pause {
 pub struct Snapshot {
     pub id: MessageId,
     pub state: State,
-    /// Time of the next attempt when pending, else the original due time.
+    /// Time of the next attempt when pending, otherwise the original due time.
     pub deliver_at: UnixMillis,
     /// Failed attempts so far.
     pub attempts: u32,
@@ -84,7 +84,7 @@ pub struct Snapshot {
     pub last_error: Option<String>,
     pub last_error_at: Option<UnixMillis>,
     pub died_at: Option<UnixMillis>,
-    /// `Err`: the body cannot be read, and why.
+    /// `Err`: why the body cannot be decoded.
     pub message: Result<StoredMessage, String>,
 }
 
@@ -96,19 +96,19 @@ pub enum Rescheduled {
     NotFound,
     /// The route is at this limit: nothing changed.
     Over(Limit),
-    /// It expires at this time, before the due time or now: nothing changed.
+    /// The message expires at this time, which is before the new due time or has passed: nothing changed.
     Expires(UnixMillis),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     Cancelled,
-    /// It was dead, and is deleted now.
+    /// The message was dead, and was deleted.
     Purged,
-    /// It is dead, and stays.
+    /// The message is dead, and was kept.
     Dead,
     InFlight,
     NotFound,
-    /// The record that asks for it, or a later one, was applied before: nothing changed.
+    /// The log record of the cancellation, or a later one, was applied before: nothing changed.
     Known,
 }

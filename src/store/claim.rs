@@ -9,7 +9,7 @@ use crate::{
     time::{ServerClock, UnixMillis},
 };
 
-/// The lease deadline in microseconds on Redis' clock; good for one claim only.
+/// The lease deadline in microseconds on Redis' clock; unique to one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -25,32 +25,33 @@ pub struct Lease {
 /// Which suspects (messages with two or more crashes) a claim takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspects {
-    /// The first that are due, up to a company, and nothing else with them; one with three or more crashes alone. None due:
-    /// ordinary messages.
+    /// The first due suspects, at most `company`, and no other messages. A suspect with three or more crashes is
+    /// claimed alone. Without due suspects, ordinary messages are claimed.
     Few,
-    /// None. Those that are due are put off by this, and 20 ms more each company.
+    /// None. Due suspects are deferred by this duration, in groups of `company` that are 20 ms apart.
     PutOff(Duration),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
-    /// The instance that claims: another number for each process.
+    /// The claiming instance: a number that is unique to each process.
     pub claimant: u64,
-    /// Of the claims of an instance on a partition, from 1; larger for each. Repeated with the same number, a claim
-    /// returns the same messages and lease: its reply may have been lost.
+    /// Number of this claim among those of the instance on the partition: from 1, increasing. A claim that is repeated
+    /// with its number, because the reply may be lost, returns the same messages and lease.
     pub sequence: u64,
-    /// An earlier try got no answer, and may be carried out after this one: where this one takes nothing, that is
-    /// recorded, so that the earlier one takes nothing either.
+    /// An earlier try got no answer, and Redis may still run it after this one. If this try takes nothing, its number
+    /// is recorded, so that the earlier try takes nothing either.
     pub again: bool,
-    /// Many messages are expected, so that it is worth a call of its own. Others may wait a few milliseconds for those of other
-    /// partitions.
+    /// Many messages are expected, so that the claim is worth a call of its own. Other claims can wait a few
+    /// milliseconds to be bundled with those of other partitions.
     pub backlog: bool,
     pub suspects: Suspects,
-    /// Most suspects of one claim, 1 to 1000.
+    /// Maximum number of suspects in one claim, 1 to 1000.
     pub company: usize,
-    /// At most so many messages, 1 to 1000. A repeated claim returns those of the earlier try, even if they are more.
+    /// Maximum number of messages, 1 to 1000. A repeated claim returns the messages of the earlier try, even if they
+    /// are more.
     pub limit: u32,
-    /// At most so many bytes of bodies; the first message comes whatever its size.
+    /// Maximum bytes of bodies. The first message is returned whatever its size.
     pub max_bytes: u64,
     pub lease: Duration,
 }
@@ -63,9 +64,9 @@ pub struct Claimed {
     pub body: Bytes,
     /// Failed attempts before this one.
     pub failures: u32,
-    /// Its score in `pending`, to give back on release.
+    /// The score in `pending`, restored on release.
     pub not_before: UnixMillis,
-    /// Two or more crashes.
+    /// Whether the message has two or more crashes.
     pub suspect: bool,
 }
 
@@ -73,20 +74,21 @@ pub struct Claimed {
 #[derive(Clone, Debug)]
 pub struct Claim {
     pub clock: ServerClock,
-    /// Shared by all that this claim returned.
+    /// Shared by all messages of this claim.
     pub token: Token,
     pub messages: Vec<Claimed>,
     pub paused: bool,
-    /// Score of the earliest message still pending after this claim, also of one that is due already (paused, a
-    /// suspect, or beyond the limits): compare with the clock.
+    /// Score of the earliest message that is pending after this claim. It can be due already (the route is paused, or
+    /// the message is a suspect or beyond the limits of the claim): compare it with the clock.
     pub next_due: Option<UnixMillis>,
     /// Deadline of the earliest lease, of any instance, in microseconds.
     pub next_lease: Option<u64>,
-    /// Due suspects that were put off.
+    /// Due suspects that this claim deferred.
     pub suspects: u32,
     /// Ids without a body that were made dead, reason `orphan`.
     pub orphans: Deaths,
-    /// When another instance last took messages of the partition, in microseconds; `None` when the last was this one.
+    /// When another instance last took messages of the partition, in microseconds; `None` if this instance was the
+    /// last.
     pub taken_elsewhere: Option<u64>,
 }
 
@@ -94,7 +96,7 @@ pub struct Claim {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deaths {
     pub count: u32,
-    /// The first of them.
+    /// The id of the first one.
     pub sample: Option<MessageId>,
 }
 
@@ -106,22 +108,22 @@ impl Deaths {
     }
 }
 
-/// The reply of a look for leases that end too late.
+/// The reply of `Store::cut_leases`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutLeases {
-    /// Leases that were ended; they have expired now.
+    /// Leases that this call made expire.
     pub cut: u32,
-    /// The deadline that other leases exceed, in microseconds; `None` without such leases.
+    /// The deadline that remaining leases exceed, in microseconds; `None` without such leases.
     pub beyond: Option<u64>,
 }
 
 /// The reply of a recovery of expired leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Leases that had expired, the dead included.
+    /// Leases that had expired, including those of messages made dead.
     pub expired: u32,
-    /// Of these, made dead, reason `crash`.
+    /// Messages made dead, reason `crash`.
     pub dead: Deaths,
-    /// Whether more expired leases wait.
+    /// Whether more expired leases remain.
     pub more: bool,
 }

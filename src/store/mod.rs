@@ -1,8 +1,8 @@
-//! Where messages wait. `redis` keeps them in Redis, `memory` in plain maps, for tests.
+//! The store of waiting messages. `redis` keeps them in Redis; `memory` keeps them in plain maps, for tests.
 
 mod answer;
 mod claim;
-/// The queue in memory, which tests compare Redis with.
+/// The in-memory store, with which tests compare the Redis store.
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod redis;
@@ -24,8 +24,8 @@ pub use self::{
     wake::{WakeReason, WakeSignal},
 };
 
-/// One partition of a route's queue, by its index (from 0) and the number of partitions. Each number of partitions has keys of
-/// its own, so that messages can be moved from one number to another.
+/// One partition of a route's queue: its index (from 0) and the route's number of partitions. Each number of partitions
+/// has its own keys, so that messages can be moved from one number to another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     pub route: Arc<str>,
@@ -34,7 +34,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// All partitions of a route that has `count`.
+    /// All partitions of a route with `count` partitions.
     pub fn all(route: &Arc<str>, count: u16) -> impl Iterator<Item = Self> + use<> {
         let route = route.clone();
         (0..count).map(move |index| Self { route: route.clone(), index, count })
@@ -53,14 +53,14 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Why the store did not do it.
+/// Why a call of the store failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StoreError {
-    /// Redis cannot be reached, or cannot do it now; whether it did is unknown. `kind` is the label of
-    /// `punctual_redis_errors_total`.
+    /// Redis cannot be reached, or cannot run the call now. Whether the call was carried out is unknown. `kind` is the
+    /// label of `punctual_redis_errors_total`.
     #[error("redis {kind}: {text}")]
     Unavailable { kind: &'static str, text: String },
-    /// A value of another type at one of the route's keys: an operator must act.
+    /// One of the route's keys holds a value of another type: an operator must act.
     #[error("redis wrong_type: {text}")]
     WrongType { text: String },
     /// A script refused the request; nothing was written.
@@ -72,10 +72,11 @@ pub enum StoreError {
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     async fn claim(&self, partition: &Partition, request: ClaimRequest) -> Result<Claim, StoreError>;
-    /// Moves expired leases back to pending, due now, or to dead after the last crash (`DeadReason::Crash`).
+    /// Moves messages with an expired lease back to pending, due since the lease expired, or to dead after the last
+    /// crash (`DeadReason::Crash`).
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError>;
-    /// Looks for leases that end later than `longest` from now, which no claim of now could have given: the store's clock
-    /// stepped back. Those that also end later than `from`, in microseconds, expire now.
+    /// Finds leases that end later than `longest` from now. No claim made now gives such a lease: the store's clock has
+    /// stepped back. Leases that also end later than `from`, in microseconds, expire now.
     async fn cut_leases(
         &self,
         partition: &Partition,
@@ -83,10 +84,11 @@ pub trait Store: Send + Sync + 'static {
         from: Option<u64>,
     ) -> Result<CutLeases, StoreError>;
 
-    /// One result per lease, in order; at most 1000 a call. A settlement, also a stale one, proves that the process
-    /// of the claim is alive: it resets the crash count of its message.
+    /// One result per settlement, in order; at most 1000 settlements a call. A settlement, also a stale one, proves
+    /// that the process of the claim is alive: it resets the crash count of its message.
     async fn settle(&self, partition: &Partition, settlements: &[Settlement]) -> Result<Vec<Settled>, StoreError>;
-    /// The same, in a call of its own: for many settlements, or where their route stands still without the permits.
+    /// Settles in a call that is not bundled with others: for many settlements, or when the route cannot continue
+    /// without the permits that they free.
     async fn settle_alone(
         &self,
         partition: &Partition,
@@ -94,8 +96,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
-    /// `settle`, and then `claim`, in one call, so that the claim takes the room that the settlements make. Where they fail,
-    /// nothing is claimed. The inner error is the claim's own.
+    /// Settles, then claims, in one call, so that the claim can use the capacity that the settlements free. If settling
+    /// fails, nothing is claimed. The inner error is that of the claim.
     async fn settle_and_claim(
         &self,
         partition: &Partition,
@@ -104,6 +106,6 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
-    /// Makes every instance poll now: messages are overdue and this one has no capacity.
+    /// Makes every instance poll now, because messages are overdue and this instance has no capacity.
     async fn wake_all(&self, partition: &Partition) -> Result<(), StoreError>;
 }

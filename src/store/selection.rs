@@ -1,4 +1,4 @@
-//! What listings and bulk calls select.
+//! Selections of listings and bulk calls.
 
 use tokio::time::Instant;
 
@@ -7,30 +7,30 @@ use crate::{
     time::UnixMillis,
 };
 
-/// The messages of a state that match every given field; without any, all.
+/// Selects the messages of a state that match every given field. An empty filter selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Why they are dead.
+    /// The reason of death.
     pub reason: Option<DeadReason>,
-    /// A part of the last error; case matters.
+    /// A part of the last error, case-sensitive.
     pub contains: Option<String>,
-    /// From this time on: of death, or, of pending ones, of the next attempt.
+    /// Minimum time of death; of pending messages, of the next attempt.
     pub since: Option<UnixMillis>,
-    /// Before this time.
+    /// End of that time, exclusive.
     pub until: Option<UnixMillis>,
-    /// Those with failed attempts alone.
+    /// Only messages with failed attempts.
     pub retried: bool,
 }
 
-/// Dead messages of a bulk call.
+/// The dead messages of a bulk call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     Ids(Vec<MessageId>),
-    /// Without `until`, those that died before the call.
+    /// Without `until`, only messages that died before the call.
     Where(Filter),
 }
 
-/// What a bulk call does with dead messages.
+/// The action of a bulk call on dead messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadAction {
     /// Makes them pending again: attempts 0, due now.
@@ -39,50 +39,51 @@ pub enum DeadAction {
     Purge,
 }
 
-/// How a redrive changes the time of expiry.
+/// How a redrive changes the expiry time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
-    /// They never expire.
+    /// The messages never expire.
     #[default]
     Drop,
     Keep,
-    /// All expire this many milliseconds after the call, also those that had no such time; at most `MAX_DELAY_MILLIS`.
+    /// All messages expire this many milliseconds after the call, also those that had no expiry; at most
+    /// `MAX_DELAY_MILLIS`.
     After(u64),
 }
 
-/// A bulk call.
+/// A bulk call on dead messages.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadWork<'a> {
     pub action: DeadAction,
     pub selection: &'a Selection,
-    /// Most messages.
+    /// Maximum number of messages.
     pub limit: u64,
-    /// Only counts them.
+    /// Only counts the messages.
     pub dry_run: bool,
     pub deadline: Instant,
 }
 
-/// How far a bulk call came.
+/// Progress of a bulk call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadProgress {
     pub count: u64,
     /// Whether selected messages remain.
     pub more: bool,
-    /// The end of the filter: those that died later, redriven ones among them, are not selected.
+    /// The `until` of the filter: messages that died later, such as redriven ones that died again, are not selected.
     pub until: Option<UnixMillis>,
-    /// Score and id of the last message that was considered, of the partition where it goes on.
+    /// Score and id of the last message that was considered, in the partition in which the call continues.
     pub place: Option<(u64, MessageId)>,
 }
 
 /// The dead messages of one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadGroup {
-    /// Empty where the error has none.
+    /// Empty if the error has no reason.
     pub reason: String,
     pub count: u64,
-    /// First and last death.
+    /// Times of the first and the last death.
     pub oldest: UnixMillis,
     pub newest: UnixMillis,
-    /// The one that died last, and its error without the reason.
+    /// The message that died last, and its error without the reason.
     pub sample: (MessageId, String),
 }

@@ -1,4 +1,4 @@
-//! How claims end, and what the store answers.
+//! Ends of claims, and the answers of the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,17 +11,17 @@ use crate::{message::DeadReason, time::UnixMillis};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     Done,
-    /// The token is not the current claim's: nothing changed.
+    /// The token is not that of the current claim: nothing changed.
     Stale,
 }
 
-/// What became of one transfer.
+/// The result of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transferred {
     Done,
-    /// The token is not the current claim's: nothing changed.
+    /// The token is not that of the current claim: nothing changed.
     Stale,
-    /// The list cannot take it, and why: nothing changed, the claim stands.
+    /// Why the list cannot take the value: nothing changed, and the claim is still valid.
     Refused(String),
 }
 
@@ -36,18 +36,18 @@ pub struct Settlement {
 pub enum ClaimEnd {
     /// Delivered: the message is deleted.
     Ack,
-    /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened where it is long.
+    /// The attempt failed and counts; due again after `delay`. `error` is kept, shortened if it is long.
     Retry { delay: Duration, error: String },
-    /// Dead. `error` is kept, shortened where it is long.
+    /// Dead. `error` is kept, shortened if it is long.
     Bury { reason: DeadReason, error: String },
-    /// As if it had never been claimed, due at this time.
+    /// Pending as if never claimed, due at this time.
     Release { at: UnixMillis },
-    /// No attempt counts; due again after `pause`, from the clock of the store.
+    /// No attempt is counted; due again after `pause`, by the store's clock.
     Defer { pause: Duration },
 }
 
 impl ClaimEnd {
-    /// The name of its kind, in logs and in `punctual_stale_settlements_total`.
+    /// The name of the end in logs and in `punctual_stale_settlements_total`.
     pub fn name(&self) -> &'static str {
         match self {
             ClaimEnd::Ack => "ack",
@@ -58,7 +58,7 @@ impl ClaimEnd {
     }
 }
 
-/// Into a list on the same Redis: push and ack in one step.
+/// Delivery to a list on the same Redis: push and ack in one step.
 #[derive(Clone, Debug)]
 pub struct Transfer {
     pub lease: Lease,

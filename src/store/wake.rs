@@ -1,11 +1,11 @@
-//! The signal by which a store's subscription wakes those that wait for due messages.
+//! The signal with which a store's subscription wakes the tasks that wait for due messages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Notifies that a partition's head may have become earlier. It carries no data: poll again. How soon a lost subscription
-/// is noticed depends on the store.
+/// Notifies that a partition's head may be due earlier. The signal carries no data: the receiver polls. How soon a lost
+/// subscription is detected depends on the store.
 #[derive(Debug, Default)]
 pub struct WakeSignal {
     notify: Notify,
@@ -26,12 +26,12 @@ pub enum WakeReason {
 }
 
 impl WakeSignal {
-    /// Notifies that the head became earlier. One notification is kept while nothing waits for it.
+    /// Notifies that the head became earlier. One notification is kept while no task waits.
     pub fn notify(&self) {
         self.notify.notify_one();
     }
 
-    /// Asks for a poll without delay.
+    /// Asks for an immediate poll.
     pub fn notify_overdue(&self) {
         self.overdue.store(true, Ordering::SeqCst);
         self.notify.notify_one();
@@ -44,7 +44,7 @@ impl WakeSignal {
         self.notify.notify_one();
     }
 
-    /// Whether the subscription behind this signal answers, as far as is known: false until the first one.
+    /// Whether the subscription of this signal is active, as far as known; false before the first subscription.
     pub fn is_listening(&self) -> bool {
         self.listening.load(Ordering::SeqCst)
     }

@@ -1,11 +1,11 @@
-//! Calls of punctual's API, each over a connection of its own.
+//! Calls of punctual's API, each over its own connection.
 
 use std::{
     io::{Read, Write},
     net::TcpStream,
 };
 
-/// The body of the reply, or its status line where that is not 2xx.
+/// The body of the reply, or its status line if the status is not 2xx.
 pub fn call(port: u16, method: &str, path: &str, body: &str) -> Result<String, String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.to_string())?;
     let length = body.len();

@@ -1,4 +1,4 @@
-//! Loads messages into a paused route, starts punctual anew, and resumes the route.
+//! Loads messages into a paused route, restarts punctual, and resumes the route.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use std::{
 
 use crate::{Options, Run, api::call, process::Process};
 
-/// Between two looks at what is not an event.
+/// Interval of polls for conditions without an event.
 const POLL: Duration = Duration::from_millis(20);
-/// Longest start, and longest time to settle after the last request.
+/// Maximum time of a start, and of settling after the last request.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Messages of one call that loads.
+/// Messages of one scheduling call.
 const LOAD: u64 = 1000;
 
 pub fn measure(binary: &Path, options: &Options) -> Run {
@@ -37,7 +37,7 @@ routes: {{ orders: {{ sink: hook, {in_flight} }} }}
     fs::write(directory.0.join("punctual.yaml"), configuration).expect("a file");
 
     load(&start(binary, &directory.0, port), port, messages);
-    // Another one, so that its memory is that of the drain.
+    // A new process, so that its memory is that of the drain.
     let punctual = start(binary, &directory.0, port);
     receiver.say(&format!("expect {messages}"));
     receiver.hear();
@@ -66,7 +66,7 @@ fn load(_punctual: &Process, port: u16, messages: u64) {
     }
 }
 
-/// Pending and in flight.
+/// Number of messages pending and in flight.
 fn counts(port: u16) -> Result<[u64; 2], String> {
     let route = call(port, "GET", "/v1/routes/orders", "")?;
     let number = |name: &str| {
@@ -108,7 +108,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Removed on drop.
+/// A temporary directory, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {

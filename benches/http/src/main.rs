@@ -1,7 +1,7 @@
-//! Drains messages that are due to a fast HTTP endpoint on this machine, and sends as many requests with plain hyper
-//! connections to the same endpoint, in turn. README.md has the arguments.
+//! Drains due messages to a fast HTTP endpoint on this machine, and sends as many requests with plain hyper connections
+//! to the same endpoint, in turn. README.md lists the arguments.
 //!
-//! Redis, punctual, the endpoint and the plain client are processes of their own, so that each has its CPU time.
+//! Redis, punctual, the endpoint and the plain client are separate processes, so that each has its own CPU time.
 
 mod api;
 mod drain;
@@ -14,25 +14,25 @@ use std::path::PathBuf;
 
 const USAGE: &str = "http-drain [--messages N] [--rounds N] [--max-in-flight N] [--sink 'YAML'] PUNCTUAL...";
 
-/// What one run sent.
+/// The result of one run.
 pub struct Run {
     pub name: String,
     pub messages: u64,
-    /// From the first request that the endpoint got to the last.
+    /// From the first to the last request that the endpoint got.
     pub seconds: f64,
     pub connections: u64,
     /// CPU seconds by process.
     pub cpu: Vec<(&'static str, f64)>,
-    /// Of the sender, in MiB.
+    /// Peak resident memory of the sender, in MiB.
     pub peak_rss: f64,
 }
 
 pub struct Options {
     pub messages: u64,
     rounds: usize,
-    /// In place of the default.
+    /// `max_in_flight` of the route, if not the default.
     pub max_in_flight: Option<u32>,
-    /// More settings of the sink, in braces of YAML.
+    /// More settings of the sink, inside YAML braces.
     pub sink: String,
     binaries: Vec<PathBuf>,
 }
@@ -66,7 +66,7 @@ fn options(arguments: &[String]) -> Options {
     options
 }
 
-/// Plain and each binary in turn, so that what else the machine does concerns all alike.
+/// Runs plain hyper and each binary in turn, so that other load on the machine affects all of them.
 fn compare(options: &Options) {
     let mut runs = Vec::new();
     for _ in 0..options.rounds {

@@ -1,4 +1,4 @@
-//! The yardstick: so many hyper connections, each with one request after another.
+//! The baseline: a number of hyper connections, each with one request at a time.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use tokio::{net::TcpStream, task::JoinSet};
 
 use crate::{Run, process::Process};
 
-/// As many as the sink opens by default.
+/// The number of connections that the sink opens by default.
 const CONNECTIONS: &str = "64";
 
 pub fn measure(messages: u64) -> Run {
@@ -37,7 +37,7 @@ pub async fn run(address: &str, connections: u64, requests: u64) {
     }
     tasks.join_all().await;
     println!("done");
-    // Until its CPU time was read.
+    // Stays alive until its CPU time has been read.
     std::future::pending::<()>().await;
 }
 

@@ -1,4 +1,4 @@
-//! A process of the measurement, ended on drop.
+//! A process of the measurement, killed on drop.
 
 use std::{
     fs,
@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// Clock ticks a second of `/proc/PID/stat`: 100 on every Linux.
+/// Clock ticks per second in `/proc/PID/stat`: 100 on every Linux.
 const TICKS: f64 = 100.0;
 
 pub struct Process {
@@ -32,7 +32,7 @@ impl Process {
         writeln!(self.input, "{line}").expect("it listens");
     }
 
-    /// The words of its next line.
+    /// The words of the process's next output line.
     pub fn hear(&mut self) -> Vec<String> {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("text");
@@ -40,10 +40,10 @@ impl Process {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// CPU seconds of user and system so far.
+    /// User and system CPU seconds so far.
     pub fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("it runs");
-        // After the name, which may contain spaces: field 3 and on; 14 and 15 are the times.
+        // Fields after the name, which can contain spaces: from field 3 on; 14 and 15 are the times.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |at: usize| fields[at - 3].parse::<f64>().expect("a number");
         (ticks(14) + ticks(15)) / TICKS

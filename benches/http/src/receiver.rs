@@ -1,7 +1,7 @@
 //! The endpoint: a hyper server that reads each request and replies 200.
 //!
-//! For each `expect N` on its standard input it replies, after so many requests, `done SECONDS CONNECTIONS`: the time from
-//! the first of them to the last, and the connections that were opened meanwhile.
+//! For each `expect N` on standard input, it prints `ready`, and after N requests `done SECONDS CONNECTIONS`: the time
+//! from the first to the last of them, and the number of connections opened in that time.
 
 use std::{
     sync::{

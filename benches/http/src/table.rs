@@ -1,9 +1,9 @@
-//! The figures as text.
+//! Prints the figures.
 
 use crate::Run;
 
 impl Run {
-    /// `done`: what the endpoint said.
+    /// `done`: the words that the endpoint printed.
     pub fn new(name: &str, messages: u64, done: &[String], cpu: Vec<(&'static str, f64)>, peak_rss: f64) -> Self {
         let seconds = done[1].parse().expect("seconds");
         let connections = done[2].parse().expect("a number");
@@ -32,7 +32,7 @@ pub fn line(run: &Run) -> String {
     )
 }
 
-/// Medians by name. The ratios are to the first name: of the rates, and of the CPU time of all processes.
+/// Prints medians by name. Ratios are relative to the first name: of the rates, and of the CPU time of all processes.
 pub fn print(runs: &[Run]) {
     let mut names: Vec<&str> = Vec::new();
     for run in runs {

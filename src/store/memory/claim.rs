@@ -13,19 +13,19 @@ use crate::{
 
 /// Crashes that make a message a suspect.
 const SUSPECT_CRASHES: u32 = 2;
-/// With so many it is claimed alone.
+/// Crashes from which a suspect is claimed alone.
 const ALONE_CRASHES: u32 = 3;
-/// Crashes that make it dead: two among all, one among few, two alone.
+/// Crashes that make a message dead: two in ordinary claims, one in a group of suspects, two alone.
 const MAX_CRASHES: u32 = 5;
-/// Between companies of suspects that are put off, in milliseconds.
+/// Milliseconds between groups of deferred suspects.
 const SPACING: u64 = 20;
-/// Due messages that a claim reads where suspects are put off.
+/// Maximum number of due messages that a claim reads when it defers suspects.
 const MAX_SEEN: usize = 1000;
-/// Expired leases of one recovery.
+/// Maximum number of leases of one recovery or cut.
 const MAX_RECOVERED: usize = 1000;
-/// Age in microseconds from which the entry of an instance that claims no more is deleted.
+/// Age in microseconds from which the entry of an instance that claims no longer is deleted.
 const MAX_CLAIM_AGE: u64 = 86_400_000_000;
-/// Entries of instances deleted by one claim.
+/// Maximum number of such entries that one claim deletes.
 const MAX_DELETED: usize = 1000;
 
 impl MemoryPartition {
@@ -37,7 +37,7 @@ impl MemoryPartition {
         self.attempts.get(id).map_or(0, |counts| counts.1)
     }
 
-    /// The first suspects of `due`, up to `company`, or the first alone.
+    /// The first suspects of `due`, at most `company`; only the first one if it must be claimed alone.
     fn first_suspects(&self, due: &[(u64, String)], company: usize) -> Vec<(u64, String)> {
         let mut few = Vec::new();
         for one in due.iter().filter(|(_, id)| self.is_suspect(id)) {
@@ -53,7 +53,7 @@ impl MemoryPartition {
         few
     }
 
-    /// A new claim, the last one again, or one that was overtaken, as its number says.
+    /// By its number, the request is a new claim, a repetition of the last one, or outdated.
     pub fn claim(&mut self, request: &ClaimRequest, clock: ServerClock) -> Claim {
         let now = clock.micros;
         let (last, last_token) = self.claims.get(&request.claimant).copied().unwrap_or_default();
@@ -88,7 +88,7 @@ impl MemoryPartition {
         if request.again && messages.is_empty() && request.sequence > last {
             self.claims.insert(request.claimant, (request.sequence, token));
         }
-        // Bodies that another program deleted are counted until nothing is left.
+        // Bodies that another program deleted are counted until both sets are empty.
         if self.pending.is_empty() && self.unack.is_empty() {
             self.bytes = 0;
         }
@@ -113,12 +113,12 @@ impl MemoryPartition {
         token
     }
 
-    /// What is still leased under `token`; its score in pending is lost.
+    /// Messages still leased under `token`. Their scores in pending are lost, so the original due times replace them.
     fn claimed_before(&self, token: u64) -> Vec<(u64, String)> {
         self.unack.at(token).map(|id| (self.original_due(id), id.to_owned())).collect()
     }
 
-    /// Due messages with their scores; and how many suspects it put off.
+    /// Due messages with their scores, and the number of suspects that were deferred.
     fn choose(&mut self, request: &ClaimRequest, now: u64) -> (Vec<(u64, String)>, u32) {
         let (limit, company) = (request.limit as usize, request.company);
         let due = self.pending.up_to(now).map(|(id, score)| (score, id.to_owned()));
@@ -130,7 +130,7 @@ impl MemoryPartition {
         let mut at = now + u64::try_from(pause.as_millis()).expect("a pause in range");
         let (mut chosen, mut suspects) = (Vec::new(), 0);
         for (n, (score, id)) in due.take(MAX_SEEN).collect::<Vec<_>>().into_iter().enumerate() {
-            // Messages behind `limit` suspects are read only if there was nothing else among those.
+            // More than `limit` due messages are read only if the first `limit` were all suspects.
             if chosen.len() == limit || (n == limit && !chosen.is_empty()) {
                 break;
             }
@@ -147,7 +147,7 @@ impl MemoryPartition {
         (chosen, suspects)
     }
 
-    /// As many as fit, the first one whatever its size; and the ids in front of the end that have no body.
+    /// As many messages as fit, the first one whatever its size; and the ids without a body that were found on the way.
     fn within(&self, chosen: Vec<(u64, String)>, max_bytes: u64) -> (Vec<Claimed>, Vec<String>) {
         let (mut bytes, mut taken, mut orphans) = (0, Vec::new(), Vec::new());
         for (score, id) in chosen {
@@ -188,7 +188,7 @@ impl MemoryPartition {
         self.latest = Some((request.claimant, now));
     }
 
-    /// Those that end later than `longest` from now, and than `from`, expire now.
+    /// Leases that end later than `longest` from now, and later than `from`, expire now.
     pub fn cut_leases(&mut self, longest: Duration, from: Option<u64>, now: u64) -> CutLeases {
         let bound = now.saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
         let beyond = |rows: &Self, least: u64| -> Vec<String> {
@@ -207,8 +207,8 @@ impl MemoryPartition {
         CutLeases { cut: u32::try_from(cut.len()).expect("at most a thousand"), beyond }
     }
 
-    /// Each expired lease counts a crash; its message is pending again, due since the lease expired, or dead after the
-    /// last crash.
+    /// Each expired lease counts as a crash. Its message becomes pending, due since the lease expired, or dead after
+    /// the last crash.
     pub fn recover(&mut self, now: u64) -> Recovered {
         let expired: Vec<_> =
             self.unack.up_to(now).take(MAX_RECOVERED).map(|(id, deadline)| (id.to_owned(), deadline)).collect();

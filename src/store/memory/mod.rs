@@ -1,5 +1,6 @@
-//! The store in memory: the transitions of the scripts on plain maps, on tokio's clock. It serves tests, also those of
-//! programs that embed punctual: `tests/it/store` compares it with Redis after each of random operations.
+//! The in-memory store: the transitions of the Lua scripts on plain maps, with tokio's clock. It is for tests, also for
+//! those of programs that embed punctual. `tests/it/store` compares it with Redis after each of a series of random
+//! operations.
 
 mod claim;
 mod partition;
@@ -31,14 +32,14 @@ use super::{
 };
 use crate::time::ServerClock;
 
-/// The clock at its start, in microseconds since the epoch: November 2023.
+/// Start of the clock, in microseconds since the epoch: November 2023.
 const EPOCH: u64 = 1_700_000_000_000_000;
 
-/// Partitions come into being with their first use. Nothing is lost, late or refused.
+/// A partition is created by its first use. No call fails or is delayed.
 #[derive(Debug)]
 pub struct MemoryStore {
     started: Instant,
-    /// By how many microseconds its clock stepped back.
+    /// Microseconds by which the clock was stepped back.
     behind: AtomicU64,
     settings: PartitionSettings,
     content: Mutex<Content>,
@@ -53,18 +54,18 @@ struct Content {
 }
 
 impl MemoryStore {
-    /// An empty store; `settings` are those of every partition.
+    /// An empty store; `settings` apply to every partition.
     pub fn new(settings: PartitionSettings) -> Self {
         Self { started: Instant::now(), behind: AtomicU64::new(0), settings, content: Mutex::default() }
     }
 
-    /// Microseconds since the epoch on its clock.
+    /// Microseconds since the epoch on the store's clock.
     pub fn now(&self) -> u64 {
         let elapsed = u64::try_from(self.started.elapsed().as_micros()).expect("less than 500,000 years");
         EPOCH + elapsed - self.behind.load(Ordering::Relaxed)
     }
 
-    /// Its clock steps back; at most to 1970.
+    /// Steps the store's clock back, at most to 1970.
     pub fn step_back(&self, by: Duration) {
         self.behind.fetch_add(u64::try_from(by.as_micros()).expect("less than 500,000 years"), Ordering::Relaxed);
     }
@@ -77,12 +78,12 @@ impl MemoryStore {
         signal
     }
 
-    /// Whether wake-ups are lost from now on, as those of Redis may be.
+    /// Sets whether wake-ups are lost from now on, as those of Redis can be.
     pub fn lose_wake_ups(&self, wake_ups_lost: bool) {
         self.content().wake_ups_lost = wake_ups_lost;
     }
 
-    /// What the partition holds.
+    /// A copy of the partition's content.
     pub fn partition(&self, partition: &Partition) -> MemoryPartition {
         self.content().partitions.get(partition).cloned().unwrap_or_default()
     }
@@ -91,8 +92,8 @@ impl MemoryStore {
         self.content().partitions.clone()
     }
 
-    /// Runs one transition, at the time in microseconds that it is passed. Wakes the partition's schedulers when the first
-    /// message became due earlier or the route was resumed.
+    /// Runs one transition, and passes it the time in microseconds. Wakes the partition's schedulers if the head became
+    /// earlier or the route was resumed.
     pub fn update<T>(&self, partition: &Partition, change: impl FnOnce(&mut MemoryPartition, u64) -> T) -> T {
         let now = self.now();
         let mut content = self.content();

@@ -1,4 +1,4 @@
-//! The content of one partition, and what all transitions share.
+//! The content of one partition, and the functions that all transitions share.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::{
 /// Bytes of an encoded body in front of the metadata's length: version, due time, time of acceptance.
 pub(super) const TIMES_END: usize = 17;
 
-/// What one partition holds, named as its keys in Redis. Scores are milliseconds since the epoch, those of `unack`
-/// microseconds. Transitions take the time in microseconds since the epoch.
+/// Content of one partition; the fields are named like its keys in Redis. Scores are milliseconds since the epoch, in
+/// `unack` microseconds. Transitions take the time in microseconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPartition {
-    /// Score: the time from which the message may be claimed.
+    /// Score: the time from which the message can be claimed.
     pub pending: SortedSet,
     /// Score: the token of the lease, which is its deadline.
     pub unack: SortedSet,
@@ -25,36 +25,36 @@ pub struct MemoryPartition {
     pub dead: SortedSet,
     /// Encoded messages (`message::codec`).
     pub bodies: BTreeMap<String, Bytes>,
-    /// Failures and crashes, of pending and unack.
+    /// Failures and crashes of messages in pending and unack.
     pub attempts: BTreeMap<String, (u32, u32)>,
-    /// When each failed last, in milliseconds, how often, and the error.
+    /// Time of the last failure in milliseconds, number of failures, and the error.
     pub errors: BTreeMap<String, (u64, u32, String)>,
-    /// When each completed, in milliseconds, and whether it was cancelled.
+    /// Time of completion in milliseconds, and whether the message was cancelled.
     pub remembered: BTreeMap<String, (u64, bool)>,
-    /// The log record that was last applied to each id that came with one.
+    /// The log record that was last applied to each id, if any.
     pub records: BTreeMap<String, LogRecord>,
     /// Number and token of each instance's last claim that took messages.
     pub claims: BTreeMap<u64, (u64, u64)>,
     /// The instance that last took messages, and when, in microseconds.
     pub latest: Option<(u64, u64)>,
     pub paused: bool,
-    /// Of the bodies of messages in `pending` and `unack`.
+    /// Total bytes of the bodies of messages in `pending` and `unack`.
     pub bytes: u64,
 }
 
-/// What the route's settings mean for one partition.
+/// The route's settings as they apply to one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartitionSettings {
     /// How long completed ids are remembered, in milliseconds; 0: not at all.
     pub keep: u64,
-    /// How many of them at most.
+    /// Maximum number of completed ids that are remembered.
     pub max: usize,
-    /// The partition's share.
+    /// The partition's share of the route's limits.
     pub limits: RouteLimits,
 }
 
 impl MemoryPartition {
-    /// Where a live id is.
+    /// The state of a live id.
     pub fn state(&self, id: &str) -> Option<State> {
         [(&self.pending, State::Pending), (&self.unack, State::Unack), (&self.dead, State::Dead)]
             .into_iter()
@@ -65,21 +65,21 @@ impl MemoryPartition {
         self.attempts.get(id).map_or(0, |counts| counts.0)
     }
 
-    /// The due time inside the body, which a claim does not change; 0 in a damaged one.
+    /// The due time inside the body, which a claim does not change; 0 if the body is damaged.
     pub fn original_due(&self, id: &str) -> u64 {
         let due =
             self.bodies.get(id).filter(|body| body.len() >= TIMES_END).and_then(|body| body[1..9].try_into().ok());
         due.map(u64::from_be_bytes).filter(|due| UnixMillis::new(*due).is_some()).unwrap_or(0)
     }
 
-    /// How an id that is not live completed, if that is remembered.
+    /// How and when an id that is not live completed, if it is remembered.
     pub fn ended(&self, id: &str, now: u64, settings: PartitionSettings) -> Option<(Ending, u64)> {
         let (at, cancelled) =
             *self.remembered.get(id).filter(|(at, _)| self.state(id).is_none() && at + settings.keep >= now / 1000)?;
         Some((if cancelled { Ending::Cancelled } else { Ending::Delivered }, at))
     }
 
-    /// Deletes what is kept about a live id.
+    /// Deletes a live id with its body, counts and error.
     pub(super) fn delete(&mut self, id: &str) {
         if !self.dead.contains(id) {
             self.bytes = self.bytes.saturating_sub(self.size(id));
@@ -97,19 +97,19 @@ impl MemoryPartition {
         self.bodies.get(id).map_or(0, |body| body.len() as u64)
     }
 
-    /// What `bytes` ought to be.
+    /// The value that `bytes` must have.
     pub fn held_bytes(&self) -> u64 {
         self.pending.iter().chain(self.unack.iter()).map(|(id, _)| self.size(id)).sum()
     }
 
-    /// Makes an id dead, `now` in milliseconds, after so many failures.
+    /// Makes an id dead at `now`, in milliseconds, with this number of failures.
     pub(super) fn bury_at(&mut self, id: &str, now: u64, failures: u32, error: String) {
         self.attempts.remove(id);
         self.errors.insert(id.to_owned(), (now, failures, error));
         self.dead.insert(id, now);
     }
 
-    /// Gives an id its number of failures. A settled claim was no crash.
+    /// Sets the failures of an id, and resets its crashes: a settled claim did not crash.
     pub(super) fn set_failures(&mut self, id: &str, failures: u32) {
         if failures > 0 {
             self.attempts.insert(id.to_owned(), (failures, 0));
@@ -118,8 +118,8 @@ impl MemoryPartition {
         }
     }
 
-    /// Remembers how ids that were live completed. Evicts the oldest to keep to both bounds, and the records of all that
-    /// is not remembered.
+    /// Remembers how ids that were live completed. Evicts the oldest ids that exceed either bound, and the records of
+    /// ids that are not remembered.
     pub(super) fn remember(&mut self, ids: &[&str], cancelled: bool, now: u64, settings: PartitionSettings) {
         if ids.is_empty() {
             return;
@@ -142,7 +142,7 @@ impl MemoryPartition {
         }
     }
 
-    /// The invariants that hold after every transition of an undamaged partition.
+    /// Checks the invariants that hold after every transition of an undamaged partition.
     ///
     /// # Panics
     /// When one does not hold.
@@ -176,7 +176,7 @@ impl MemoryPartition {
     }
 }
 
-/// A time as the store's replies have it.
+/// A time in the type of the store's replies.
 pub(super) fn unix_millis(millis: u64) -> UnixMillis {
     UnixMillis::new(millis).expect("below 2^53")
 }

@@ -1,4 +1,4 @@
-//! What scheduling does, and what is done to messages by id (lua/schedule.lua, lua/cancel.lua, lua/redrive.lua and others).
+//! Scheduling, and operations on messages by id (lua/schedule.lua, lua/cancel.lua, lua/redrive.lua and others).
 
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ impl MemoryPartition {
         batch.iter().map(&mut schedule).collect()
     }
 
-    /// As lua/produce.lua does.
+    /// Schedules a message as lua/produce.lua does.
     pub fn produce(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> Scheduled {
         let (status, due) = self.schedule_one(message, now, settings, codec::encode_first);
         Scheduled { id: message.id.clone(), due: unix_millis(due), status }
@@ -71,7 +71,7 @@ impl MemoryPartition {
         (status, due)
     }
 
-    /// The limit that a body of `size` bytes for `id` would exceed, due in `delay` milliseconds.
+    /// The limit that message `id`, with a body of `size` bytes and due in `delay` milliseconds, would exceed.
     fn limit_of(&self, id: &str, size: u64, delay: u64, limits: RouteLimits) -> Option<Limit> {
         let is_pending = self.pending.contains(id);
         let old = if is_pending { self.size(id) } else { 0 };
@@ -87,7 +87,7 @@ impl MemoryPartition {
         }
     }
 
-    /// What is stored of `record` once it is applied; nothing when it is old.
+    /// The record to store once `record` is applied; `None` if `record` is old.
     fn newer(&self, id: &str, record: &LogRecord) -> Option<LogRecord> {
         let last = self.records.get(id).filter(|last| last.place == record.place);
         let is_old = |last: &LogRecord| record.offset <= last.offset && record.timestamp <= last.timestamp;
@@ -98,8 +98,8 @@ impl MemoryPartition {
         }
     }
 
-    /// Adds messages that are dead from the start, each with its error; whether each was added: one whose id is live is
-    /// not.
+    /// Adds messages that are dead from the start, each with its error. Returns whether each was added: a message is
+    /// not added if its id is live.
     pub fn bury(&mut self, batch: &[(NewMessage, String)], now: u64) -> Vec<bool> {
         let now = now / 1000;
         let mut bury = |(message, error): &(NewMessage, String)| {
@@ -150,7 +150,7 @@ impl MemoryPartition {
             Some(State::Unack) => return Rescheduled::InFlight,
             Some(State::Dead) => return Rescheduled::Dead,
             Some(State::Pending) if self.bodies.contains_key(id) => {}
-            // Without a body it is an orphan, which the next claim makes dead.
+            // A message without a body is an orphan, which the next claim makes dead.
             _ => return Rescheduled::NotFound,
         }
         let due = due_at(due, now);
@@ -166,8 +166,8 @@ impl MemoryPartition {
         Rescheduled::Done(unix_millis(due))
     }
 
-    /// Redrives or purges selected dead messages, `limit` at most; `dry_run` only counts them. How many, and whether selected
-    /// ones remain.
+    /// Redrives or purges selected dead messages, at most `limit`; `dry_run` only counts them. Returns their number,
+    /// and whether selected messages remain.
     pub fn act_on_dead(
         &mut self,
         action: DeadAction,
@@ -223,8 +223,8 @@ impl MemoryPartition {
             && (!retried || failures > 0)
     }
 
-    /// Cancels pending messages: the named ones, or those that are due first; `limit` at most. `dry_run`: only counts.
-    /// Returns how many, and how many more there are.
+    /// Cancels pending messages: the named ones, or those due first; at most `limit`. `dry_run` only counts them.
+    /// Returns the number of cancelled messages, and the number of those that remain.
     pub fn purge_pending(
         &mut self,
         ids: Option<&[MessageId]>,
@@ -275,7 +275,7 @@ impl MemoryPartition {
         self.bodies.insert(id.to_owned(), body);
     }
 
-    /// Writes both times into a body. The marker of a lost one has none.
+    /// Writes both times into a body. The marker of a lost body has no times.
     fn set_times(&mut self, id: &str, due: u64, accepted: u64) {
         let body = self.bodies.get(id).cloned().unwrap_or(Bytes::from_static(b"\0"));
         let body = if body.len() < TIMES_END {
@@ -287,7 +287,7 @@ impl MemoryPartition {
     }
 }
 
-/// Whether a delay in milliseconds is longer than the route takes.
+/// Whether a delay in milliseconds exceeds the route's limit.
 fn is_longer(delay: u64, limits: RouteLimits) -> bool {
     limits.delay.is_some_and(|longest| u128::from(delay) > longest.as_millis())
 }

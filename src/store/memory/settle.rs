@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLists {
     pub lists: BTreeMap<String, Vec<Bytes>>,
-    /// Keys that hold a string: no list.
+    /// Keys that hold a string instead of a list.
     pub strings: BTreeSet<String>,
 }
 
@@ -31,7 +31,7 @@ impl MemoryPartition {
         Settled::Done
     }
 
-    /// Whether the lease is its message's current one.
+    /// Whether the lease is the current one of its message.
     fn holds(&self, lease: &Lease) -> bool {
         self.unack.get(lease.id.as_str()) == Some(lease.token.0)
     }
@@ -46,7 +46,7 @@ impl MemoryPartition {
         settled
     }
 
-    /// A settlement, also a stale one, proves that the process of the claim lives: crashes are deleted.
+    /// A settlement, also a stale one, proves that the process of the claim is alive: the crash count is reset.
     fn settle_one(&mut self, settlement: &Settlement, now: u64) -> Settled {
         let (id, settled) = (settlement.lease.id.as_str(), self.end_claim(&settlement.lease));
         let failures = self.failures(id);
@@ -84,7 +84,7 @@ impl MemoryPartition {
     ) -> Vec<Transferred> {
         let (mut refused, mut done) = (HashSet::new(), Vec::new());
         let mut transfer_one = |Transfer { lease, list, value }: &Transfer| {
-            // Named again in the same call, a lease is stale.
+            // A lease that is named again in one call is stale.
             if refused.contains(&lease.id) || !self.holds(lease) {
                 return Transferred::Stale;
             }

@@ -1,4 +1,4 @@
-//! A sorted set, as Redis keeps it.
+//! A sorted set like those of Redis.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ pub struct SortedSet {
 }
 
 impl SortedSet {
-    /// Adds the id, or gives it another score.
+    /// Adds the id, or changes its score.
     pub fn insert(&mut self, id: &str, score: u64) {
         if let Some(old) = self.scores.insert(id.to_owned(), score) {
             self.order.remove(&(old, id.to_owned()));
@@ -22,7 +22,7 @@ impl SortedSet {
         self.order.insert((score, id.to_owned()));
     }
 
-    /// The score that the id had.
+    /// Removes the id, and returns its score.
     pub fn remove(&mut self, id: &str) -> Option<u64> {
         let score = self.scores.remove(id)?;
         self.order.remove(&(score, id.to_owned()));
@@ -54,7 +54,7 @@ impl SortedSet {
         self.order.iter().map(|(score, id)| (id.as_str(), *score))
     }
 
-    /// Those with a score of at most `last`.
+    /// The ids with a score of at most `last`, and their scores.
     pub fn up_to(&self, last: u64) -> impl Iterator<Item = (&str, u64)> {
         self.order.range(..(last + 1, String::new())).map(|(score, id)| (id.as_str(), *score))
     }

@@ -1,8 +1,9 @@
-//! Calls of one script for several partitions, made as one: a call costs Redis more than what it does for a lone message.
+//! Bundles calls of one script for several partitions into one call: for a single message, the call itself costs Redis
+//! more than the work in it.
 //!
-//! A call that finds the way free is made at once. Then the way rests, in proportion to the time that the call took or until
-//! enough calls wait, and these are made together. So the busier Redis is, the more calls share one, and a lone call never
-//! waits.
+//! The first call is sent at once. After it, sending pauses for a time in proportion to the duration of that call, or
+//! until enough calls wait. The waiting calls are then sent together. So the busier Redis is, the more calls share one,
+//! and a lone call never waits.
 
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
@@ -19,24 +20,25 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How much longer the way rests than the last call took without its messages: it is only the call that a shared one saves.
+/// Ratio of the pause to the duration of the last call, without the time of its messages: a bundle saves only the cost
+/// of calls.
 const REST: u32 = 3;
 
-/// So many messages take as long as a call without any.
+/// Number of messages that take as long as a call without messages.
 const MESSAGES_OF_CALL: u32 = 10;
 
-/// Longest rest.
+/// Maximum pause.
 const LONGEST_REST: Duration = Duration::from_millis(10);
 
-/// So many calls make good company: more would not make each of them cheaper.
+/// Number of waiting calls that ends a pause: a larger bundle would not make each call cheaper.
 const ENOUGH: usize = 16;
 
-/// Calls that are made together at most, so that the values of their transfers fit into one.
+/// Maximum number of calls in a bundle, so that the values of their transfers fit into one call.
 const MAX_CALLS: usize = 64;
 
-/// The way of a script to one Redis.
+/// Sends the calls of one script to one Redis.
 pub struct Bundler {
-    /// The bundle of the calls' script.
+    /// The bundled form of the calls' script.
     script: &'static Script,
     connection: Arc<Connection>,
     way: Mutex<Way>,
@@ -47,13 +49,13 @@ pub struct Bundler {
 #[derive(Default)]
 struct Way {
     waiting: VecDeque<Waiting>,
-    /// A task makes the calls that wait.
+    /// Whether a task sends the waiting calls.
     is_driven: bool,
 }
 
 struct Waiting {
     call: Call,
-    /// Later it is not made any more.
+    /// The call is not sent after this time.
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
@@ -71,11 +73,11 @@ impl Bundler {
         Arc::new(Self { script, connection, way: Mutex::default(), enough: Notify::new() })
     }
 
-    /// Makes the call, with others if there are any.
+    /// Sends the call, bundled with others that wait.
     ///
     /// # Errors
-    /// Those of a call; `Unavailable` when it was not made within the timeout of the connection. So an answer takes twice that
-    /// at most.
+    /// Those of a call; `Unavailable` if the call was not sent within the timeout of the connection. So an answer takes
+    /// at most twice that timeout.
     pub async fn run(self: &Arc<Self>, call: Call) -> Answer {
         let (answer, answered) = oneshot::channel();
         let must_drive = {
@@ -93,7 +95,7 @@ impl Bundler {
         answered.await.unwrap_or_else(|_| Err(dropped()))
     }
 
-    /// Until nothing waits after a rest.
+    /// Sends waiting calls until none waits after a pause.
     async fn drive(self: Arc<Self>) {
         let _guard = PanicGuard(&self);
         while let Some(calls) = self.next() {
@@ -105,7 +107,7 @@ impl Bundler {
         }
     }
 
-    /// The calls that are made next; the caller drives on while there are any.
+    /// The calls to send next. Without any, the driving task ends.
     fn next(&self) -> Option<Vec<Waiting>> {
         let mut way = self.lock();
         let now = Instant::now();
@@ -120,7 +122,7 @@ impl Bundler {
         way.is_driven.then(|| way.waiting.drain(..count).collect())
     }
 
-    /// The messages of all replies.
+    /// Sends the calls. Returns the number of messages in all replies.
     async fn make(&self, mut calls: Vec<Waiting>, sent: Instant) -> u32 {
         let mut messages = 0;
         if calls.len() == 1
@@ -157,7 +159,7 @@ impl Bundler {
         messages
     }
 
-    /// `None`: not made.
+    /// `None`: the bundle left this call undone.
     fn answer(&self, reply: Value, sent: Instant, call: &Call) -> Option<Answer> {
         match reply {
             Value::Nil => None,
@@ -174,13 +176,13 @@ impl Bundler {
         }
     }
 
-    /// No panic can leave it half-changed.
+    /// No panic can leave the state half-changed.
     fn lock(&self) -> MutexGuard<'_, Way> {
         self.way.lock()
     }
 }
 
-/// The number with which a reply begins, or that of the characters with which it begins; at most 1000.
+/// The number of messages in a reply: its first integer, or the length of its first string; at most 1000.
 fn messages_of(reply: &[Value]) -> u32 {
     match reply.first() {
         Some(Value::Int(number)) => u32::try_from(*number).unwrap_or_default(),
@@ -189,7 +191,7 @@ fn messages_of(reply: &[Value]) -> u32 {
     }
 }
 
-/// After a panic, which is a defect, what waits gets an error, and the next call starts another task.
+/// After a panic, which is a defect, waiting calls get an error, and the next call starts another task.
 struct PanicGuard<'a>(&'a Bundler);
 
 impl Drop for PanicGuard<'_> {

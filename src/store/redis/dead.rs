@@ -1,4 +1,4 @@
-//! Dead messages: sent on their way again, or deleted.
+//! Dead messages: added, redriven, purged, summarized and evicted.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::{
 };
 
 impl RedisStore {
-    /// Keeps `batch`, all of `partition`, dead from the start, each with an error; whether each was taken, in
-    /// order: one whose id is live is not. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
+    /// Stores `batch`, all of `partition`, as dead letters, each with an error. Returns whether each was stored, in
+    /// order: a message is not stored if its id is live. `Unavailable` of kind `UNREGISTERED` as for `schedule`.
     pub async fn bury(&self, partition: &Partition, batch: &[(NewMessage, String)]) -> Result<Vec<bool>, StoreError> {
         let in_flight = self.pull(partition, batch.iter().map(|(message, _)| &message.id)).await?;
         if !in_flight.is_empty() {
@@ -61,8 +61,8 @@ impl RedisStore {
         Ok(taken)
     }
 
-    /// Redrives or purges selected dead messages of `partition`, or counts them, from the place of `done` on. Adds to
-    /// `done`, which is right after an error too, but for the call that failed.
+    /// Redrives or purges selected dead messages of `partition`, or counts them, from the place in `done` on. Adds to
+    /// `done`, which is correct after an error too, except for the failed call.
     pub async fn act_on_dead(
         &self,
         partition: &Partition,
@@ -86,7 +86,7 @@ impl RedisStore {
                 done.more = true;
                 return Ok(());
             }
-            // At the limit, what remains is looked for.
+            // At the limit, the call only checks whether more messages match.
             let is_full = done.count >= work.limit;
             let dry_run = work.dry_run || is_full;
             let most = if is_full { 1 } else { (work.limit - done.count).min(MAX_BATCH as u64) };
@@ -121,7 +121,7 @@ impl RedisStore {
             }
             done.count += count;
             if !dry_run {
-                // Now: the rest may fail, or its caller give up.
+                // Counted at once, because a later call can fail, or the caller give up.
                 match work.action {
                     DeadAction::Redrive(_) => metrics::redriven(&partition.route, count),
                     DeadAction::Purge => metrics::purged(&partition.route, count),
@@ -142,7 +142,7 @@ impl RedisStore {
         }
     }
 
-    /// Dead messages of `partition` by reason, after `place`; and the place reached when more follow.
+    /// Dead messages of `partition` after `place`, by reason; and the place reached, if more follow.
     pub async fn summary(
         &self,
         partition: &Partition,
@@ -167,7 +167,7 @@ impl RedisStore {
         Ok((groups, place.filter(|_| more)))
     }
 
-    /// Deletes dead letters that `limits` do not keep, the oldest first, `MAX_BATCH` at most.
+    /// Deletes dead letters that exceed `limits`, oldest first, at most `MAX_BATCH`.
     pub async fn evict(&self, partition: &Partition, limits: DeadLimits) -> Result<Evicted, StoreError> {
         let keys = self.keys(partition)?;
         let share = u64::from(self.route(&partition.route)?.settings.partitions);
@@ -205,7 +205,7 @@ pub(super) fn filtered(call: Call, most: usize, filter: &Filter, place: Option<&
     }
 }
 
-/// What an eviction of dead letters did.
+/// The result of an eviction of dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
     /// Deleted because they died too long ago.
@@ -214,6 +214,6 @@ pub struct Evicted {
     pub beyond: u64,
     /// Whether more are to be deleted.
     pub more: bool,
-    /// Until the oldest that is kept is too old.
+    /// Time until the oldest remaining dead letter is too old.
     pub next: Option<Duration>,
 }

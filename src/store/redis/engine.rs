@@ -1,4 +1,4 @@
-//! The scheduler's port: claim, recover, settle.
+//! The scheduler's `Store`: claim, recover, settle, transfer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,18 +28,19 @@ use crate::{
     time::{MAX_DELAY_MILLIS, ServerClock, UnixMillis},
 };
 
-/// Bodies that a claim reads at once: with the default largest payload they are what a reply may hold.
+/// Bodies that a claim reads at once: with the default maximum payload, as much as a reply can hold.
 const BODIES_AT_ONCE: u32 = 8;
 
-/// Messages of a settlement or transfer that shares a call with those of other partitions.
+/// Maximum number of messages of a settlement or transfer that is bundled with those of other partitions.
 const SMALL: usize = 255;
-/// Bytes of values in such a transfer.
+/// Maximum bytes of the values in such a transfer.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// The payload of a wake-up that every instance must follow at once; others are empty.
+/// Payload of a wake-up after which every instance must poll at once. Other wake-ups have an empty payload.
 pub(super) const CALL: &str = "call";
 
-/// Longest error text that is kept with a message, in bytes: a cause and the 500 bytes that are kept of an HTTP reply.
+/// Maximum bytes of an error text that is kept with a message: a cause and the 500 bytes that are kept of an HTTP
+/// reply.
 pub const MAX_ERROR_BYTES: usize = 640;
 
 #[async_trait]
@@ -50,7 +51,7 @@ impl Store for RedisStore {
         self.claimed(partition, reply.into(), sent)
     }
 
-    /// Of former partitions too.
+    /// Also recovers leases of former partitions.
     async fn recover(&self, partition: &Partition) -> Result<Recovered, StoreError> {
         let keys = self.any_keys(partition);
         let reply: Vec<Value> = script::RECOVER
@@ -180,7 +181,7 @@ impl RedisStore {
             .arg(request.company))
     }
 
-    /// What a claim replied that was sent at `sent`.
+    /// Parses the reply of a claim that was sent at `sent`.
     fn claimed(&self, partition: &Partition, mut reply: Reply, sent: Instant) -> Result<Claim, StoreError> {
         let messages = reply.count()?;
         let mut claim = Claim {
@@ -201,7 +202,7 @@ impl RedisStore {
         for ((id, body), score) in ids.into_iter().zip(bodies).zip(scores) {
             claim.messages.push(Claimed {
                 id: reply::id(id)?,
-                // Of its own: the other bodies must not stay in memory as long as this one.
+                // A copy, because a slice would keep the other bodies in memory as long as this one.
                 body: Bytes::copy_from_slice(body),
                 failures: 0,
                 not_before: reply::score(score)?,
@@ -222,7 +223,7 @@ impl RedisStore {
         Ok(claim)
     }
 
-    /// `shares`: whether the call may be one with others.
+    /// `shares`: whether the call can be bundled with others.
     async fn settle_in(
         &self,
         partition: &Partition,
@@ -268,7 +269,7 @@ impl RedisStore {
         Ok(call)
     }
 
-    /// What they replied.
+    /// Parses the reply of a settlement.
     fn settled(
         &self,
         partition: &Partition,
@@ -282,7 +283,7 @@ impl RedisStore {
         Ok(verdicts.iter().map(|verdict| if *verdict == b'1' { Settled::Done } else { Settled::Stale }).collect())
     }
 
-    /// A small call shares one with others.
+    /// Bundles a small call with others.
     async fn run(
         &self,
         bundler: fn(&Bundlers) -> &Arc<Bundler>,
@@ -301,7 +302,7 @@ fn is_ack(settlement: &Settlement) -> bool {
     matches!(settlement.end, ClaimEnd::Ack)
 }
 
-/// At most the longest delay that may be asked for.
+/// Milliseconds, at most `MAX_DELAY_MILLIS`.
 fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }

@@ -1,4 +1,5 @@
-//! Messages that other programs keep on this Redis: seen in their keys until they are due, then moved by one script.
+//! Messages of other programs on this Redis: they stay in the keys of those programs until they are due, and one script
+//! moves them.
 
 use bytes::Bytes;
 use redis::Value;
@@ -10,44 +11,47 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Most members of one reply: to move so many, Redis stands still for 2 ms, or 5 ms where their bodies are elsewhere.
+/// Maximum number of members in one reply. Moving them blocks Redis for 2 ms, or 5 ms if their bodies are in other
+/// keys.
 const MAX_MEMBERS: usize = 250;
-/// The same where each names a hash, whose fields a script has to quote: 3 ms with ten fields of 100 bytes each.
+/// Maximum number of members that name a hash, because a script has to quote the fields of hashes: 3 ms with ten fields
+/// of 100 bytes each.
 const MAX_HASHES: usize = 50;
-/// Most bytes of one reply and of one move: copying a mebibyte takes 7 ms. A single message may have more.
+/// Maximum bytes of one reply and of one move: copying 1 MiB takes 7 ms. A single message can be larger.
 const MAX_BYTES: usize = 1024 * 1024;
-/// The same for hashes, each field counted as 128 more. A single one of a mebibyte takes 25 ms, or 70 where it is not ASCII.
+/// Maximum bytes of one move of hashes, each field counted as 128 bytes more. A single hash of 1 MiB takes 25 ms, or 70
+/// ms if it is not ASCII.
 const MAX_HASHES_BYTES: usize = 128 * 1024;
-/// Due messages that may wait in a partition's pending before no more are taken: as many as a route has in flight
-/// by default. While the sink is down, the others stay where their producers can cancel them.
+/// Number of due messages in a partition's pending from which no more are taken: as many as a route has in flight by
+/// default. While the sink is down, the others stay where their producers can cancel them.
 const MAX_DUE: usize = 1000;
-/// What a message takes at most beside its payload, in bytes.
+/// Maximum bytes of a message besides its payload.
 const MAX_OVERHEAD: usize = MAX_METADATA_BYTES + 64;
 
-/// Where they wait.
+/// The keys in which external messages wait.
 #[derive(Clone, Debug)]
 pub enum ExternalPlace {
-    /// A sorted set of payloads. `unit`: milliseconds in 1 of a score.
+    /// A sorted set of payloads. `unit`: milliseconds per 1 of a score.
     Members { key: String, unit: u32 },
-    /// A sorted set of names of hashes, whose fields are the payload. Only hashes whose names begin with `prefix` are
-    /// touched.
+    /// A sorted set of names of hashes; the fields of a hash are the payload. Only hashes with names that begin with
+    /// `prefix` are touched.
     Hashes { key: String, unit: u32, prefix: String },
     /// The keys of hdt3213/delayqueue.
     DelayQueue(DelayQueueKeys),
 }
 
-/// What is due at a place, and when the next member will be.
+/// The due members of a place, and the due time of the next one.
 #[derive(Clone, Debug)]
 pub struct ExternalDue {
     /// Redis' clock, microseconds.
     pub now: u64,
-    /// When the first of those that are not due will be.
+    /// Due time of the first member that is not due yet.
     pub next_due: Option<UnixMillis>,
-    /// Due ones, at most 250.
+    /// Due members, at most 250.
     pub members: Vec<Bytes>,
 }
 
-/// A due member, and what it becomes.
+/// A due member, and the id and metadata of its message.
 #[derive(Clone, Debug)]
 pub struct ExternalEntry {
     pub member: Bytes,
@@ -55,25 +59,25 @@ pub struct ExternalEntry {
     pub metadata: Metadata,
 }
 
-/// What became of a member.
+/// The result of moving a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
-    /// It waits in our pending now.
+    /// The message is in our pending now.
     Taken,
-    /// It is a dead letter now.
+    /// The message is a dead letter now.
     Invalid,
     /// Cancelled, or taken by another program.
     Gone,
-    /// Its id is live in our queue; nothing changed.
+    /// The id is live in our queue; nothing changed.
     Conflict,
     /// The route is paused, at one of its limits, or has enough due messages; nothing changed.
     Left,
 }
 
-/// Whether a partition takes what is due elsewhere.
+/// Whether a partition takes due external messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingCapacity {
-    /// For many: to take one at a time would cost many calls.
+    /// Capacity for many messages: to take them one by one would cost many calls.
     Free,
     Full,
     Paused,
@@ -105,8 +109,9 @@ impl RedisStore {
         Ok(ExternalDue { now, next_due, members })
     }
 
-    /// Moves those of `batch`, all of `partition`, that are still there and due; at most what `external_due` returns. One
-    /// outcome each, in order. `Unavailable` of kind `UNREGISTERED` as for `schedule`: nothing was moved.
+    /// Moves the entries of `batch`, all of `partition`, that still exist and are due; at most as many as
+    /// `external_due` returns. Returns one outcome per entry, in order. `Unavailable` of kind `UNREGISTERED` as for
+    /// `schedule`: nothing was moved.
     pub async fn take(
         &self,
         partition: &Partition,
@@ -157,8 +162,8 @@ impl RedisStore {
             }
             ExternalPlace::Hashes { key, prefix, .. } => {
                 keys.push(key);
-                // The script refuses the others too. Named among its keys, one that this user may not touch would fail
-                // the whole call.
+                // The script refuses other names too, but with a key that this user has no right to, the whole call
+                // would fail.
                 let named = |member: &[u8]| member.starts_with(prefix.as_bytes());
                 let details =
                     members.map(|member| if named(member) { member.to_vec() } else { key.as_bytes().to_vec() });
@@ -204,7 +209,7 @@ impl RedisStore {
         let settings = &self.route(&partition.route)?.settings;
         let [messages, bytes, _] = settings.shares();
         let held = stats.pending + stats.unack;
-        // Each was left for want of this: with less it would be again.
+        // A message that was left takes at most this many bytes. With less capacity, it could be left again.
         let largest = (settings.max_payload + MAX_OVERHEAD) as u64;
         let is_full = messages > 0 && held * 10 > messages * 9 || bytes > 0 && stats.bytes + largest > bytes;
         Ok(if stats.paused.is_some() {
@@ -216,7 +221,7 @@ impl RedisStore {
         })
     }
 
-    /// Takes the expiry off these keys; how many had one.
+    /// Removes the expiry of these keys. Returns how many had one.
     pub async fn persist(&self, keys: &[Vec<u8>]) -> Result<u64, StoreError> {
         script::PERSIST.keys_and(&[], keys).run(&self.servers).await
     }

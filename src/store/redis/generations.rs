@@ -1,8 +1,9 @@
 //! Which numbers of partitions a route has had, and which of them is the newest.
 //!
-//! A number gets the next generation when it is chosen: by the first instance that is configured with it, or by an operator.
-//! The number with the higher generation wins: an instance whose number is older than the registered one must not move the
-//! messages back. Generations only grow, so what two readers know can be united: Redis may come back with older data.
+//! A number gets the next generation when it is chosen: by the first instance that is configured with it, or by an
+//! operator. The number with the higher generation wins: an instance with an older number than the registered one must
+//! not move the messages back. Redis can come back with older data, so instances merge the generations that they know
+//! with those that they read. That is possible because generations only grow.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ impl Generations {
         }
     }
 
-    /// Adds what another reader knows.
+    /// Merges the generations that another reader knows.
     pub fn unite(&mut self, other: &Self) {
         for (number, generation) in &other.0 {
             let own = self.0.entry(*number).or_default();

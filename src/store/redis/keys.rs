@@ -1,4 +1,4 @@
-//! Every key name. A partition's keys share one hash tag, so that a cluster keeps them together.
+//! Every key name. A partition's keys share one hash tag, so that a cluster keeps them in one slot.
 
 use crate::store::Partition;
 
@@ -14,21 +14,21 @@ pub struct DelayQueueKeys {
     pub pending: String,
     /// List of ids; consumers take from its right end.
     pub ready: String,
-    /// The same, of failed ones.
+    /// List of failed ids.
     pub retry: String,
     /// Sorted set: id -> deadline of the consumer that has it, seconds.
     pub unack: String,
     /// Hash: id -> retries that remain.
     pub counts: String,
-    /// Of the strings with the bodies; the id follows.
+    /// Prefix of the strings with the bodies; the id follows.
     pub body_prefix: String,
 }
 
 impl DelayQueueKeys {
-    /// Milliseconds in 1 of its scores.
+    /// Milliseconds per 1 of a score.
     pub const UNIT: u32 = 1000;
 
-    /// `prefix` stands in all but the bodies' keys, which always begin with `dp`.
+    /// `prefix` is part of all keys except those of the bodies, which always begin with `dp`.
     pub fn new(prefix: &str, name: &str, hash_tag: bool) -> Self {
         let base = |prefix: &str| if hash_tag { format!("{{{prefix}:{name}}}") } else { format!("{prefix}:{name}") };
         let key = |last: &str| format!("{}:{last}", base(prefix));
@@ -58,29 +58,29 @@ pub struct PartitionKeys {
     pub messages: String,
     /// Hash: id -> `<failed attempts> <expired leases>`, only for pending and in-flight ids that have any.
     pub attempts: String,
-    /// Hash: id -> `<time of the last failure, ms> <failed attempts> <error>`; the error of a dead message begins with the reason.
+    /// Hash: id -> `<time of the last failure, ms> <failed attempts> <error>`; the error of a dead message begins with
+    /// the reason.
     pub errors: String,
     /// Sorted set: id -> time of death, ms.
     pub dead: String,
-    /// Sorted set: id -> time at which it was delivered, ms, or half a millisecond after it was cancelled; of those
-    /// that the route remembers.
+    /// Sorted set: remembered id -> time of delivery, ms; of a cancelled id, half a millisecond after the cancellation.
     pub remembered: String,
-    /// Hash: id -> `<offset> <timestamp, ms> <place>` of the record that was last applied to it (`LogRecord`), only for
-    /// ids that came with one and are live or remembered.
+    /// Hash: id -> `<offset> <timestamp, ms> <place>` of the record that was last applied to the id (`LogRecord`), only
+    /// for live or remembered ids that came with a record.
     pub records: String,
-    /// Hash: instance -> `<number> <token>` of its last claim that took messages; `latest` -> `<instance> <time, us>` of
-    /// the last of all.
+    /// Hash: instance -> `<number> <token>` of its last claim that took messages; `latest` -> `<instance> <time, us>`
+    /// of the last such claim of any instance.
     pub claims: String,
-    /// String: bytes of the bodies of those in pending and unack; absent while there are none.
+    /// String: total bytes of the bodies in pending and unack; absent while there are none.
     pub bytes: String,
     /// String, while the route is paused: when (ms), by whom, and why, each on a line.
     pub paused: String,
-    /// String: `<version> <partitions> <index> <largest payload> <ms that the ended are remembered>`, and
-    /// where the route has limits ` <messages> <bytes> <delay, ms>`, the partition's share, 0 for none.
+    /// String: `<version> <partitions> <index> <largest payload> <ms that completed ids are remembered>`. If the route
+    /// has limits, ` <messages> <bytes> <delay, ms>` follows: the partition's share, 0 for no limit.
     pub route: String,
-    /// Never written: rights are tried on it.
+    /// Never written: the user's rights are checked on this key.
     pub rights: String,
-    /// Channel: the head became earlier. On a cluster it ends with `:swake`, and is one of the slot (SPUBLISH).
+    /// Channel: the head became earlier. On a cluster, a sharded channel (SPUBLISH) that ends with `:swake`.
     pub wake: String,
 }
 
@@ -105,7 +105,7 @@ impl PartitionKeys {
         }
     }
 
-    /// The same for a cluster.
+    /// The keys of one partition on a cluster.
     pub fn on_cluster(prefix: &str, partition: &Partition) -> Self {
         Self { wake: format!("{{{prefix}:{partition}}}:swake"), ..Self::new(prefix, partition) }
     }
@@ -115,7 +115,7 @@ impl PartitionKeys {
         if is_cluster { Self::on_cluster } else { Self::new }
     }
 
-    /// What most scripts begin with: where a message may be and what is kept of it; then `others`.
+    /// The first keys of most scripts: the sets that a message can be in, and its data; then `others`.
     pub fn of_messages<'a>(&'a self, others: &[&'a str]) -> Vec<&'a str> {
         let Self { pending, unack, messages, attempts, errors, dead, .. } = self;
         let own: [&str; 6] = [pending, unack, messages, attempts, errors, dead];

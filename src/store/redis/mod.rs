@@ -1,11 +1,11 @@
 //! The queues in Redis.
 //!
-//! Each partition of a route has its own keys under one hash tag (`keys`). A message moves between the sorted
-//! sets pending, unack and dead by Lua scripts only, one file per transition in `lua/`, each with one typed
-//! function here: scheduling and its like in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
-//! `engine`, taking what other programs keep on this Redis in `external`.
-//! Small calls of these share a call (`bundler`). What producers ask goes through `writes`, which may wait for replicas.
-//! Wake-ups arrive on a connection of their own (`wake`).
+//! Each partition of a route has its own keys under one hash tag (`keys`). Only Lua scripts move a message between the
+//! sorted sets pending, unack and dead: one file per transition in `lua/`, each with one typed function here.
+//! Scheduling and related calls are in `schedule` and `dead`, claiming and settling (the scheduler's `Store`) in
+//! `engine`, moves of other programs' messages in `external`. Small calls of the scheduler are bundled (`bundler`).
+//! Calls of producers go through `writes`, which can wait for replicas. Wake-ups arrive on a separate connection
+//! (`wake`).
 
 mod bundler;
 pub mod connection;
@@ -60,33 +60,33 @@ use crate::store::{
     redis::connection::{Connection, Servers},
 };
 
-/// Version of the keys and of what they hold, as `P:routes` stores it.
+/// Version of the keys and of their content, as stored in `P:routes`.
 pub const DATA_VERSION: u32 = 1;
 
-/// The kind of `StoreError::Unavailable` when a partition is not open as it is here: Redis was emptied, or the number
-/// of partitions changed.
+/// The kind of `StoreError::Unavailable` when a partition is not open in Redis with the layout of this instance: Redis
+/// was emptied, or the number of partitions changed.
 pub const UNREGISTERED: &str = "unregistered";
 
-/// Most bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol it stays below
-/// 8 MiB: what Redis and this process buffer at once.
+/// Maximum bytes of bodies in a script's reply. With a thousand ids, error texts and the protocol, the reply stays
+/// below 8 MiB, which Redis and this process buffer at once.
 pub const MAX_BODIES_BYTES: u64 = 7 * 1024 * 1024;
 
-/// Largest script call that carries bodies, in bytes.
+/// Maximum bytes of a script call that carries bodies.
 pub const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
 
-/// Most ids in one script call. Lua's `unpack` takes 7,999 values, a script uses up to two for an id; Redis
-/// stands still for 1-4 ms meanwhile.
+/// Maximum number of ids in one script call. Lua's `unpack` takes 7,999 values, and a script uses up to two for an id.
+/// Such a call blocks Redis for 1-4 ms.
 pub const MAX_BATCH: usize = 1000;
 
-/// The queues of one Redis or one cluster. Cheap to make: the API and the scheduler have one each, so that a large
-/// claim does not hold up a call.
+/// The queues of one Redis or one cluster. Cheap to create: the API and the scheduler have one each, so that a large
+/// claim does not delay a call of the API.
 pub struct RedisStore {
     servers: Servers,
-    /// `None` on a cluster: a call there is for one partition only.
+    /// `None` on a cluster, where a call is for one partition only.
     bundlers: Option<Bundlers>,
-    /// For what producers and sources ask: schedule, reschedule, cancel, bury.
+    /// For calls of producers and sources: schedule, reschedule, cancel, bury.
     writes: Arc<Writes>,
-    /// For `get` and `list`, whose replies are large.
+    /// For `get` and `list`, which have large replies.
     listings: Servers,
     prefix: String,
     routes: BTreeMap<Arc<str>, StoreRoute>,
@@ -104,9 +104,9 @@ struct StoreRoute {
     settings: RouteSettings,
     /// One for each partition.
     keys: Vec<PartitionKeys>,
-    /// The number of partitions from which its messages are moved, or 0.
+    /// The number of partitions from which messages are moved, or 0.
     former: AtomicU16,
-    /// The generations of its numbers of partitions that this instance knows.
+    /// The generations that this instance knows.
     generations: Mutex<Generations>,
 }
 
@@ -115,7 +115,7 @@ impl StoreRoute {
         Some(self.former.load(Ordering::Relaxed)).filter(|former| *former > 0)
     }
 
-    /// As the keys `route` begin with it.
+    /// The version with which the `route` key of a partition begins.
     fn version(&self) -> String {
         format!("{DATA_VERSION}{}", if self.former().is_some() { "m" } else { "" })
     }
@@ -128,7 +128,7 @@ impl StoreRoute {
         self.generations.lock().unite(others);
     }
 
-    /// `route` of an open partition.
+    /// The `route` key of an open partition.
     fn opened(&self, number: u16) -> String {
         format!("{} {} {number} {}", self.version(), self.settings.partitions, self.settings.to_text())
     }
@@ -175,19 +175,19 @@ impl RedisStore {
         }
     }
 
-    /// The same, with a connection of their own for `get` and `list`.
+    /// Uses a separate connection for `get` and `list`.
     #[must_use]
     pub fn listing_over(self, listings: impl Into<Servers>) -> Self {
         Self { listings: listings.into(), ..self }
     }
 
-    /// The same, where what producers ask counts only once replicas have it. `servers` is for these calls alone.
+    /// Makes calls of producers succeed only once replicas have confirmed them. `servers` must be for these calls only.
     #[must_use]
     pub fn confirming_over(self, servers: impl Into<Servers>, durability: Durability) -> Self {
         Self { writes: Writes::new(servers.into(), Some(durability)), ..self }
     }
 
-    /// The same, with signals that notify when this store makes messages of their routes dead.
+    /// Adds signals that notify when this store makes messages of their routes dead.
     #[must_use]
     pub fn notifying_of_deaths(self, burials: BTreeMap<Arc<str>, Arc<WakeSignal>>) -> Self {
         Self { burials, ..self }
@@ -205,7 +205,7 @@ impl RedisStore {
         [messages, bytes].map(|share| (share > 0).then_some(share))
     }
 
-    /// The routes that this serves, by name.
+    /// The routes that this store serves, by name.
     pub fn routes(&self) -> impl Iterator<Item = &RouteSettings> {
         self.routes.values().map(|route| &route.settings)
     }
@@ -226,19 +226,19 @@ impl RedisStore {
         route.and_then(|route| route.keys.get(usize::from(partition.index))).ok_or_else(unknown)
     }
 
-    /// Those of a partition of any route and count.
+    /// The keys of a partition of any route and count.
     fn any_keys(&self, partition: &Partition) -> PartitionKeys {
         PartitionKeys::naming(self.servers.cluster().is_some())(&self.prefix, partition)
     }
 
-    /// What the partition's `route` begins with while it is open as it is here.
+    /// The beginning of the partition's `route` key while the partition is open with the layout of this instance.
     fn layout(&self, partition: &Partition) -> Result<String, StoreError> {
         let route = self.route(&partition.route)?;
         Ok(format!("{} {} {} ", route.version(), partition.count, partition.index))
     }
 }
 
-/// That a partition is not open as it is here may change; other refusals do not.
+/// Makes the refusal of a closed partition `Unavailable`, because that can change. Other refusals are permanent.
 fn unless_closed(error: StoreError) -> StoreError {
     match error {
         StoreError::Refused { slug, text } if slug == UNREGISTERED => {

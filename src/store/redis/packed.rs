@@ -1,13 +1,13 @@
-//! Strings that a script packed into one, as `cmsgpack` writes them.
-//! <https://github.com/msgpack/msgpack/blob/master/spec.md> has the format.
+//! Strings that a script packed into one, as `cmsgpack` writes them. Format:
+//! <https://github.com/msgpack/msgpack/blob/master/spec.md>.
 
 use super::reply::unexpected;
 use crate::store::StoreError;
 
-/// The strings of an array, and what follows it.
+/// The strings of an array, and the bytes after it.
 ///
 /// # Errors
-/// When it is no array of strings, or cut.
+/// If `packed` is truncated, or not an array of strings.
 pub fn array(packed: &[u8]) -> Result<(Vec<&[u8]>, &[u8]), StoreError> {
     read(packed).ok_or_else(|| unexpected("packed strings", None))
 }
@@ -20,7 +20,7 @@ fn read(packed: &[u8]) -> Option<(Vec<&[u8]>, &[u8])> {
         0xdd => number::<4>(rest)?,
         _ => return None,
     };
-    // Each takes a byte at least.
+    // Each string takes at least one byte.
     let mut strings = Vec::with_capacity(count.min(rest.len()));
     for _ in 0..count {
         let (string, behind) = string(rest)?;
@@ -30,7 +30,7 @@ fn read(packed: &[u8]) -> Option<(Vec<&[u8]>, &[u8])> {
     Some((strings, rest))
 }
 
-/// A string of any of the formats for text and for bytes.
+/// A string in any of the formats for text and for bytes, and the bytes after it.
 fn string(packed: &[u8]) -> Option<(&[u8], &[u8])> {
     let (kind, rest) = packed.split_first()?;
     let (length, rest) = match kind {
@@ -43,7 +43,7 @@ fn string(packed: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
-/// A number of so many bytes, big endian.
+/// A big-endian number of `BYTES` bytes, and the bytes after it.
 fn number<const BYTES: usize>(packed: &[u8]) -> Option<(usize, &[u8])> {
     let (bytes, rest) = packed.split_first_chunk::<BYTES>()?;
     Some((bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)), rest))

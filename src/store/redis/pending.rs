@@ -1,4 +1,4 @@
-//! Pending messages: cancelled in bulk, and restored when they are in no set.
+//! Pending messages: bulk cancellation, and repair of messages that are in no set.
 
 use super::{MAX_BATCH, RedisStore, StoreRoute, script};
 use crate::{
@@ -6,13 +6,13 @@ use crate::{
     store::{Partition, StoreError},
 };
 
-/// Bodies that one call reads to find those in no set. They may be large.
+/// Number of bodies that one call reads to find messages in no set. Bodies can be large.
 const SCANNED: usize = 10;
 
 impl RedisStore {
-    /// Cancels pending messages of `partition`: of the named ones (at most `MAX_BATCH`), or of all those that are due
-    /// first, at most `limit` and `MAX_BATCH`. How many, and how many of those asked for wait still. `dry_run`: only
-    /// counts, `limit` at most.
+    /// Cancels pending messages of `partition`: the named ones (at most `MAX_BATCH`), or those due first; at most
+    /// `limit` and `MAX_BATCH`. Returns the number of cancelled messages, and how many of the requested ones are still
+    /// pending. `dry_run` only counts, at most `limit`.
     pub async fn purge_pending(
         &self,
         partition: &Partition,
@@ -46,8 +46,8 @@ impl RedisStore {
         call.run(&self.servers).await
     }
 
-    /// Makes messages of some bodies pending that are in no set. Returns how many, and the cursor of the next call, which is
-    /// empty at the end and for the first call.
+    /// Makes messages pending that have a body but are in no set; each call checks some bodies. Returns the number of
+    /// restored messages, and the cursor of the next call. The cursor is empty for the first call and at the end.
     pub async fn restore(&self, partition: &Partition, cursor: &str) -> Result<(u64, String), StoreError> {
         let keys = self.keys(partition)?;
         let call = script::RESTORE.keys(&[&keys.pending, &keys.unack, &keys.messages, &keys.dead]);

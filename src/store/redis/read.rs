@@ -1,4 +1,4 @@
-//! Looking without touching: one message, a listing, the numbers.
+//! Calls that only read: one message, a listing, statistics.
 
 use bytes::Bytes;
 use redis::Value;
@@ -10,10 +10,10 @@ use crate::{
     time::UnixMillis,
 };
 
-/// How far ahead `PartitionStats::due_within` looks: label, and milliseconds.
+/// The periods of `PartitionStats::due_within`: label, and milliseconds.
 pub const HORIZONS: [(&str, u64); 4] = [("1m", 60_000), ("5m", 300_000), ("1h", 3_600_000), ("1d", 86_400_000)];
 
-/// The numbers of one partition.
+/// Statistics of one partition.
 #[derive(Clone, Debug)]
 pub struct PartitionStats {
     /// Redis' clock, microseconds.
@@ -24,12 +24,12 @@ pub struct PartitionStats {
     pub unack: u64,
     pub dead: u64,
     pub next_due: Option<UnixMillis>,
-    /// Of the bodies in pending and unack.
+    /// Total bytes of the bodies in pending and unack.
     pub bytes: u64,
-    /// In pending and unack, after failed attempts or crashes.
+    /// Messages in pending and unack that have failed attempts or crashes.
     pub retrying: u64,
-    /// Since when the oldest message in pending is due; a retry, since its own time. Deferred messages behind many others are
-    /// left out.
+    /// Since when the oldest message in pending is due; for a retry, the time of the retry. Deferred messages behind
+    /// many others are left out.
     pub oldest_due: Option<UnixMillis>,
     /// Pending messages that come due within each of `HORIZONS`, overdue ones included.
     pub due_within: [u64; HORIZONS.len()],
@@ -41,7 +41,7 @@ pub struct PartitionForecast {
     /// Redis' clock.
     pub now: UnixMillis,
     pub overdue: u64,
-    /// After the last interval.
+    /// Messages due after the last interval.
     pub later: u64,
     pub counts: Vec<u64>,
 }
@@ -49,7 +49,7 @@ pub struct PartitionForecast {
 /// A message with its place in a listing.
 pub struct Listed {
     pub score: u64,
-    /// Of its stored body.
+    /// Bytes of the stored body.
     pub bytes: usize,
     pub snapshot: Snapshot,
 }
@@ -62,14 +62,14 @@ impl RedisStore {
             let former = partition.among(former, id);
             found = self.get_from(&former, "", id).await?;
             if found.is_none() {
-                // Between the two calls it may have been moved.
+                // The message can have been moved between the two calls.
                 found = self.get_from(partition, "", id).await?;
             }
         }
         Ok(found)
     }
 
-    /// `layout`: what the partition must be open as; `""`: anything.
+    /// `layout`: the layout that the partition must be open with; `""`: any.
     async fn get_from(&self, partition: &Partition, layout: &str, id: &MessageId) -> Result<Option<Found>, StoreError> {
         let keys = self.any_keys(partition);
         let reply: Option<Vec<Value>> = script::GET
@@ -105,9 +105,9 @@ impl RedisStore {
         Ok(Some(Found::Live { snapshot, now: reply.millis()?, paused: reply.flag()? }))
     }
 
-    /// Up to `limit` (1 to 1000) messages behind `after` that match, fewer when they take more than `max_bytes` (at most
-    /// `MAX_BODIES_BYTES`) together, but at least one; and the place reached when more may follow. Considers `MAX_BATCH`
-    /// messages, so that none may match.
+    /// Up to `limit` (1 to 1000) matching messages behind `after`; fewer, but at least one, if they take more than
+    /// `max_bytes` (at most `MAX_BODIES_BYTES`) together. Also returns the place reached, if more can follow. With a
+    /// filter, a call considers `MAX_BATCH` messages, of which possibly none matches.
     pub async fn list(
         &self,
         partition: &Partition,
@@ -142,7 +142,7 @@ impl RedisStore {
         Ok((listed, place.filter(|_| more)))
     }
 
-    /// Of any partition, configured or not.
+    /// Statistics of any partition, configured or not.
     pub async fn stats(&self, partition: &Partition) -> Result<PartitionStats, StoreError> {
         let keys = self.any_keys(partition);
         let reply: Vec<Value> = script::STATS
@@ -166,8 +166,8 @@ impl RedisStore {
         })
     }
 
-    /// Pending messages by the interval of `length` milliseconds in which they come due, `count` (1 to 1000) of them from
-    /// `now` on, or from Redis' clock.
+    /// Counts pending messages by due time, in `count` (1 to 1000) intervals of `length` milliseconds, from `now` or
+    /// from Redis' clock on.
     pub async fn forecast(
         &self,
         partition: &Partition,

@@ -1,4 +1,4 @@
-//! Whether routes are registered and their partitions open, in one call; on a cluster in a call for each slot.
+//! Checks whether routes are registered and their partitions open: in one call, or on a cluster in several.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ use super::{
 use crate::store::{Partition, StoreError};
 
 impl RedisStore {
-    /// Whether Redis knows every route with its number of partitions, and all of these are open; one command, which a
-    /// replica refuses. On a cluster one of them is looked at on each primary: one that lost its data lost them all.
+    /// Whether Redis knows every route with its number of partitions, and all partitions are open; one command, which a
+    /// replica refuses. On a cluster, one partition is checked on each primary: a primary that lost its data lost all
+    /// partitions.
     pub async fn is_registered(&self) -> Result<bool, StoreError> {
         let known: Vec<Option<String>> = if self.servers.cluster().is_some() {
             if !self.are_open_on_primaries().await? {
@@ -34,8 +35,8 @@ impl RedisStore {
         }))
     }
 
-    /// Whether a part of a cluster can be served while some primaries do not answer: all partitions of those that do are
-    /// open, and there are some.
+    /// Whether a part of a cluster can be served while some primaries do not answer: at least one primary answers, and
+    /// all partitions of those that answer are open.
     pub async fn is_partly_open(&self) -> bool {
         if self.servers.cluster().is_none() {
             return false;
@@ -49,7 +50,7 @@ impl RedisStore {
         !answers.is_empty() && !answers.contains(&false)
     }
 
-    /// The JSON of each route of which all partitions are open.
+    /// The JSON of each route; `None` unless all its partitions are open.
     async fn open_routes(&self) -> Result<Vec<Option<String>>, StoreError> {
         let routes_key = routes_key(&self.prefix);
         let mut all = vec![routes_key.as_str()];
@@ -78,14 +79,14 @@ impl RedisStore {
         let look = async |(partition, keys): (Partition, &PartitionKeys)| {
             let open: Option<String> = self.servers.run(&keys.route, redis::cmd("GET").arg(&keys.route)).await?;
             let layout = self.layout(&partition)?;
-            // Refused where nothing can be written.
+            // Refused if the server accepts no writes.
             let _: u64 = self.servers.run(&keys.route, redis::cmd("HDEL").arg(&keys.messages).arg("")).await?;
             Ok::<_, StoreError>(open.is_some_and(|open| open.starts_with(&layout)))
         };
         Ok(try_join_all(self.one_on_each().map(look)).await?.into_iter().all(|is_open| is_open))
     }
 
-    /// One partition on each primary that has any; one in all on a single server.
+    /// One partition on each primary that has any; on a single server, one in all.
     pub(super) fn one_on_each(&self) -> impl Iterator<Item = (Partition, &PartitionKeys)> {
         let map = self.servers.cluster().map(|cluster| cluster.map());
         let mut seen = BTreeSet::new();
@@ -102,10 +103,10 @@ impl RedisStore {
         })
     }
 
-    /// Opens the partitions of a registered route on a cluster. Whether one was not open.
+    /// Opens the partitions of a registered route on a cluster. Returns whether one was not open.
     pub(super) async fn open_each(&self, route: &StoreRoute) -> Result<bool, StoreError> {
         let open = async |(index, keys): (u16, &PartitionKeys)| {
-            // In the slot of the partition: any hash of its own does in place of `P:routes`.
+            // All keys must be in the partition's slot, so a hash of the partition replaces `P:routes`.
             let call = script::REGISTER.keys(&[&keys.messages, &keys.route]).arg("").arg("").arg("");
             let reply: String = call.arg(route.opened(index)).run(&self.servers).await?;
             Ok::<_, StoreError>(reply == "reopened")

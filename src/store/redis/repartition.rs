@@ -1,11 +1,11 @@
 //! Moves the messages of a route to another number of partitions, while instances deliver and schedule.
 //!
-//! Partitions of each number have keys of their own. The first instance with a newer number (`generations`) closes the
-//! former partitions for scheduling and opens its own. From then on each id belongs to one of the new partitions. A call for an id
-//! first moves what the former partition holds of it (`pull`), in one script. So an id is live in one place only. A task
-//! moves the others, those that are due first before later ones. What is in flight ends where it was claimed.
+//! Each number of partitions has its own keys. The first instance with a newer number (`generations`) closes the former
+//! partitions for scheduling and opens its own. From then on, each id belongs to one of the new partitions. A call for
+//! an id first moves the data of this id from the former partition (`pull`), in one script. So an id is live in one
+//! place only. A task moves the other ids, earliest due first. Messages in flight are settled where they were claimed.
 //!
-//! A script moves between partitions: on a Redis cluster that is not possible.
+//! A script moves messages between partitions, which is not possible on a Redis cluster.
 
 use std::collections::BTreeMap;
 
@@ -26,46 +26,46 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Ids that one script call moves: Redis stands still for 3 ms.
+/// Number of ids that one script call moves: it blocks Redis for 3 ms.
 const MOVED_AT_ONCE: usize = 250;
 
 /// Ids in flight in a former partition, with the due times of their messages.
 pub(super) type InFlight = BTreeMap<MessageId, UnixMillis>;
 
-/// What became of an id.
+/// The result of moving an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     Moved,
-    /// It is not in the former partition.
+    /// The id is not in the former partition.
     Absent,
-    /// The bodies before it were as many bytes as one call takes.
+    /// Not moved, because the bodies before it filled the call.
     Left,
-    /// Its settlement comes first. When its message is due.
+    /// Not moved before its claim is settled. The value is the due time of the message.
     InFlight(UnixMillis),
-    /// It is live in both.
+    /// The id is live in both partitions.
     Conflict,
 }
 
-/// What a step of a move did.
+/// The result of one step of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Ids: of messages, of dead letters, and remembered ones.
+    /// Ids moved: of messages, of dead letters, and remembered ones.
     pub count: u64,
-    /// Ids that are live in a former and in a new partition. Only another program can bring that about.
+    /// Ids that are live in a former and in a new partition. Only another program can cause that.
     pub conflicts: u64,
-    /// Whether the route has no former partitions any more.
+    /// Whether the move is over: the route has no former partitions.
     pub is_done: bool,
 }
 
 impl RedisStore {
-    /// The partitions from which messages of `route` are moved; none while none are.
+    /// The partitions from which messages of `route` are moved; empty without a move.
     pub fn former_partitions(&self, route: &str) -> Vec<Partition> {
         let former = self.routes.get_key_value(route).and_then(|(name, route)| Some((name, route.former()?)));
         former.map_or_else(Vec::new, |(name, former)| Partition::all(name, former).collect())
     }
 
-    /// Begins the move of `route` from the partitions of `known`, which is stored as `stored`, or changes their number where
-    /// they hold nothing. Does nothing where the route is stored as something else by now.
+    /// Begins the move of `route` from the partitions of `known`, which is stored as `stored`. If the partitions are
+    /// empty, only their number is changed. Does nothing if the stored route has changed.
     pub(super) async fn begin_move(
         &self,
         route: &StoreRoute,
@@ -117,7 +117,7 @@ impl RedisStore {
         call.run(&self.servers).await
     }
 
-    /// Moves some of what is in the former partitions of a route, and ends the move when nothing remains.
+    /// Moves some ids from the former partitions of a route, and ends the move when none remain.
     pub async fn move_some(&self, name: &str) -> Result<Moved, StoreError> {
         let route = self.route(name)?;
         let mut moved = Moved::default();
@@ -134,7 +134,7 @@ impl RedisStore {
         Ok(moved)
     }
 
-    /// Some ids of a partition, those that are due first before others.
+    /// Some ids of a partition, earliest due first.
     async fn ids_of(&self, partition: &Partition) -> Result<Vec<MessageId>, StoreError> {
         let keys = self.any_keys(partition);
         for set in [&keys.pending, &keys.dead, &keys.remembered] {
@@ -149,7 +149,7 @@ impl RedisStore {
         Ok(Vec::new())
     }
 
-    /// Whether `route` has no former partitions any more.
+    /// Ends the move if nothing remains. Returns whether `route` has no former partitions.
     async fn end_move(&self, route: &StoreRoute) -> Result<bool, StoreError> {
         let name = &route.settings.name;
         let mut command = redis::cmd("HGET");
@@ -158,7 +158,7 @@ impl RedisStore {
         let stored: Option<String> = self.servers.run(&routes_key, &command).await?;
         let known = stored.as_ref().and_then(|stored| RouteSettings::from_json(name, stored));
         let (Some(stored), Some(KnownRoute { settings, former: Some(former), generations })) = (&stored, &known) else {
-            // Another instance ended it; or the route is lost, which the keeper finds out.
+            // Another instance ended the move, or the route is lost, which the keeper detects.
             route.set_former(None);
             return Ok(true);
         };
@@ -171,7 +171,8 @@ impl RedisStore {
         Ok(done == "moved")
     }
 
-    /// Moves `ids`, which belong to `partition`, from the former partitions; those that are in flight there stay.
+    /// Moves `ids`, which belong to `partition`, from the former partitions. Ids that are in flight there stay, and are
+    /// returned.
     pub(super) async fn pull<'a>(
         &self,
         partition: &Partition,
@@ -206,7 +207,7 @@ impl RedisStore {
         Ok(in_flight)
     }
 
-    /// Moves `ids` from a former partition to where they belong.
+    /// Moves `ids` from a former partition to the new ones that they belong to.
     pub async fn carry(
         &self,
         former: &Partition,

@@ -1,12 +1,11 @@
-//! What a fail-over of this Redis may lose.
+//! Which writes a fail-over of Redis can lose.
 
 use super::RedisStore;
 use crate::store::StoreError;
 
 impl RedisStore {
-    /// In words, for an operator: what a success means with the replicas that are connected now: of a cluster, those of the
-    /// primary that has the fewest. `None` without any replica,
-    /// where none is asked for.
+    /// A text for operators: what a success means with the replicas that are connected now; on a cluster, with those of
+    /// the primary that has the fewest. `None` if no replica is connected and none is required.
     pub async fn guarantee(&self) -> Result<Option<String>, StoreError> {
         let mut fewest = Some(u64::MAX);
         for connection in self.servers.all().await? {
@@ -20,16 +19,16 @@ impl RedisStore {
         Ok(guarantee(connected, self.writes.durability().map_or(0, |durability| durability.replicas)))
     }
 
-    /// Whether replicas confirm now what would be scheduled; changes nothing.
+    /// Checks whether replicas confirm writes now; changes nothing.
     ///
     /// # Errors
-    /// Why they do not.
+    /// Why replicas do not confirm.
     pub async fn check_durable(&self) -> Result<(), StoreError> {
         self.writes.check().await
     }
 }
 
-/// `connected`: `None` where the user may not ask. `wanted`: 0 without durability.
+/// `connected`: `None` if the user has no right to ask. `wanted`: 0 without durability.
 fn guarantee(connected: Option<u64>, wanted: u64) -> Option<String> {
     let replicas = |count| if count == 1 { "1 replica".to_owned() } else { format!("{count} replicas") };
     Some(match (connected, wanted) {

@@ -1,4 +1,4 @@
-//! Takes a script's flat reply apart.
+//! Parses a script's flat reply.
 
 use bytes::Bytes;
 use redis::Value;
@@ -9,7 +9,7 @@ use crate::{
     time::UnixMillis,
 };
 
-/// What an error shows of an id that is not ours.
+/// Maximum characters of an invalid id in an error.
 const MAX_SHOWN_ID_CHARS: usize = 64;
 
 /// Values in the order in which the script's header names them.
@@ -52,7 +52,7 @@ impl Reply {
         self.optional()?.ok_or_else(|| unexpected("an integer", None))
     }
 
-    /// -1 stands for nothing.
+    /// `None` for -1.
     pub fn optional(&mut self) -> Result<Option<u64>, StoreError> {
         match self.0.next() {
             Some(Value::Int(number)) => Ok(u64::try_from(number).ok()),
@@ -81,7 +81,7 @@ impl Reply {
         }
     }
 
-    /// A count, and the id of one of them.
+    /// A number of messages, and the id of one of them.
     pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
         let (count, id) = (self.count()?, self.bytes()?);
         Ok(Deaths { count, sample: MessageId::parse(&String::from_utf8_lossy(&id)).ok() })
@@ -126,7 +126,7 @@ impl Reply {
     }
 }
 
-/// An id; one that this release would not accept was not written by punctual.
+/// Parses an id. An invalid id was not written by punctual.
 pub fn id(bytes: &[u8]) -> Result<MessageId, StoreError> {
     let text = str::from_utf8(bytes).map_err(|_| unexpected("UTF-8", None))?;
     MessageId::parse(text).map_err(|_| {
@@ -135,13 +135,13 @@ pub fn id(bytes: &[u8]) -> Result<MessageId, StoreError> {
     })
 }
 
-/// A score as Redis writes it; what follows a decimal point was not written by punctual.
+/// Parses a score as Redis writes it. Decimals were not written by punctual, and are ignored.
 pub fn score(text: &[u8]) -> Result<UnixMillis, StoreError> {
     let whole = str::from_utf8(text).ok().and_then(|text| text.split('.').next()?.parse().ok());
     whole.and_then(UnixMillis::new).ok_or_else(|| unexpected("milliseconds", None))
 }
 
-/// The reply's content may be a payload: only its kind is reported.
+/// Reports only the kind of the reply, because its content can be a payload.
 pub fn unexpected(wanted: &str, got: Option<&Value>) -> StoreError {
     let got = match got {
         None => "nothing usable",

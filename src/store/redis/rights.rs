@@ -1,16 +1,16 @@
-//! Whether the user may call every command that scripts use.
+//! Checks whether the user can call every command that scripts use.
 
 use futures::future::try_join_all;
 
 use super::{RedisStore, keys::PartitionKeys, safety::SafetyError, script};
 use crate::store::Partition;
 
-/// The route in the key that is tried where there are no routes. No route has a blank in its name.
+/// Route in the tested key if there are no routes. No route has a blank in its name.
 const NO_ROUTE: &str = "no route";
 
 impl RedisStore {
-    /// Tries each command in a form that changes nothing; one call, on a cluster one to each primary. A script without one of
-    /// its rights changes nothing, so that without this check messages would wait in silence.
+    /// Tries each command in a form that changes nothing; one call, on a cluster one to each primary. A script that
+    /// lacks one of its rights changes nothing, so without this check messages would wait silently.
     ///
     /// # Errors
     /// `Denied` names the commands.

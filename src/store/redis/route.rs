@@ -1,4 +1,4 @@
-//! Routes as Redis knows them: registered with their partitions, paused and resumed.
+//! Routes in Redis: registered with their partitions, paused and resumed.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,25 +16,25 @@ use crate::{
     time::MAX_DELAY_MILLIS,
 };
 
-/// What registering a route found.
+/// The result of registering a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registration {
     Created,
     Kept,
-    /// It was known, but a partition of it was not open.
+    /// The route was known, but one of its partitions was not open.
     Reopened,
 }
 
-/// What registering all of them found.
+/// The result of registering all routes.
 #[derive(Clone, Debug)]
 pub struct Registrations {
     /// By name.
     pub routes: Vec<(String, Registration)>,
-    /// Whether scripts may be loaded; where not, calls bring their text.
+    /// Whether this user has the right to load scripts. Otherwise calls carry the script's text.
     pub may_load: bool,
 }
 
-/// Attempts to register a route that other instances change at the same time: each of them does it once.
+/// Attempts to register a route that other instances change at the same time: each instance changes it once.
 const MAX_ATTEMPTS: usize = 20;
 
 /// Why a route cannot be served.
@@ -68,7 +68,7 @@ impl RegistrationError {
     }
 }
 
-/// The limits for scheduling on a route.
+/// The settings for scheduling on a route.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
     pub name: Arc<str>,
@@ -80,13 +80,13 @@ pub struct RouteSettings {
     pub limits: RouteLimits,
 }
 
-/// Its JSON in `P:routes`.
+/// The JSON of a route in `P:routes`.
 #[derive(Serialize, Deserialize)]
 struct StoredRoute {
     version: u32,
     partitions: u16,
     max_payload: usize,
-    /// From whose partitions messages are moved.
+    /// The number of partitions from which messages are moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     former: Option<u16>,
     /// Absent while the route has had one number of partitions only.
@@ -130,21 +130,21 @@ impl From<StoredLimits> for RouteLimits {
     }
 }
 
-/// At most the longest delay that may be asked for.
+/// Milliseconds, at most `MAX_DELAY_MILLIS`.
 fn whole_millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX).min(MAX_DELAY_MILLIS)
 }
 
-/// A route as `P:routes` has it.
+/// A route as stored in `P:routes`.
 pub(super) struct KnownRoute {
     pub settings: RouteSettings,
-    /// The number of partitions from which its messages are moved.
+    /// The number of partitions from which messages are moved.
     pub former: Option<u16>,
     pub generations: Generations,
 }
 
 impl RouteSettings {
-    /// `former`: the number of partitions from which its messages are moved.
+    /// `former`: the number of partitions from which messages are moved.
     pub(super) fn to_json(&self, former: Option<u16>, generations: &Generations) -> String {
         let Self { name: _, partitions, max_payload, .. } = *self;
         let remember = self.remember.filter(|_| self.keep_millis() > 0);
@@ -170,19 +170,19 @@ impl RouteSettings {
         ours.then_some(KnownRoute { settings, former, generations })
     }
 
-    /// How long an ended message is remembered, in milliseconds; 0: not at all.
+    /// How long a completed message is remembered, in milliseconds; 0: not at all.
     pub(super) fn keep_millis(&self) -> u64 {
         self.remember.map_or(0, |remember| whole_millis(remember.period))
     }
 
-    /// What a partition holds at most: messages, and bytes of bodies; then the longest delay in ms. 0: no limit.
+    /// The limits of one partition: messages, and bytes of bodies; then the maximum delay in ms. 0: no limit.
     pub(super) fn shares(&self) -> [u64; 3] {
         let RouteLimits { messages, bytes, delay } = self.limits;
         let share = |limit: Option<u64>| limit.map_or(0, |limit| (limit / u64::from(self.partitions)).max(1));
         [share(messages), share(bytes), delay.map_or(0, |delay| whole_millis(delay).max(1))]
     }
 
-    /// The rest of a partition's `route`, behind version, partitions and index.
+    /// The rest of a partition's `route` key, after version, partitions and index.
     pub(super) fn to_text(&self) -> String {
         let text = format!("{} {}", self.max_payload, self.keep_millis());
         if self.limits == RouteLimits::default() {
@@ -192,17 +192,17 @@ impl RouteSettings {
         format!("{text} {messages} {bytes} {delay}")
     }
 
-    /// How many of them a partition remembers.
+    /// How many completed messages a partition remembers.
     pub(super) fn kept_by_partition(&self) -> u32 {
         self.remember.map_or(0, |remember| remember.max.div_ceil(u32::from(self.partitions)))
     }
 }
 
 impl RedisStore {
-    /// Loads the scripts, makes every route known and opens its partitions. Safe to repeat; writes nothing that stands
-    /// already. Where a route is stored with an older number of partitions, one script changes the number and closes the
-    /// former partitions, from which messages are moved then (`move_some`); an instance that wants the former number can
-    /// schedule nothing from then on.
+    /// Loads the scripts, registers every route and opens its partitions. Safe to repeat: writes only what differs. If
+    /// a route is stored with an older number of partitions, one script changes the number and closes the former
+    /// partitions, from which `move_some` moves the messages. From then on, an instance that wants the former number
+    /// can schedule nothing.
     pub async fn register(&self) -> Result<Registrations, RegistrationError> {
         let may_load = self.load_scripts().await?;
         let mut registrations = Vec::new();
@@ -248,7 +248,8 @@ impl RedisStore {
         Err(StoreError::Unavailable { kind: UNREGISTERED, text }.into())
     }
 
-    /// Begins to move the route from the number of partitions of `known`, which is stored as `stored`, unless that is newer.
+    /// Begins to move the route from the number of partitions of `known`, which is stored as `stored`, unless that
+    /// number is newer.
     async fn replace_number(
         &self,
         route: &StoreRoute,
@@ -274,8 +275,8 @@ impl RedisStore {
         Ok(self.begin_move(route, known, stored, &generations).await?)
     }
 
-    /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there, also
-    /// where another number replaced it before.
+    /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there,
+    /// even if another number replaced it before.
     ///
     /// # Errors
     /// `Refused` on a cluster.
@@ -308,7 +309,7 @@ impl RedisStore {
         Err(StoreError::Unavailable { kind: UNREGISTERED, text })
     }
 
-    /// `stored`: as it was read last, or empty. The inner error: as what else it is stored.
+    /// `stored`: the route as it was read last, or empty. The inner error: the different route that is stored.
     async fn try_to_register(
         &self,
         route: &StoreRoute,
@@ -338,8 +339,8 @@ impl RedisStore {
         Ok(Ok(if is_reopened && registration == Registration::Kept { Registration::Reopened } else { registration }))
     }
 
-    /// Whether this user may publish wake-ups, found out by one for each route: a script's own that is denied shows
-    /// nowhere, and whether it would be can only be asked by users with more rights (ACL DRYRUN).
+    /// Whether this user has the right to publish wake-ups, tested with one wake-up for each route: a script does not
+    /// report that its own is denied, and only users with more rights can ask in advance (ACL DRYRUN).
     pub async fn may_wake(&self) -> Result<bool, StoreError> {
         for keys in self.routes.values().filter_map(|route| route.keys.first()) {
             if self.publish(keys, "").await?.is_none() {
@@ -349,7 +350,8 @@ impl RedisStore {
         Ok(true)
     }
 
-    /// A wake-up; how many heard it. `None` where this user may not. As lua/include/wake.lua.
+    /// Publishes a wake-up, like lua/include/wake.lua. Returns the number of receivers; `None` if this user has no
+    /// right to publish.
     pub(super) async fn publish(&self, keys: &PartitionKeys, text: &str) -> Result<Option<u64>, StoreError> {
         let publish = async |command: &str| {
             let mut command = redis::cmd(command);
@@ -364,7 +366,8 @@ impl RedisStore {
         publish("PUBLISH").await
     }
 
-    /// The routes that Redis knows of this release's data version, by name, also those that other instances registered.
+    /// The routes with this release's data version that Redis knows, by name, also those that other instances
+    /// registered.
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
         let routes_key = routes_key(&self.prefix);
         let known: BTreeMap<String, String> =
@@ -372,7 +375,7 @@ impl RedisStore {
         Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
     }
 
-    /// Of the route's partitions, and of former ones. `by`: one line.
+    /// Pauses a current or former partition of a route. `by`: one line.
     pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<(), StoreError> {
         self.set_paused(partition, &["pause", by, note]).await
     }
@@ -383,7 +386,7 @@ impl RedisStore {
 
     async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<(), StoreError> {
         let keys = self.any_keys(partition);
-        // A former one is closed.
+        // A former partition is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
         let call = script::PAUSE.keys(&[&keys.paused, &keys.route]).arg(&keys.wake).arg(layout).arg(change);
         call.run(&self.servers).await.map_err(unless_closed)

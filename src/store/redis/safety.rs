@@ -1,8 +1,9 @@
-//! Whether this Redis may be trusted with messages: new enough, a single server or a cluster as configured, not evicting,
+//! Checks whether Redis is safe for messages: new enough, a single server or a cluster as configured, not evicting,
 //! writable.
 //!
-//! HELLO reports most of it and is not dangerous; INFO, which a user without `@dangerous` may not call, reports the rest,
-//! and all of it where HELLO is denied. A cluster answers with an error. What is not reported is not checked, and named.
+//! HELLO reports most of these facts, and is not in the category `@dangerous`. INFO is: it reports the rest, and
+//! everything where HELLO is denied. A cluster is also detected by its error for keys of several slots. Facts that are
+//! not reported are not checked, but listed.
 
 use redis::Value;
 use tokio::time::Instant;
@@ -17,10 +18,10 @@ use crate::store::StoreError;
 /// ZMSCORE came with 6.2.
 const MIN_VERSION: (u32, u32) = (6, 2);
 
-/// In the answer of a single server to CLUSTER.
+/// Part of the answer of a single server to CLUSTER.
 const NO_CLUSTER: &str = "cluster support disabled";
 
-/// Why a Redis is not to be used.
+/// Why a Redis must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SafetyError {
     #[error("redis {found} is too old: punctual needs {}.{} or later", MIN_VERSION.0, MIN_VERSION.1)]
@@ -55,12 +56,12 @@ impl SafetyError {
     }
 }
 
-/// Warnings about a Redis that may be used.
+/// Warnings about a Redis that can be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Safety {
-    /// The eviction policy, where it is accepted but not the safe one.
+    /// The eviction policy, if it is accepted but not `noeviction`.
     pub evicting: Option<String>,
-    /// What this user may not ask for.
+    /// The facts that this user has no right to read.
     pub unchecked: Vec<&'static str>,
     /// The memory of the fullest server; `None`: this user has no right to read it.
     pub memory: Option<Memory>,
@@ -69,9 +70,9 @@ pub struct Safety {
 /// The memory of a server, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes that count for `max`: not the buffers of replicas and of the append-only file.
+    /// Bytes that count towards `max`: without the buffers of replicas and of the append-only file.
     pub used: u64,
-    /// `maxmemory`; `None`: there is none.
+    /// `maxmemory`; `None`: not set.
     pub max: Option<u64>,
 }
 
@@ -83,7 +84,7 @@ impl Memory {
         Some(Self { used, max: number("maxmemory").filter(|max| *max > 0) })
     }
 
-    /// Whether less of its `maxmemory` is left, as a part of it. A server without one is never fuller than one with it.
+    /// Whether a smaller share of `maxmemory` is left. A server without `maxmemory` is never fuller than one with it.
     fn is_fuller_than(self, other: Self) -> bool {
         let cross = |of: Self, max: Option<u64>| u128::from(of.used) * u128::from(max.unwrap_or(0));
         match (self.max, other.max) {
@@ -95,7 +96,7 @@ impl Memory {
     }
 }
 
-/// What a server reports about itself.
+/// Facts that a server reports about itself.
 #[derive(Default)]
 struct ServerFacts {
     version: Option<String>,
@@ -104,7 +105,7 @@ struct ServerFacts {
 }
 
 impl RedisStore {
-    /// Asks each server itself; needs no CONFIG rights. A replica loses its links: there may be a master behind its
+    /// Asks each server; needs no CONFIG rights. The links to a replica are replaced: a master may be behind its
     /// address by now.
     pub async fn check_safety(&self, allow_eviction: bool) -> Result<Safety, SafetyError> {
         let of_cluster = self.servers.cluster().is_some();
@@ -118,7 +119,7 @@ impl RedisStore {
         for connection in servers {
             let check = ServerCheck { connection: &connection, of_cluster }.check(allow_eviction).await;
             let Safety { evicting, unchecked, memory } = match check {
-                // A server that must not be used counts more than one that is down.
+                // A server that must not be used takes precedence over one that is down.
                 Err(error) if !error.is_definite() => {
                     failed.get_or_insert(error);
                     continue;
@@ -139,7 +140,8 @@ impl RedisStore {
         failed.map_or(Ok(safety), Err)
     }
 
-    /// Whether a write is accepted now; changes nothing. It needs no memory: a full Redis still drains.
+    /// Whether a write is accepted now; changes nothing. The write needs no memory, because a full Redis still delivers
+    /// messages.
     pub async fn check_writable(&self) -> Result<(), StoreError> {
         let routes_key = routes_key(&self.prefix);
         let _: u64 = self.servers.run(&routes_key, redis::cmd("HDEL").arg(&routes_key).arg("")).await?;
@@ -190,7 +192,7 @@ impl ServerCheck<'_> {
         Ok(Safety { evicting, unchecked: unchecked.collect(), memory })
     }
 
-    /// Whether it wants keys of one slot only, as a cluster does: ours have several.
+    /// Whether the server refuses keys of several slots, as a cluster does.
     async fn refuses_slots(&self) -> Result<bool, StoreError> {
         let mut command = redis::cmd("EXISTS");
         command.arg("punctual").arg("{punctual:0}");
@@ -237,8 +239,8 @@ fn is_too_old(version: &str) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < MIN_VERSION
 }
 
-/// The policy, unless it is the safe one. No key of punctual has a TTL, so volatile-* passes them by; any other, also
-/// one with another server's name, may delete whole queues.
+/// The policy, unless it is `noeviction`. No key of punctual has a TTL, so volatile-* does not evict any. Any other
+/// policy, also one that only another server has, can delete whole queues.
 fn evicting(policy: String, allow_eviction: bool) -> Result<Option<String>, SafetyError> {
     match policy.as_str() {
         "noeviction" => Ok(None),

@@ -19,8 +19,9 @@ use crate::{
 impl RedisStore {
     /// One answer per message, in order. At most `MAX_BATCH` messages and `MAX_CALL_BYTES`, all of `partition`.
     ///
-    /// `Unavailable` of kind `UNREGISTERED` while Redis does not know the partition as it is here: nothing was written.
-    /// Where live messages stand in the way whose bodies are too large for one script together, it goes on in halves.
+    /// `Unavailable` of kind `UNREGISTERED` if the partition is not open in Redis with the layout of this instance:
+    /// nothing was written. If live messages have the same ids, and their bodies are too large for one script call, the
+    /// batch is sent in halves.
     pub async fn schedule(&self, partition: &Partition, batch: &[NewMessage]) -> Result<Vec<Scheduled>, StoreError> {
         let in_flight = self.pull(partition, batch.iter().map(|message| &message.id)).await?;
         if in_flight.is_empty() {
@@ -44,7 +45,7 @@ impl RedisStore {
 
     async fn schedule_here(&self, partition: &Partition, batch: &[NewMessage]) -> Result<Vec<Scheduled>, StoreError> {
         let mut answers = Vec::with_capacity(batch.len());
-        // The next one last.
+        // A stack: the next part is the last.
         let mut parts = vec![batch];
         while let Some(part) = parts.pop() {
             match self.schedule_at_once(partition, part).await {
@@ -101,7 +102,8 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// Waits for replicas, where they are to have it before it counts. `did_write`: else an earlier call may have.
+    /// Waits for replicas, if durability requires it. `did_write`: whether this call wrote; otherwise an earlier call
+    /// may have.
     pub(super) async fn confirm(&self, partition: &Partition, link: OnLink, did_write: bool) -> Result<(), StoreError> {
         if self.writes.durability().is_none() {
             return Ok(());
@@ -110,7 +112,7 @@ impl RedisStore {
         self.writes.confirm(link, fence).await
     }
 
-    /// Whether a write can be confirmed now; it changes nothing.
+    /// Checks whether a write can be confirmed now; changes nothing.
     ///
     /// # Errors
     /// Those of `schedule`.
@@ -173,7 +175,7 @@ impl RedisStore {
     }
 }
 
-/// As lua/schedule.lua names it. Of another release's script, say, nothing may be concluded: it is no success.
+/// Parses a status of lua/schedule.lua. An unknown one, of another release's script for example, is an error.
 fn status(text: &str) -> Result<ScheduleStatus, StoreError> {
     Ok(match text {
         "scheduled" => ScheduleStatus::Scheduled,

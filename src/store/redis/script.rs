@@ -1,4 +1,4 @@
-//! The Lua files, and how one is called.
+//! The Lua files, and calls of them.
 
 use std::sync::LazyLock;
 
@@ -34,12 +34,12 @@ macro_rules! scripts {
     };
 }
 
-/// Several calls of the script in one.
+/// Several claims in one call; `SETTLEMENTS` and `TRANSFERS` likewise.
 pub static CLAIMS: LazyLock<Script> = LazyLock::new(|| CLAIM.bundle());
 pub static SETTLEMENTS: LazyLock<Script> = LazyLock::new(|| SETTLE.bundle());
 pub static TRANSFERS: LazyLock<Script> = LazyLock::new(|| TRANSFER.bundle());
 
-/// A settlement, and then a claim, in one call.
+/// A settlement, then a claim, in one call.
 pub static SETTLE_AND_CLAIM: LazyLock<Script> = LazyLock::new(|| SETTLE.before("settle_and_claim", &CLAIM));
 
 scripts! {
@@ -101,7 +101,7 @@ impl Script {
         Self::of(self.name, self.body, code)
     }
 
-    /// This one, and then `second`, as one.
+    /// A script that runs this one, then `second`.
     fn before(&self, name: &'static str, second: &Self) -> Self {
         let includes = includes(&[self.body, second.body, "-- include sequence\n"]);
         let (first, second) = (function("first", self.body), function("second", second.body));
@@ -128,12 +128,12 @@ impl Script {
         for key in others {
             command.arg(key);
         }
-        // All keys of a script are of one partition, but for lists and what others keep.
+        // All keys of a script are of one partition, except lists and keys of other programs.
         let place = keys.first().map_or("", |key| key.split_inclusive('}').next().unwrap_or(key)).to_owned();
         Call { script: self, command, keys: keys.len() + others.len(), place }
     }
 
-    /// `calls` as one; this is the bundle of their script.
+    /// Bundles `calls` into one; `self` is the bundle of their script.
     pub fn together<'a>(&'static self, calls: impl Iterator<Item = &'a Call> + Clone) -> Call {
         let mut command = redis::cmd("EVALSHA");
         let keys = calls.clone().map(|call| call.keys).sum();
@@ -150,7 +150,7 @@ impl Script {
         Call { script: self, command, keys, place: String::new() }
     }
 
-    /// `first`, and then `second`, as one; this is the script of both. The second is not made where the first one fails.
+    /// Runs `first`, then `second` in one call; `self` is the script of both. `second` is not run if `first` fails.
     pub fn sequence(&'static self, first: &Call, second: &Call) -> Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(first.keys + second.keys);
@@ -164,7 +164,7 @@ impl Script {
         Call { script: self, command, keys: first.keys + second.keys, place: first.place.clone() }
     }
 
-    /// Whether this user may load scripts there; where not, calls bring the text.
+    /// Loads the script. Returns whether this user has the right to do so; otherwise calls carry the script's text.
     pub async fn load(&self, connection: &Connection) -> Result<bool, StoreError> {
         let loaded: Option<String> =
             connection.run_if_permitted(redis::cmd("SCRIPT").arg("LOAD").arg(&self.code)).await?;
@@ -176,7 +176,7 @@ fn with_includes(body: &'static str) -> String {
     includes(&[body]) + body
 }
 
-/// All that these need. Panics when one is missing.
+/// The includes that `bodies` need. Panics if one is missing.
 fn includes(bodies: &[&'static str]) -> String {
     let mut includes = Vec::new();
     for body in bodies {
@@ -189,7 +189,7 @@ fn function(name: &str, body: &str) -> String {
     format!("local function {name}(KEYS, ARGV)\n{body}end\n")
 }
 
-/// Adds the includes that `text` names in its first line, `-- include <name>...`, each once and after its own.
+/// Adds the includes that `text` names in its first line, `-- include <name>...`, each once and after its own includes.
 fn resolve(text: &str, includes: &mut Vec<(&'static str, &'static str)>) {
     let line = text.lines().next().and_then(|line| line.strip_prefix("-- include ")).unwrap_or_default();
     for name in line.split(' ').filter(|name| !name.is_empty()) {
@@ -202,7 +202,7 @@ fn resolve(text: &str, includes: &mut Vec<(&'static str, &'static str)>) {
     }
 }
 
-/// A call that takes its arguments.
+/// A call of a script, to which arguments are added.
 pub struct Call {
     script: &'static Script,
     command: Cmd,
@@ -217,12 +217,12 @@ impl Call {
         self
     }
 
-    /// Runs it; a server that does not know the script is given its text.
+    /// Runs the call. A server that does not know the script gets its text.
     pub async fn run<T: FromRedisValue>(&self, servers: &Servers) -> Result<T, StoreError> {
         self.run_on_link(servers).await.map(|(reply, _)| reply)
     }
 
-    /// The same, with the link on which it was answered.
+    /// Like `run`, but also returns the link on which the call was answered.
     pub async fn run_on_link<T: FromRedisValue>(&self, servers: &Servers) -> Result<(T, OnLink), StoreError> {
         let started = Instant::now();
         let result = match servers.run_on_link(&self.place, &self.command).await {
@@ -234,7 +234,7 @@ impl Call {
         self.ended(started, result)
     }
 
-    /// On this server, whichever has the keys.
+    /// Runs the call on this server, whether it has the keys or not. Also returns the link's generation.
     pub async fn run_over<T: FromRedisValue>(&self, connection: &Connection) -> Result<(T, u64), StoreError> {
         let started = Instant::now();
         let result = match connection.run_on_link(&self.command).await {
@@ -251,7 +251,7 @@ impl Call {
         result.map_err(|error| self.located(error))
     }
 
-    /// An error of this call, with the place of the key that it is about.
+    /// Adds the place of the keys to an error about their type.
     pub fn located(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::WrongType { text } => {
@@ -263,7 +263,7 @@ impl Call {
 
     /// Keys, then arguments.
     fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        // Behind EVALSHA, the hash and the number of keys.
+        // After EVALSHA, the hash and the number of keys.
         self.command.args_iter().skip(3).filter_map(|argument| match argument {
             redis::Arg::Simple(bytes) => Some(bytes),
             _ => None,

@@ -1,7 +1,8 @@
-//! Writes whose success is reported: with `redis.durability` only once replicas have confirmed them.
+//! Writes that report success to the caller: with `redis.durability`, only once replicas have confirmed them.
 //!
-//! WAIT confirms what its own connection wrote, and holds up everything behind it there. So these writes have a connection of
-//! their own, and one WAIT is for all that were answered before it: those that arrive meanwhile share the next one.
+//! WAIT confirms the writes of its own connection, and blocks later commands there. So these writes have their own
+//! connection. One WAIT confirms all writes that were answered before it; writes that arrive during a WAIT share the
+//! next one.
 
 use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
@@ -16,27 +17,27 @@ use super::{
 };
 use crate::{metrics, store::StoreError};
 
-/// Time without a failure after which replicas are said to confirm again.
+/// Time without a failure after which it is logged that replicas confirm again.
 const CALM: Duration = Duration::from_secs(5);
 
-/// When a write counts.
+/// When a write counts as successful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durability {
-    /// Replicas that must have it: at least 1.
+    /// Number of replicas that must confirm the write: at least 1.
     pub replicas: u64,
-    /// Longest wait for them.
+    /// Maximum wait for the replicas.
     pub timeout: Duration,
 }
 
-/// The way of writes to Redis.
+/// Sends writes to Redis, and confirms them.
 pub struct Writes {
     servers: Servers,
     /// `None`: the master's answer is enough.
     durability: Option<Durability>,
-    /// What waits to be confirmed, by the link on which it was answered. A task confirms what is here.
+    /// Answered writes that wait for confirmation, by the generation of their link. A task confirms the writes of each
+    /// link that has an entry.
     waiting: Mutex<BTreeMap<u64, Vec<Unconfirmed>>>,
-    /// Whether the replicas did not confirm the last ones.
-    /// The last time that replicas did not confirm, until it is logged that they do again.
+    /// The last time that replicas did not confirm, until it is logged that they confirm again.
     missed: Mutex<Option<Instant>>,
 }
 
@@ -56,16 +57,16 @@ impl Writes {
         self.durability
     }
 
-    /// The reply, and the link to be confirmed.
+    /// Runs a call. Returns the reply, and the link to pass to `confirm`.
     pub async fn run<T: FromRedisValue>(&self, call: Call) -> Result<(T, OnLink), StoreError> {
         call.run_on_link(&self.servers).await
     }
 
-    /// Returns when enough replicas have what was answered on `link`. `fence`: for a call that wrote nothing. WAIT would not
-    /// wait for the write of another connection that its answer depends on.
+    /// Returns when enough replicas have all writes that were answered on `link`. `fence` is for a call that wrote
+    /// nothing: its answer can depend on a write of another connection, for which WAIT alone would not wait.
     ///
     /// # Errors
-    /// `Unavailable`: it is written, and may be lost when another server becomes the master. To be repeated.
+    /// `Unavailable`: the master has the write, but a fail-over can lose it. The caller must repeat the call.
     pub async fn confirm(self: &Arc<Self>, link: OnLink, fence: Option<Call>) -> Result<(), StoreError> {
         let Some(durability) = self.durability else { return Ok(()) };
         let (answer, answered) = oneshot::channel();
@@ -81,7 +82,7 @@ impl Writes {
         answered.await.unwrap_or_else(|_| Err(unknown(NO_ANSWER, "punctual is stopping")))
     }
 
-    /// Whether enough replicas have all that was written so far, of each master.
+    /// Checks whether enough replicas of each master have everything written so far.
     ///
     /// # Errors
     /// Those of `confirm`.
@@ -96,7 +97,7 @@ impl Writes {
         Ok(())
     }
 
-    /// Until nothing waits on `link`.
+    /// Confirms writes until none waits on `link`.
     async fn drive(self: Arc<Self>, durability: Durability, link: OnLink) {
         let _guard = PanicGuard(&self);
         loop {
@@ -110,7 +111,7 @@ impl Writes {
                     }
                 }
             };
-            // One is behind all that was answered.
+            // One fence is enough: it is sent after all answered writes.
             let fence = group.iter_mut().find_map(|one| one.fence.take());
             let result = wait(durability, &link, fence).await;
             self.note(&result);
@@ -121,7 +122,7 @@ impl Writes {
         }
     }
 
-    /// Logs the first and the last of failures in a row, also when the replicas of one master of several fail.
+    /// Logs the first failure in a row, and the recovery; also if only the replicas of one of several masters fail.
     fn note(&self, result: &Result<(), StoreError>) {
         let mut missed = self.missed.lock();
         match result {
@@ -138,7 +139,7 @@ impl Writes {
         }
     }
 
-    /// No panic can leave it half-changed.
+    /// No panic can leave the map half-changed.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<Unconfirmed>>> {
         self.waiting.lock()
     }
@@ -168,7 +169,7 @@ async fn wait(durability: Durability, link: &OnLink, fence: Option<Call>) -> Res
     }
 }
 
-/// After a panic, which is a defect, what waits gets an error, and the next call starts another task.
+/// After a panic, which is a defect, waiting writes get an error, and the next call starts another task.
 struct PanicGuard<'a>(&'a Writes);
 
 impl Drop for PanicGuard<'_> {

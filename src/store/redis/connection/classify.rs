@@ -1,4 +1,5 @@
-//! What an error of Redis means: the server cannot at present, a key holds something else, or this request is refused.
+//! Classifies errors of Redis: the server cannot serve at present, a key holds another type, or this request is
+//! refused.
 
 use redis::{ErrorKind, RedisError};
 
@@ -25,20 +26,22 @@ const SERVER_STATES: [(&str, &str); 16] = [
     ("UNKILLABLE", "busy"),
 ];
 
-/// Begin the replies of Redis 7.0, and of later releases, to a script whose user lacks a right; some have the code NOPERM.
+/// Beginnings of the error replies of Redis 7.0 and later to a script of a user who lacks a right; some of these
+/// replies have the code NOPERM instead.
 const DENIED_IN_SCRIPT: [&str; 2] = ["ERR The user executing the script can't ", "ERR ACL failure in script"];
 
-/// The kind when too few replicas are in step.
+/// The kind when too few replicas are in sync.
 pub const NO_REPLICAS: &str = "noreplicas";
-/// Kinds of what only a server in cluster mode answers.
+/// Kinds of errors that only a server in cluster mode returns.
 const CLUSTER_DOWN: &str = "clusterdown";
 const TRY_AGAIN: &str = "tryagain";
 const CROSS_SLOT: &str = "crossslot";
 const MOVED: &str = "moved";
 const ASK: &str = "ask";
-/// Kinds of states in which a server is no master, or not yet: another one may be behind its address.
+/// Kinds of errors of a server that is not the master, or not yet: another server may be behind its address.
 const NO_MASTER: [&str; 3] = ["readonly", "masterdown", "loading"];
-/// In the answer to a command that a server does not know, or only with other arguments (HELLO before 6.2).
+/// Parts of the answer to a command that the server does not know, or knows only with other arguments (HELLO before
+/// 6.2).
 const UNKNOWN: [&str; 2] = ["unknown command", "wrong number of arguments"];
 
 /// The other kinds of `classify` and of a connection.
@@ -51,28 +54,28 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     SERVER_STATES.iter().map(|(_, kind)| *kind).chain(OTHER_KINDS)
 }
 
-/// Whether another server may be the master behind this one's address.
+/// Whether the server is not the master: another one may be behind its address.
 pub fn is_no_master(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind, .. } if NO_MASTER.contains(kind))
 }
 
-/// Whether the server reads its data, and answers once it has them.
+/// Whether the server is loading its data, and answers afterwards.
 pub fn is_loading(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: "loading", .. })
 }
 
-/// Whether only a server in cluster mode answers so.
+/// Whether only a server in cluster mode returns this error.
 pub fn is_of_cluster(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: CLUSTER_DOWN | TRY_AGAIN | CROSS_SLOT | MOVED | ASK, .. })
 }
 
-/// Whether a cluster cannot serve this at present: a slot has no primary, or some of its keys were moved and others not.
+/// Whether the cluster cannot run the command at present: the slot has no primary, or only some of its keys were moved.
 pub fn is_cluster_down(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: CLUSTER_DOWN | TRY_AGAIN, .. })
 }
 
-/// The server to which a cluster redirects a command; with the slot, if it has it for good. `asked`: the host that answered,
-/// which leaves it out where it knows none.
+/// The server to which a cluster redirects a command, with the slot if that server owns it (MOVED). `asked`: the host
+/// that answered, used if the redirection names no host.
 pub fn redirection(error: &StoreError, asked: &str) -> Option<(ServerAddress, Option<u16>)> {
     let StoreError::Unavailable { kind: kind @ (MOVED | ASK), text } = error else { return None };
     let mut words = text.rsplit(' ');
@@ -83,7 +86,7 @@ pub fn redirection(error: &StoreError, asked: &str) -> Option<(ServerAddress, Op
     Some((address, if *kind == MOVED { Some(slot.parse().ok()?) } else { None }))
 }
 
-/// Whether the server may be gone, or no primary any more.
+/// Whether the server may be down, or not the primary any more.
 pub fn is_lost(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { kind: NO_ANSWER | NO_LINK | IO, .. }) || is_no_master(error)
 }
@@ -97,7 +100,7 @@ pub fn is_denied(error: &StoreError) -> bool {
     }
 }
 
-/// Tells a state of the server from a refusal of this one request.
+/// Distinguishes a state of the server from a refusal of this one request.
 pub fn classify(error: &RedisError) -> StoreError {
     let text = without_arguments(error.to_string());
     let unavailable = |kind| StoreError::Unavailable { kind, text: text.clone() };
@@ -129,7 +132,7 @@ pub fn classify(error: &RedisError) -> StoreError {
     }
 }
 
-/// The same for an error reply's text, that is without the dash of the protocol.
+/// Classifies the text of an error reply, with or without the dash of the protocol.
 pub fn classify_line(line: &str) -> StoreError {
     let line = line.strip_prefix('-').unwrap_or(line).replace(['\r', '\n'], " ");
     match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
@@ -138,7 +141,8 @@ pub fn classify_line(line: &str) -> StoreError {
     }
 }
 
-/// Redis repeats the arguments of a command that it does not know (a renamed RPUSH, say): a payload is among them.
+/// Removes the arguments of a command that Redis does not know (a renamed RPUSH, for example): Redis repeats them, and
+/// they can contain a payload.
 fn without_arguments(mut text: String) -> String {
     if let Some(at) = text.find(", with args beginning with") {
         text.truncate(at);
@@ -146,8 +150,8 @@ fn without_arguments(mut text: String) -> String {
     text
 }
 
-/// The code of an error reply. Redis before 7 puts up to three things in front of that of a command in a script: that
-/// a script failed, the place in it (once more for an error of its own), and the dash of the protocol.
+/// The code of an error reply. For a command in a script, Redis before 7 puts up to three parts before the code: that a
+/// script failed, the line in the script (sometimes twice), and the dash of the protocol.
 fn code_of(reply: &str) -> &str {
     let mut rest = reply;
     if let Some((_, cause)) = rest.strip_prefix("ERR Error running script ").and_then(|rest| rest.split_once("): ")) {

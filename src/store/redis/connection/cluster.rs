@@ -1,7 +1,7 @@
-//! The primaries of a cluster, as its servers name them. All that are known are asked at once, and the map that most of them
-//! answer counts: one that was cut off goes on naming what it knew.
+//! The primaries of a cluster, as its servers name them. All known servers are asked at once, and the map that most of
+//! them return is used: a server that is cut off keeps returning its old map.
 //!
-//! The map needs not be right: a server answers a call for a slot of another one with that one's address.
+//! The map can be outdated: a server answers a call for a slot of another server with the address of that server.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,9 +22,9 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// Servers are not asked more often.
+/// Minimum time between two rounds of questions to the servers.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// How often they are asked without a sign of a change: a command to each primary.
+/// Time between two rounds without a sign of a change; a round is one command to each known server.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Shared by all connections to the same cluster.
@@ -40,12 +40,12 @@ pub struct Cluster {
     suspected: Notify,
 }
 
-/// What servers answered last.
+/// The last answers of the servers.
 #[derive(Default)]
 struct LastAnswers {
-    /// When they were asked, and what came of it.
+    /// When the servers were asked, and the result.
     asked: Option<(Instant, Result<(), StoreError>)>,
-    /// Those that they named. A redirection may be ahead of that.
+    /// The primaries that the servers named. A redirection can be newer.
     primaries: BTreeSet<Arc<ServerAddress>>,
 }
 
@@ -57,10 +57,10 @@ struct Member {
 }
 
 impl Cluster {
-    /// `servers`: some of it, all with the same credentials and TLS files.
+    /// `servers`: some servers of the cluster, all with the same credentials and TLS files.
     ///
     /// # Errors
-    /// When there is none, or a URL or a TLS file cannot be used.
+    /// If there is no server, or a URL or a TLS file cannot be used.
     pub fn new(servers: &[RedisEndpoint]) -> Result<Self, String> {
         let mut infos = Vec::new();
         for server in servers {
@@ -88,10 +88,10 @@ impl Cluster {
         self.map.borrow().clone()
     }
 
-    /// The primary of a slot, asked for where none is known.
+    /// The primary of a slot. Asks the servers if it is unknown.
     ///
     /// # Errors
-    /// `Unavailable`: no server answers, or the cluster has none for it.
+    /// `Unavailable`: no server answers, or the slot has no primary.
     pub async fn owner(&self, slot: u16) -> Result<Arc<ServerAddress>, StoreError> {
         if let Some(owner) = self.map().owner(slot) {
             return Ok(owner.clone());
@@ -101,10 +101,10 @@ impl Cluster {
         self.map().owner(slot).cloned().ok_or_else(none)
     }
 
-    /// What leads to a server; the same for each call.
+    /// The upstream of a server; each call returns the same one.
     ///
     /// # Errors
-    /// `Unavailable`: there is no such address.
+    /// `Unavailable`: the address cannot be used.
     pub fn upstream(&self, address: &ServerAddress) -> Result<Arc<Upstream>, StoreError> {
         Ok(self.member(address)?.upstream)
     }
@@ -136,7 +136,7 @@ impl Cluster {
         self.suspect();
     }
 
-    /// The map may be wrong: it is asked for soon.
+    /// Reports that the map may be wrong: `follow` asks for it soon.
     pub fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -159,21 +159,22 @@ impl Cluster {
         result
     }
 
-    /// Asks when the map is suspected, and every `REVIEW_INTERVAL`. Never returns.
+    /// Asks for the map when it may be wrong, and every `REVIEW_INTERVAL`. Never returns.
     pub async fn follow(&self) {
         loop {
             let _ = timeout(REVIEW_INTERVAL, self.suspected.notified()).await;
-            // An error is repeated to the next call.
+            // The next call gets an error too.
             let _ = self.refresh(Instant::now()).await;
         }
     }
 
-    /// What each of the configured servers answers, in their order.
+    /// The answers of the configured servers, in their order.
     pub async fn answers(&self) -> Vec<Result<SlotMap, StoreError>> {
         join_all(self.seeds.iter().map(|seed| self.ask_one(seed))).await
     }
 
-    /// The map that most servers answer: as soon as more than half of those that are asked do, or when all have answered.
+    /// The map that most servers return: as soon as more than half of the asked servers agree, or when all have
+    /// answered.
     async fn ask(&self) -> Result<SlotMap, StoreError> {
         let known = self.map().primaries();
         let mut asked: Vec<&ServerAddress> = known.iter().map(|one| &**one).collect();
@@ -207,13 +208,14 @@ impl Cluster {
         SlotMap::parse(&answer, &address.host)
     }
 
-    /// Calls to what is no primary any more are ended. `named`: those of the answers before.
+    /// Stores the map, and ends calls to servers that are not primaries any more. `named`: the primaries in the
+    /// previous answers.
     fn note(&self, map: SlotMap, named: &mut BTreeSet<Arc<ServerAddress>>) {
         let primaries = map.primaries();
         for new in primaries.difference(named) {
             tracing::info!(server = %new, "it is a primary of the redis cluster");
         }
-        // First the map: a call that is ended is repeated at once.
+        // The map is stored first, because a call that is ended is repeated at once.
         self.map.send_if_modified(|known| {
             let is_changed = **known != map;
             if is_changed {

@@ -13,11 +13,11 @@ use crate::{
     tls::{self, TlsFiles},
 };
 
-/// The kernel probes a silent peer after so long, costing neither side a command...
+/// Idle time after which the kernel probes the peer, which costs neither side a command.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
-/// ...then so often...
+/// Time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// ...and ends the connection after so many probes without an answer.
+/// Unanswered probes after which the kernel ends the connection.
 const KEEPALIVE_PROBES: u32 = 2;
 
 /// A Redis server and the credentials for it.
@@ -44,7 +44,7 @@ impl fmt::Display for ServerAddress {
 }
 
 impl ServerAddress {
-    /// What `info` leads to; `None` for a socket.
+    /// The address in `info`; `None` for a Unix socket.
     pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
         let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr() else {
             return None;
@@ -52,7 +52,7 @@ impl ServerAddress {
         Some(Self { host: host.clone(), port: *port })
     }
 
-    /// A client for the server there, with the credentials and the TLS of `like`; it connects later.
+    /// A client for the server at this address, with the credentials and the TLS of `like`; it connects later.
     pub(super) fn client(&self, like: &ConnectionInfo) -> Result<Client, RedisError> {
         let Self { host, port } = self.clone();
         let place = match like.addr() {
@@ -68,10 +68,10 @@ impl ServerAddress {
 /// A client for `server`; it connects later.
 ///
 /// # Errors
-/// When the URL or a TLS file cannot be used; the text names neither user nor password.
+/// If the URL or a TLS file cannot be used; the text names neither user nor password.
 pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
     let info = server.url.expose().into_connection_info().map_err(|error| format!("url: {error}"))?;
-    // A user may have no right to CLIENT SETINFO.
+    // The user may have no right to CLIENT SETINFO.
     let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
     if let Some(username) = &server.username {
         settings = settings.set_username(username);
@@ -86,14 +86,14 @@ pub fn client(server: &RedisEndpoint) -> Result<Client, String> {
     let read = |path: &Path| std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
     let client_tls = match (&server.tls.cert_file, &server.tls.key_file) {
         (Some(cert), Some(key)) => {
-            // The client would find out with its first connection only.
+            // The client would detect a mismatch on its first connection only.
             tls::check_pair(cert, key)?;
             Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
         }
         _ => None,
     };
     let root_cert = server.tls.ca_file.as_deref().map(read).transpose()?;
-    // The client would take such a file in silence, and then trust no server.
+    // The client would accept a file without certificates, and then trust no server.
     if let (Some(file), Some(pem)) = (&server.tls.ca_file, &root_cert)
         && !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_)))
     {

@@ -8,12 +8,12 @@ use tokio::time::timeout;
 use super::{NO_LINK, classify};
 use crate::store::StoreError;
 
-/// A link to the server of `client`.
+/// Opens a link to the server of `client`.
 ///
 /// # Errors
-/// `Unavailable`, also when it takes longer than `longest`.
+/// `Unavailable`, also if that takes longer than `longest`.
 pub(super) async fn open(client: &Client, longest: Duration) -> Result<MultiplexedConnection, StoreError> {
-    // Each command has a bound of its own.
+    // Each command has its own timeout.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(longest));
     match timeout(longest, client.get_multiplexed_async_connection_with_config(&config)).await {
         Ok(result) => result.map_err(|error| classify(&error)),

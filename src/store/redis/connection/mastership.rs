@@ -1,5 +1,5 @@
-//! Whether the links to one upstream still lead to a master. Shared by all connections to it, because the server behind
-//! each of them was demoted when the one behind any was: another one may be the master by now.
+//! Whether the links to one upstream still lead to a master. Shared by all connections of the upstream: if one of them
+//! leads to a demoted server, all do, and another server may be the master by now.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// A link is not replaced sooner after it was made: a server that stays a replica, or loads for long, costs each
-/// connection one attempt a second.
+/// Minimum age of a link that is replaced: a server that stays a replica, or loads for long, costs each connection one
+/// attempt a second.
 const MIN_LINK_AGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -17,23 +17,24 @@ pub struct Mastership(watch::Sender<MasterState>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct MasterState {
-    /// Links that were made before may lead to what is no master.
+    /// Links that were made earlier may lead to a server that is not the master.
     suspect_before: Option<Instant>,
-    /// No master was found since.
+    /// Whether no master was found since the last loss.
     is_lost: bool,
-    /// Links that were made before lead to what is certainly no master any more.
+    /// Links that were made earlier lead to a server that is certainly not the master any more.
     deposed_before: Option<Instant>,
 }
 
 impl Mastership {
-    /// What answered a command, sent at `sent`, is no master at present.
+    /// The server that answered a command, sent at `sent`, is not the master at present.
     pub fn lost(&self, sent: Instant) {
         self.0.send_modify(|state| {
             *state = MasterState { suspect_before: state.suspect_before.max(Some(sent)), is_lost: true, ..*state }
         });
     }
 
-    /// A link made at `made` leads to a master: those made earlier, after one was lost, may still lead elsewhere.
+    /// A link made at `made` leads to a master. Links made earlier may still lead to another server, if the master had
+    /// been lost.
     pub fn found(&self, made: Instant) {
         self.0.send_if_modified(|state| {
             let was_lost = state.is_lost;
@@ -45,7 +46,7 @@ impl Mastership {
         });
     }
 
-    /// Another server is the master since `at`.
+    /// Another server has been the master since `at`.
     pub fn moved(&self, at: Instant) {
         self.0.send_modify(|state| {
             *state = MasterState {
@@ -56,11 +57,10 @@ impl Mastership {
         });
     }
 
-    /// Returns once another server is the master than the one to which a link was made at `made`: no answer of that one
-    /// counts any more.
+    /// Returns once the server of a link made at `made` is deposed: its answers are not valid any more.
     pub async fn deposed(&self, made: Instant) {
         let mut state = self.0.subscribe();
-        // The sender is ours.
+        // Cannot fail: `self` holds the sender.
         let _ = state.wait_for(|state| state.deposed_before.is_some_and(|at| made < at)).await;
     }
 
@@ -76,7 +76,7 @@ impl Mastership {
             if let Some(at) = self.replaced_at(made) {
                 return sleep_until(at).await;
             }
-            // The sender is ours.
+            // Cannot fail: `self` holds the sender.
             let _ = state.changed().await;
         }
     }

@@ -1,8 +1,9 @@
-//! One connection to a Redis that heals: every command is bounded in time, and a link that broke or fell
-//! silent is replaced by the next command, and so is one to a server that is no master any more.
+//! A self-healing connection to Redis. Every command has a timeout. The next command replaces a link that broke, gave
+//! no answer, or leads to a server that is not the master any more.
 //!
-//! A command whose reply did not come **may have been carried out**: callers make their commands safe to repeat. One that
-//! finds its link ended, as servers and balancers close idle ones, was not sent: it is sent over a new link, without an error.
+//! A command without a reply **may have been carried out**: callers make their commands safe to repeat. Servers and
+//! load balancers close idle links. A command that finds its link closed was not sent: it is sent over a new link,
+//! without an error.
 
 mod classify;
 mod cluster;
@@ -42,35 +43,34 @@ use tokio::{
 
 use crate::{metrics, store::StoreError};
 
-/// Shortest time between two attempts to connect: at most ten a second, so that a server which comes back is
-/// not stormed.
+/// Minimum time between two attempts to connect: at most ten a second, so that a server that comes back is not flooded.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Links of one command that had ended before it was sent: the one that was idle, and a new one.
+/// Maximum number of links of one command that closed before it was sent: the idle one, and a new one.
 const MAX_ENDED_LINKS: u32 = 2;
 
-/// Longest wait for one of several servers, to be connected or to answer what its role is: a frozen one accepts connections
-/// and answers nothing, and meanwhile another one may have taken its place.
+/// Maximum wait for one of several servers, to connect or to report its role: a frozen server accepts connections and
+/// answers nothing, and another one may have taken its place.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The kind of `StoreError::Unavailable` when a command was sent and no answer came: it may have been carried out.
 pub const NO_ANSWER: &str = "timeout";
-/// The kind when not even a link was made in time: nothing was sent.
+/// The kind when no link was made in time: nothing was sent.
 pub const NO_LINK: &str = "connect";
 
 /// Shared by all callers: commands are pipelined over one link.
 pub struct Connection {
     upstream: Arc<Upstream>,
-    /// Bound of one command, connecting included.
+    /// Timeout of one command, connecting included.
     timeout: Duration,
     link: Mutex<RedisLink>,
-    /// The last discarded link. Outside the mutex: a discard does not wait for a connect.
+    /// The last discarded link. Outside the mutex, so that a discard does not wait for a connect.
     discarded: AtomicU64,
     /// Counts the links made so far.
     generation: watch::Sender<u64>,
 }
 
-/// For one command.
+/// A link for one command.
 struct Link {
     generation: u64,
     made: Instant,
@@ -87,17 +87,18 @@ struct RedisLink {
 }
 
 impl Connection {
-    /// To one address. Connects with the first command. `timeout` bounds each command.
+    /// A connection to one address. Connects with the first command. `timeout` bounds each command.
     pub fn new(client: Client, timeout: Duration) -> Self {
         Self::to(Arc::new(client.into()), timeout)
     }
 
-    /// The same, to what `upstream` leads to. What one connection to it finds out about its server, all do.
+    /// A connection to the server that `upstream` leads to. All connections of one upstream share what they detect
+    /// about its server.
     pub fn to(upstream: Arc<Upstream>, timeout: Duration) -> Self {
         Self::counted_by(upstream, timeout, watch::Sender::new(0))
     }
 
-    /// The same, where `generation` counts the links of others too.
+    /// Like `to`, but `generation` also counts the links of other connections.
     fn counted_by(upstream: Arc<Upstream>, timeout: Duration, generation: watch::Sender<u64>) -> Self {
         metrics::begin_redis_errors(classify::kinds());
         let link = RedisLink { current: None, made: Instant::now(), generation: 0, last_attempt: None, refused: None };
@@ -108,19 +109,20 @@ impl Connection {
         self.timeout
     }
 
-    /// Changes each time a new link was made: state that the server kept for the old one may be lost.
+    /// Changes each time a new link is made: state that the server kept for the old link may be lost.
     pub fn generations(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }
 
     /// # Errors
-    /// `Unavailable` when the server cannot be reached, cannot do it now, or does not answer in time (then it is
-    /// unknown whether it did); `WrongType`; `Refused` by a script. NOSCRIPT is `Refused` with slug `noscript`.
+    /// `Unavailable` if the server cannot be reached, cannot run the command now, or does not answer in time (the
+    /// command may have been carried out); `WrongType`; `Refused` by a script. NOSCRIPT is `Refused` with slug
+    /// `noscript`.
     pub async fn run<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
         self.run_by(command, Instant::now() + self.timeout).await
     }
 
-    /// The same, until `deadline` where that is earlier.
+    /// Like `run`, but until `deadline` if that is earlier.
     ///
     /// # Errors
     /// Those of `run`.
@@ -128,7 +130,8 @@ impl Connection {
         self.attempt(command, deadline, Sending::Any).await.map(|(value, _)| value).map_err(counted)
     }
 
-    /// Of a cluster's server, until `deadline`; no error is counted. `is_asking`: of a slot that is moved there.
+    /// Runs a command on a server of a cluster, until `deadline`; counts no error. `is_asking`: the slot is being moved
+    /// to this server.
     async fn run_directed<T: FromRedisValue>(
         &self,
         command: &Cmd,
@@ -138,7 +141,7 @@ impl Connection {
         self.attempt(command, deadline, if is_asking { Sending::Asking } else { Sending::Any }).await
     }
 
-    /// As `run`, with the generation of the link on which it was answered.
+    /// Like `run`, but also returns the generation of the link on which the command was answered.
     ///
     /// # Errors
     /// Those of `run`.
@@ -146,7 +149,7 @@ impl Connection {
         self.attempt(command, Instant::now() + self.timeout, Sending::Any).await.map_err(counted)
     }
 
-    /// On the link of this generation alone; `None` where there is another one by now.
+    /// Runs a command on the link of this generation only; `None` if another link replaced it.
     ///
     /// # Errors
     /// Those of `run`.
@@ -157,10 +160,11 @@ impl Connection {
         }
     }
 
-    /// `None` where this user may not call it, or the server does not know it; no error is counted then.
+    /// Like `run`, but `None` if this user has no right to the command, or the server does not know it; that error is
+    /// not counted.
     ///
     /// # Errors
-    /// The other ones of `run`.
+    /// The other errors of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, command: &Cmd) -> Result<Option<T>, StoreError> {
         match self.attempt(command, Instant::now() + self.timeout, Sending::Any).await {
             Err(failure) if is_denied(&failure.error) => Ok(None),
@@ -168,12 +172,12 @@ impl Connection {
         }
     }
 
-    /// The server reported at `asked`, or later, that it is no master: links to its address are made anew.
+    /// The server reported, at `asked` or later, that it is not the master: links to its address are replaced.
     pub fn lost_master(&self, asked: Instant) {
         self.upstream.mastership.lost(asked);
     }
 
-    /// The link of this generation leads to a master: what was made before it is made anew, if one had been lost.
+    /// The link of this generation leads to a master: earlier links are replaced, if the master had been lost.
     pub async fn found_master(&self, generation: u64) {
         let link = self.link.lock().await;
         if link.generation == generation {
@@ -197,7 +201,7 @@ impl Connection {
                 used = Some((generation, Instant::now()));
                 let mut is_queued = false;
                 let answer = tokio::select! {
-                    // The answer of a deposed master is worthless.
+                    // An answer of a deposed master is not valid.
                     biased;
                     () = self.upstream.deposed(made) => return Err(CommandFailure::of_deposed()),
                     answer = noting(&mut is_queued, query(&mut connection, command, how)) => answer,
@@ -235,7 +239,7 @@ impl Connection {
         Err(failure)
     }
 
-    /// A part of a command that was sent at `sent` failed.
+    /// Records that one call of a bundle, sent at `sent`, failed.
     pub fn failed(&self, error: &StoreError, sent: Instant) {
         count(error);
         self.found_out(error, sent);
@@ -269,8 +273,8 @@ impl Connection {
         }
         link.current = None;
         link.last_attempt = Some(Instant::now());
-        // `run` bounds the whole; a caller that gives up here leaves the next one to try again.
-        // Of one type: those that hold it stay small, and their types shallow enough for rustc.
+        // `run` bounds the time; after a caller gives up here, the next one tries again. Boxed, so that futures that
+        // hold this one stay small, and their types shallow enough for rustc.
         match self.upstream.connect(self.timeout).boxed().await {
             Ok(connection) => {
                 link.current = Some(connection.clone());
@@ -294,9 +298,9 @@ impl Connection {
 #[derive(Clone, Copy)]
 enum Sending {
     Any,
-    /// On the link of this generation.
+    /// Only on the link of this generation.
     Generation(u64),
-    /// Behind ASKING.
+    /// After ASKING.
     Asking,
 }
 
@@ -304,7 +308,7 @@ async fn query<T: FromRedisValue>(link: &mut MultiplexedConnection, command: &Cm
     if !matches!(how, Sending::Asking) {
         return command.query_async(link).await;
     }
-    // It holds for the next command of the link.
+    // ASKING holds for the next command of the link.
     let mut both = redis::pipe();
     both.cmd("ASKING").ignore().add_command(command.clone());
     both.query_async(link).await.map(|(value,)| value)
@@ -312,10 +316,10 @@ async fn query<T: FromRedisValue>(link: &mut MultiplexedConnection, command: &Cm
 
 /// Runs a query, and notes whether its command was handed to the link.
 ///
-/// A link has a task that reads until its end, and then takes no more commands: a query of an ended link fails when it is
-/// polled for the first time. A command that was taken waits for its answer then.
+/// Once a link has ended, its task takes no more commands: a query fails on its first poll. A query that is pending
+/// after its first poll was handed to the link.
 async fn noting<T>(is_queued: &mut bool, query: impl Future<Output = T>) -> T {
-    // A budget that is used up would let the first poll wait.
+    // With an exhausted tokio budget, the first poll would always be pending.
     let mut query = pin!(unconstrained(query));
     poll_fn(|context| {
         let polled = query.as_mut().poll(context);
@@ -339,7 +343,7 @@ fn counted(failure: CommandFailure) -> StoreError {
 struct CommandFailure {
     /// Whether the link must be replaced.
     link_lost: bool,
-    /// Whether it may have been carried out, unless the server refused it.
+    /// Whether the command may have been carried out, unless the server refused it.
     is_sent: bool,
     error: StoreError,
 }
@@ -350,7 +354,7 @@ impl CommandFailure {
         Self { link_lost, is_sent: true, error: classify(error) }
     }
 
-    /// Its server is no master any more, and may never answer.
+    /// The server is not the master any more, and may never answer.
     fn of_deposed() -> Self {
         let text = "another server became the master before the answer came".to_owned();
         Self { link_lost: true, is_sent: true, error: StoreError::Unavailable { kind: NO_ANSWER, text } }

@@ -1,7 +1,8 @@
-//! The master that sentinels name. They are asked in turn, for each link anew, and the server that they name must say that
-//! it is the master: one that was restarted, or cut off from the others, names an old one.
+//! The master that sentinels name. For each new link, the sentinels are asked in turn, and the server that they name
+//! must report the role master: a sentinel that was restarted, or cut off from the others, can name an old one.
 //!
-//! Sentinels also publish a change of the master. Such a message, or a lost one, only decides when the next question is asked.
+//! Sentinels also publish changes of the master. Such a message only triggers the next question, which a lost message
+//! delays.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -18,23 +19,23 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How often a sentinel is asked without a message of a change, which may get lost.
+/// Time between two questions to a sentinel without a message of a change, because messages can get lost.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before a sentinel is asked again to publish changes.
+/// Pause before the next try to subscribe to a sentinel.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The channels of changes: of sentinels that follow a fail-over, and of the one that leads it, where a replica became the
-/// master before the other replicas follow it.
+/// The channels of changes: of sentinels that follow a fail-over, and of the sentinel that leads it. The leader
+/// publishes when a replica has become the master, before the other replicas follow that master.
 const CHANGES: [&str; 2] = ["+switch-master", "+promoted-slave"];
 
 /// The sentinels of one master.
 pub struct Sentinels {
-    /// At least one, each with its address for people.
+    /// At least one, each with its address for error texts.
     all: Vec<(String, Client)>,
-    /// As in `sentinel monitor`.
+    /// The master's name, as in `sentinel monitor`.
     name: String,
     /// Credentials and TLS of the master; its address is replaced.
     master: ConnectionInfo,
-    /// The one that is asked first.
+    /// Index of the sentinel that is asked first.
     next: AtomicUsize,
     found: Mutex<Option<ServerAddress>>,
 }
@@ -43,7 +44,7 @@ impl Sentinels {
     /// `master`: its credentials and TLS; the address in it is not used. `name` as in `sentinel monitor`.
     ///
     /// # Errors
-    /// When there is no sentinel, or a URL or a TLS file cannot be used.
+    /// If there is no sentinel, or a URL or a TLS file cannot be used.
     pub fn new(sentinels: &[RedisEndpoint], name: &str, master: &RedisEndpoint) -> Result<Self, String> {
         let all = sentinels
             .iter()
@@ -61,16 +62,16 @@ impl Sentinels {
         self.found.lock().clone()
     }
 
-    /// What each sentinel names, in their order.
+    /// The answers of the sentinels, in their order.
     pub async fn answers(&self) -> Vec<Result<ServerAddress, StoreError>> {
         join_all(self.all.iter().map(|(shown, client)| self.ask(shown, client))).await
     }
 
-    /// The first server that a sentinel names and that is a master. An attempt takes two times `longest` for each sentinel at
-    /// most, and not more than `2 * ANSWER_TIMEOUT`.
+    /// The first server that a sentinel names and that is a master. An attempt takes at most `ANSWER_TIMEOUT` for each
+    /// sentinel, and for its server at most `longest` or `ANSWER_TIMEOUT`, whichever is shorter.
     ///
     /// # Errors
-    /// What the last one answered.
+    /// The last error of a named server; without one, the last error of a sentinel.
     pub async fn master(
         &self,
         mastership: &Mastership,
@@ -79,7 +80,7 @@ impl Sentinels {
         let mut refused: Vec<(ServerAddress, StoreError)> = Vec::new();
         let mut failure = None;
         for _ in &self.all {
-            // Moved on before the answer: a caller that gives up leaves the next one to another sentinel.
+            // Advanced before the answer: if this caller gives up, the next one asks another sentinel.
             let place = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len();
             let (shown, client) = &self.all[place];
             let address = match self.ask(shown, client).await {
@@ -89,7 +90,7 @@ impl Sentinels {
                     continue;
                 }
             };
-            // The others may name the same one.
+            // Several sentinels can name the same server.
             if refused.iter().any(|(other, _)| *other == address) {
                 continue;
             }
@@ -109,7 +110,8 @@ impl Sentinels {
 
     /// Asks for the master when a sentinel publishes a change, and every `REVIEW_INTERVAL`. Never returns.
     pub async fn follow(&self, mastership: &Mastership) {
-        // All of them: the one that leads a fail-over publishes its end, others learn of the new master a second earlier.
+        // All sentinels are followed: the leader of a fail-over publishes its end, other sentinels learn of the new
+        // master a second earlier.
         let places = 0..self.all.len();
         join_all(places.map(async |place| {
             loop {
@@ -120,7 +122,7 @@ impl Sentinels {
         .await;
     }
 
-    /// Until it does not answer.
+    /// Follows a sentinel until it does not answer.
     async fn follow_one(&self, place: usize, mastership: &Mastership) {
         let (shown, client) = &self.all[place];
         let subscribe = async {
@@ -136,11 +138,11 @@ impl Sentinels {
                 && self.is_outvoted(&found, &named).await
             {
                 self.next.store(place, Ordering::Relaxed);
-                // An error is repeated to the next command.
+                // The next command gets an error too.
                 let _ = self.master(mastership, ANSWER_TIMEOUT).await;
             }
             let Some(messages) = &mut messages else {
-                // Refused: it is asked all the same.
+                // The subscription failed: the sentinel is only asked.
                 return sleep(REVIEW_INTERVAL).await;
             };
             if let Ok(None) = timeout(REVIEW_INTERVAL, messages.next()).await {
@@ -149,7 +151,8 @@ impl Sentinels {
         }
     }
 
-    /// Whether more sentinels name `other` than `found`: one that was cut off with an old master goes on naming that.
+    /// Whether more sentinels name `other` than `found`: a sentinel that is cut off with the old master keeps naming
+    /// it.
     async fn is_outvoted(&self, found: &ServerAddress, other: &ServerAddress) -> bool {
         let answers = self.answers().await;
         let count = |one: &ServerAddress| answers.iter().flatten().filter(|named| *named == one).count();
@@ -171,7 +174,7 @@ impl Sentinels {
         answer.map_err(|text: String| unreachable(format!("sentinel {shown}: {text}")))
     }
 
-    /// A link to the server there, which must say that it is the master.
+    /// Opens a link to the server at `address`, which must report the role master.
     async fn open_master(
         &self,
         address: &ServerAddress,
@@ -192,7 +195,7 @@ impl Sentinels {
         Ok((client, link))
     }
 
-    /// `address` is that of the master: links to another one are ended.
+    /// Stores the address of the master, and ends links to another one.
     fn note(&self, address: ServerAddress, mastership: &Mastership) {
         let mut found = self.found.lock();
         match &*found {

@@ -17,14 +17,14 @@ use super::{
 };
 use crate::store::StoreError;
 
-/// How long a call waits for a cluster that cannot serve it at present: while a slot moves, or has no primary.
+/// Maximum time that a call waits for a cluster that cannot serve it: while a slot moves, or has no primary.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Until the next try meanwhile.
+/// Pause before the next try.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
-/// Redirections that are followed at once.
+/// Redirections that are followed without a pause.
 const MAX_REDIRECTIONS: u32 = 3;
-/// After so long without an answer, and so often from then on, it is asked whether another server is the primary: a frozen
-/// one may never answer.
+/// A call that gets no answer asks at this interval whether another server is the primary: a frozen server may never
+/// answer.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
@@ -40,7 +40,7 @@ enum ServersPlace {
 #[derive(Clone)]
 pub struct OnLink {
     pub connection: Arc<Connection>,
-    /// Of no other link of the same `Servers`.
+    /// Unique among the links of the same `Servers`.
     pub generation: u64,
 }
 
@@ -49,7 +49,7 @@ struct ClusterConnections {
     timeout: Duration,
     /// Made when they are needed.
     connections: Mutex<BTreeMap<ServerAddress, Arc<Connection>>>,
-    /// Counts the links of all of them.
+    /// Counts the links of all connections.
     generation: watch::Sender<u64>,
 }
 
@@ -60,7 +60,7 @@ impl From<Arc<Connection>> for Servers {
 }
 
 impl Servers {
-    /// `timeout`: bound of one command, connecting included.
+    /// `timeout` of one command, connecting included.
     pub fn of_cluster(cluster: Arc<Cluster>, timeout: Duration) -> Self {
         let generation = watch::Sender::new(0);
         let connections = ClusterConnections { cluster, timeout, connections: Mutex::default(), generation };
@@ -90,7 +90,7 @@ impl Servers {
         }
     }
 
-    /// Changes each time a new link was made: state that a server kept for the old one may be lost.
+    /// Changes each time a new link is made: state that a server kept for the old link may be lost.
     pub fn generations(&self) -> watch::Receiver<u64> {
         match &*self.0 {
             ServersPlace::One(connection) => connection.generations(),
@@ -98,7 +98,7 @@ impl Servers {
         }
     }
 
-    /// As `Connection::found_master`. A server of a cluster has its own address.
+    /// Like `Connection::found_master`. Does nothing on a cluster, where each server has its own address.
     pub async fn found_master(&self, generation: u64) {
         if let ServersPlace::One(connection) = &*self.0 {
             connection.found_master(generation).await;
@@ -119,7 +119,7 @@ impl Servers {
         }
     }
 
-    /// A command on `key`, and on others of the same slot.
+    /// Runs a command on `key`, and on others of the same slot.
     ///
     /// # Errors
     /// Those of `Connection::run`.
@@ -127,7 +127,7 @@ impl Servers {
         self.run_on_link(key, command).await.map(|(value, _)| value)
     }
 
-    /// The same, with the link on which it was answered.
+    /// Like `run`, but also returns the link on which the command was answered.
     ///
     /// # Errors
     /// Those of `run`.
@@ -141,10 +141,11 @@ impl Servers {
         }
     }
 
-    /// `None` where this user may not call it, or the server does not know it; no error is counted then.
+    /// Like `run`, but `None` if this user has no right to the command, or the server does not know it; that error is
+    /// not counted.
     ///
     /// # Errors
-    /// The other ones of `run`.
+    /// The other errors of `run`.
     pub async fn run_if_permitted<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<Option<T>, StoreError> {
         match &*self.0 {
             ServersPlace::One(connection) => connection.run_if_permitted(command).await,
@@ -156,7 +157,7 @@ impl Servers {
     }
 }
 
-/// With the server that it came from.
+/// Adds the server's address to its error.
 fn at(address: &ServerAddress, error: StoreError) -> StoreError {
     match error {
         StoreError::Unavailable { kind, text } => StoreError::Unavailable { kind, text: format!("{address}: {text}") },
@@ -170,7 +171,7 @@ impl ClusterConnections {
         if let Some(connection) = connections.get(address) {
             return Ok(connection.clone());
         }
-        // Those of servers that are gone close.
+        // Closes connections to former primaries.
         let primaries = self.cluster.map().primaries();
         connections.retain(|address, _| primaries.contains(address));
         let upstream = self.cluster.upstream(address)?;
@@ -179,7 +180,7 @@ impl ClusterConnections {
         Ok(connection)
     }
 
-    /// Follows redirections, of which none was carried out.
+    /// Follows redirections: a redirected command was not carried out.
     async fn run<T: FromRedisValue>(&self, slot: u16, command: &Cmd) -> Result<(T, OnLink), StoreError> {
         let begun = Instant::now();
         let deadline = begun + self.timeout;
@@ -201,7 +202,7 @@ impl ClusterConnections {
                 return Err(at(&address, error));
             }
             if let Some((redirected, is_moved)) = redirection(&error, &address.host) {
-                // Servers that disagree send a call to and fro.
+                // Servers that disagree redirect a call back and forth.
                 redirections += 1;
                 if redirections > MAX_REDIRECTIONS {
                     sleep(RETRY_INTERVAL).await;
@@ -231,7 +232,8 @@ impl ClusterConnections {
         }
     }
 
-    /// What servers answer about the cluster until `deadline`: no call is under way meanwhile.
+    /// Waits for an answer about the cluster until `deadline`. No command is in progress at that time, so the error is
+    /// `NO_LINK`.
     async fn known_by<T>(
         &self,
         deadline: Instant,
@@ -256,7 +258,7 @@ impl ClusterConnections {
             loop {
                 sleep_until(next).await;
                 next += DOUBT_INTERVAL;
-                // What is found ends the call.
+                // If another primary is found, that ends the call.
                 let _ = self.cluster.refresh(Instant::now()).await;
             }
         };

@@ -7,7 +7,7 @@ use redis::Value;
 use super::ServerAddress;
 use crate::store::StoreError;
 
-/// Slots of a cluster.
+/// Number of slots of a cluster.
 const SLOTS: u16 = 16384;
 
 /// The slot of a key: of its hash tag, if it has one that is not empty.
@@ -39,10 +39,11 @@ impl Default for SlotMap {
 }
 
 impl SlotMap {
-    /// What `CLUSTER SLOTS` answered. `asked`: the host of the server that answered, which leaves it out where it knows none.
+    /// Parses the answer of `CLUSTER SLOTS`. `asked`: the host of the server that answered, used if the answer names no
+    /// host.
     ///
     /// # Errors
-    /// `Unavailable`: it is no such answer.
+    /// `Unavailable`: the answer has another form.
     pub fn parse(answer: &Value, asked: &str) -> Result<Self, StoreError> {
         let mut map = Self::default();
         let ranges = items(answer).ok_or_else(|| unexpected(answer))?;
@@ -64,7 +65,7 @@ impl SlotMap {
             let (Some(first), Some(last), Ok(port)) = (place(first), place(last), u16::try_from(*port)) else {
                 return Err(unexpected(range));
             };
-            // A server that is to have a name and has none is shown as `?`.
+            // Redis shows a server as `?` that should have a name and has none.
             if host != "?" && first <= last {
                 let host = if host.is_empty() { asked.to_owned() } else { host };
                 map.0[first..=last].fill(Some(Arc::new(ServerAddress { host, port })));
@@ -77,14 +78,14 @@ impl SlotMap {
         self.0.get(usize::from(slot))?.as_ref()
     }
 
-    /// The same, but for one slot. `None` where that is no slot.
+    /// A copy of the map in which `owner` has `slot`. `None` if the slot does not exist.
     pub fn with(&self, slot: u16, owner: ServerAddress) -> Option<Self> {
         let mut map = self.clone();
         *map.0.get_mut(usize::from(slot))? = Some(Arc::new(owner));
         Some(map)
     }
 
-    /// Those that have a slot.
+    /// The servers that have a slot.
     pub fn primaries(&self) -> BTreeSet<Arc<ServerAddress>> {
         let mut primaries = BTreeSet::new();
         let mut last: Option<&Arc<ServerAddress>> = None;

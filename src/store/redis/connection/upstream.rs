@@ -1,4 +1,4 @@
-//! What a connection leads to: one address, a server of a cluster, or the master that sentinels name.
+//! The upstream of a connection: one address, a server of a cluster, or the master that sentinels name.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Upstream {
         Self { place: UpstreamPlace::Member(client), mastership: Mastership::default() }
     }
 
-    /// A server of a cluster is no primary any more since `at`.
+    /// The server of a cluster has not been a primary since `at`.
     pub(super) fn depose(&self, at: Instant) {
         self.mastership.moved(at);
     }
@@ -52,7 +52,7 @@ impl Upstream {
         }
     }
 
-    /// `None` where there are none.
+    /// The sentinels; `None` if the upstream has none.
     pub fn sentinels(&self) -> Option<&Sentinels> {
         match &self.place {
             UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => None,
@@ -60,7 +60,7 @@ impl Upstream {
         }
     }
 
-    /// Learns of other masters from sentinels while it is polled. Never returns.
+    /// Follows changes of the master that sentinels report, while polled. Never returns.
     pub async fn follow(&self) {
         match &self.place {
             UpstreamPlace::Address(_) | UpstreamPlace::Member(_) => std::future::pending().await,
@@ -68,7 +68,7 @@ impl Upstream {
         }
     }
 
-    /// A new link. The caller bounds the time; a part of it takes at most `longest`.
+    /// Opens a new link. The caller bounds the total time; a link to one server takes at most `longest`.
     ///
     /// # Errors
     /// `Unavailable`: nothing was sent.
@@ -83,10 +83,10 @@ impl Upstream {
         }
     }
 
-    /// A client for what a new link would lead to.
+    /// A client for the server that a new link would lead to.
     ///
     /// # Errors
-    /// As for `connect`.
+    /// Those of `connect`.
     pub async fn client(&self, longest: Duration) -> Result<Client, StoreError> {
         match &self.place {
             UpstreamPlace::Address(client) | UpstreamPlace::Member(client) => Ok(client.clone()),
@@ -96,10 +96,10 @@ impl Upstream {
         }
     }
 
-    /// Returns once another server is the master than the one to which a link was made at `made`.
+    /// Returns once the server of a link made at `made` is deposed.
     pub(super) async fn deposed(&self, made: Instant) {
         match &self.place {
-            // One that was demoted answers so itself.
+            // A demoted server reports that itself.
             UpstreamPlace::Address(_) => std::future::pending().await,
             UpstreamPlace::Member(_) | UpstreamPlace::Sentinels(_) => self.mastership.deposed(made).await,
         }

@@ -1,7 +1,8 @@
-//! Wake-ups on a cluster: on each primary a connection that subscribes to the channels of the slots that it has.
+//! Wake-ups on a cluster: one connection to each primary subscribes to the channels of its slots.
 //!
-//! A subscription ends with its connection, and one of a slot that was moved ends by a message of the server. One channel
-//! after the other is subscribed to again: that asks whether the connection lives, and whether the slot is there still.
+//! A subscription ends with its connection. If a slot is moved, the server ends the subscription to its channel with a
+//! message. An idle connection repeats the subscription to one channel at a time. This checks that the connection is
+//! alive and that the server still has the slot.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -25,7 +26,7 @@ use super::{
 pub struct ShardListeners {
     cluster: Arc<Cluster>,
     signals: Signals,
-    /// Counts the subscriptions that stood so far.
+    /// Counts the subscriptions made so far.
     subscriptions: watch::Sender<u64>,
 }
 
@@ -42,7 +43,7 @@ impl ShardListeners {
         Self { cluster, signals, subscriptions }
     }
 
-    /// Never returns; drop it to end the subscriptions.
+    /// Never returns; drop the future to end the subscriptions.
     pub async fn run(self) {
         let mut maps = self.cluster.maps();
         let mut tasks = JoinSet::new();
@@ -67,16 +68,16 @@ impl ShardListeners {
             });
             for (address, signals) in wanted {
                 let Entry::Vacant(place) = running.entry(address) else { continue };
-                // Until it stands, wake-ups are lost.
+                // Until the subscription is active, wake-ups are lost.
                 set_listening(signals.values(), false);
                 let channels = signals.keys().cloned().collect();
                 let (cluster, subscriptions) = (self.cluster.clone(), self.subscriptions.clone());
                 let listener = ShardListener { cluster, address: place.key().clone(), signals, subscriptions };
                 place.insert((channels, tasks.spawn(listener.run())));
             }
-            // Those that were ended; the others never end.
+            // Removes aborted tasks; the others never end.
             while tasks.try_join_next().is_some() {}
-            // The cluster holds the sender.
+            // Cannot fail: the cluster holds the sender.
             let _ = maps.changed().await;
         }
     }
@@ -102,7 +103,8 @@ impl ShardListener {
         }
     }
 
-    /// Until the subscription ends; why it did. `logged`: whether the last end was logged, and no subscription stood since.
+    /// Runs until the subscription ends, and returns why. `logged`: whether the last end was logged, and no
+    /// subscription was active since.
     async fn listen(&self, upstream: &Upstream, logged: &mut bool) -> ShardEnd {
         let begun = Instant::now();
         let (mut link, mut pushes) = match timeout(ANSWER_TIMEOUT, self.subscribe(upstream)).await {
@@ -123,7 +125,7 @@ impl ShardListener {
                 Ok(Some(PushInfo { kind: PushKind::SMessage | PushKind::Message, data })) => {
                     if let [Value::BulkString(channel), Value::BulkString(text)] = &data[..] {
                         let channel = String::from_utf8_lossy(channel);
-                        // Programs that call produce.lua use the channel that a single server has.
+                        // Programs that call produce.lua publish to the channel name of a single server.
                         let signals = self.signals.get(&*channel).or_else(|| self.signals.get(&*of_slot(&channel)));
                         notify(signals.into_iter(), text);
                     }
@@ -171,7 +173,7 @@ impl ShardListener {
         let mut link = client.get_multiplexed_async_connection_with_config(&config).await.map_err(text)?;
         let mut all = redis::pipe();
         for channel in self.signals.keys() {
-            // Of a slot: before Redis 7 there are none such, and all are the ordinary ones.
+            // Programs that call produce.lua publish to these ordinary channels.
             all.cmd("SUBSCRIBE").arg(of_server(channel));
         }
         all.query_async::<Value>(&mut link).await.map_err(text)?;
@@ -184,6 +186,7 @@ impl ShardListener {
         };
         match command("SSUBSCRIBE").query_async::<Value>(&mut link).await {
             Err(error) if is_denied(&classify(&error)) => {
+                // Redis before 7 has ordinary channels only.
                 command("SUBSCRIBE").query_async::<Value>(&mut link).await.map_err(text)?;
             }
             result => drop(result.map_err(text)?),
@@ -192,9 +195,9 @@ impl ShardListener {
     }
 }
 
-/// How a subscription ended, or that none came about.
+/// Why a subscription ended or failed.
 enum ShardEnd {
-    /// A slot is on another server, or may be: the keeper logs a primary that is lost.
+    /// A slot is on another server, or may be. Not logged here: the keeper logs a lost primary.
     Moved,
     Lost(String),
 }
@@ -207,12 +210,12 @@ async fn ping(link: &mut MultiplexedConnection) -> redis::RedisResult<()> {
     redis::cmd("PING").exec_async(link).await
 }
 
-/// The channel of a single server, for one of a slot.
+/// The channel name of a single server, for a sharded channel.
 fn of_server(channel: &str) -> String {
     format!("{}:wake", channel.trim_end_matches(":swake"))
 }
 
-/// The other way about.
+/// The sharded channel, for the channel name of a single server.
 fn of_slot(channel: &str) -> String {
     format!("{}:swake", channel.trim_end_matches(":wake"))
 }

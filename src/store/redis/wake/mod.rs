@@ -1,14 +1,14 @@
-//! Wake-ups: one subscription on a connection of its own notifies the signals of all partitions, and those of sources
-//! that live on this Redis.
+//! Wake-ups: one subscription on a separate connection notifies the signals of all partitions, and of sources on this
+//! Redis.
 //!
-//! Signals notify on every message, and on every (re)subscribe and loss, because anything may have been missed
-//! meanwhile. Losing a wake-up costs at most `max_sleep`.
+//! Signals notify on every message, and whenever a subscription is made or lost, because wake-ups may have been missed.
+//! A lost wake-up delays a message by at most `max_sleep`.
 //!
-//! A subscription may die without a word. When the peer has vanished, the kernel's keepalive ends the connection
-//! within 4 s (`connection`); when a proxy in between keeps it open and forwards nothing, our own PING finds out,
-//! within 5 s with a few partitions and 10 s with many. So long, or `max_sleep` if that is shorter, is what a message
-//! may be late that has become the head meanwhile. A subscription to what is no master any more is replaced as soon as
-//! any connection to the same Redis finds it out (`connection`).
+//! A subscription can die without an error. If the peer has vanished, the kernel's keepalive ends the connection within
+//! 4 s (`connection`). If a proxy keeps the connection open and forwards nothing, our own PING detects it, within 5 s
+//! with a few partitions and 10 s with many. A message that becomes the head in that time can be late by as much, at
+//! most by `max_sleep`. A subscription to a server that is not the master any more is replaced as soon as any
+//! connection to the same Redis detects the change (`connection`).
 //!
 //! On a cluster there is a subscription on each primary (`cluster`).
 
@@ -34,22 +34,22 @@ use super::{
 };
 use crate::store::{Partition, WakeSignal};
 
-/// `PING_INTERVAL` with few sleepers, which leave more of the budget of an idle instance.
+/// `PING_INTERVAL` with few sleepers, which use less of the command budget of an idle instance.
 const PING_INTERVAL_OF_FEW: Duration = Duration::from_secs(3);
 const FEW_SLEEPERS: usize = 3;
-/// A source's fallback poll is two commands, as much as two partitions send.
+/// A source's fallback poll is two commands, as many as two partitions send.
 const SLEEPERS_OF_A_SOURCE: usize = 2;
 
 /// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
     place: WakePlace,
-    /// Of partitions, by channel.
+    /// Signals of partitions, by channel.
     signals: Signals,
-    /// Of other programs' keys, by channel.
+    /// Signals of sources, by channel of other programs' keys.
     others: Signals,
-    /// Partitions, and sources as so many.
+    /// Number of partitions, plus `SLEEPERS_OF_A_SOURCE` for each source.
     sleepers: usize,
-    /// Counts the subscriptions that stood so far.
+    /// Counts the subscriptions made so far.
     subscriptions: watch::Sender<u64>,
 }
 
@@ -59,17 +59,17 @@ enum WakePlace {
 }
 
 impl WakeListener {
-    /// On one address.
+    /// Listens on one address.
     pub fn new(client: Client) -> Self {
         Self::to(Arc::new(client.into()))
     }
 
-    /// On what `upstream` leads to, as the connections to it.
+    /// Listens on the server that `upstream` leads to, like the connections of `upstream`.
     pub fn to(upstream: Arc<Upstream>) -> Self {
         Self::at(WakePlace::One(upstream))
     }
 
-    /// On each primary of a cluster, for the partitions that it has.
+    /// Listens on each primary of a cluster, for its partitions.
     pub fn of_cluster(cluster: Arc<Cluster>) -> Self {
         Self::at(WakePlace::Cluster(cluster))
     }
@@ -79,7 +79,7 @@ impl WakeListener {
         Self { place, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
-    /// The signal of a partition's claimer; call for all of them before `run`.
+    /// The signal of a partition's claimer; call for all partitions before `run`.
     pub fn signal(&mut self, prefix: &str, partition: &Partition) -> Arc<WakeSignal> {
         let signal = Arc::default();
         self.also_notify(prefix, partition, &signal);
@@ -102,12 +102,12 @@ impl WakeListener {
         self.sleepers += SLEEPERS_OF_A_SOURCE;
     }
 
-    /// Changes each time a subscription came about: the server may be another one than before.
+    /// Changes each time a subscription is made: the server may be another one than before.
     pub fn subscriptions(&self) -> watch::Receiver<u64> {
         self.subscriptions.subscribe()
     }
 
-    /// Never returns; drop it to end the subscription.
+    /// Never returns; drop the future to end the subscription.
     pub async fn run(self) {
         if self.signals.is_empty() {
             return std::future::pending().await;
@@ -121,7 +121,7 @@ impl WakeListener {
         let (mut logged, mut logged_others) = (false, false);
         loop {
             let error = match self.listen(&upstream, &mut logged_others).await {
-                // At once: the keeper logs a lost master.
+                // Subscribes again at once. Not logged here: the keeper logs a lost master.
                 Ok(SubscriptionEnd::Outdated) => continue,
                 Ok(SubscriptionEnd::Lost) => {
                     logged = false;
@@ -142,16 +142,16 @@ impl WakeListener {
         }
     }
 
-    /// How a subscription that stood ended; an error when none came about. `logged`: whether it was logged that the channels
-    /// of others are refused.
+    /// Returns how the subscription ended; an error if it failed. `logged`: whether it was logged that the channels of
+    /// other programs' keys are refused.
     async fn listen(&self, upstream: &Upstream, logged: &mut bool) -> Result<SubscriptionEnd, String> {
         let client = upstream.client(ANSWER_TIMEOUT).await.map_err(|error| error.to_string())?;
-        // Before the connection: what is found out meanwhile concerns it.
+        // Taken before connecting: a change of the master that is detected while connecting concerns this connection.
         let begun = Instant::now();
         let subscribe = async {
             let mut subscription = client.get_async_pubsub().await?;
             subscription.subscribe(self.signals.keys().collect::<Vec<_>>()).await?;
-            // By themselves: a user may have rights on our channels only.
+            // In a separate command: a user may have rights to our channels only.
             let others: Vec<&String> = self.others.keys().collect();
             let refused = if others.is_empty() { None } else { subscription.subscribe(others).await.err() };
             Ok::<_, redis::RedisError>((subscription.split(), refused))
@@ -197,8 +197,8 @@ impl WakeListener {
 
 /// How a subscription ended.
 enum SubscriptionEnd {
-    /// The connection did.
+    /// The connection ended.
     Lost,
-    /// It may lead to what is no master any more.
+    /// The connection may lead to a server that is not the master any more.
     Outdated,
 }
