@@ -94,14 +94,6 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
-    /// `settle`, and then `claim`, in one call, so that the claim takes the room that the settlements make. Where they fail,
-    /// nothing is claimed. The inner error is the claim's own.
-    async fn settle_and_claim(
-        &self,
-        partition: &Partition,
-        settlements: &[Settlement],
-        request: ClaimRequest,
-    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
     /// Makes every instance poll now: messages are overdue and this one has no capacity.
