@@ -1,7 +1,7 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
-//! message carries its share of it until its settlement was answered.
+//! message carries its share of it until its settlement is sent.
 //!
 //! A route whose sink is so slow that messages are returned unsent claims fewer, so that they are not claimed and returned over
 //! and over: after each round of as many messages as it may have, the limit falls by those that were unsent, or it rises again.

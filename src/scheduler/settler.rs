@@ -1,26 +1,31 @@
 //! Settles claims, many in a call: one task for each partition.
 //!
-//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
-//! share of the in-flight budget and its permits until its settlement was answered.
+//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. The permits of a
+//! message are free when its settlement is sent: Redis makes the settlement before the claim that follows on the connection. While a
+//! settlement waits for an answer, the next ones keep their permits until they are answered. So at most the budget and one call of
+//! messages are unsettled.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    sync::{
+        OwnedSemaphorePermit,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
 use super::{
     budget::GATHER_WAIT,
-    held::Held,
+    held::{Held, Permits},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
     unanswered::{Unanswered, UnansweredGuard},
 };
 use crate::{
     incidents::Sample,
-    store::{ClaimEnd, Partition, Settled, Settlement, StoreError},
+    store::{ClaimEnd, Lease, Partition, Settled, Settlement, StoreError},
 };
 
 /// Messages of one call; the store takes up to 1000.
@@ -42,7 +47,12 @@ pub struct Settler {
 }
 
 struct Item {
-    held: Held,
+    lease: Lease,
+    lease_ends: Instant,
+    /// `None` once free.
+    permits: Option<Permits>,
+    /// Until the store has answered.
+    _suspects: Option<Arc<OwnedSemaphorePermit>>,
     end: ClaimEnd,
     /// Stored with the error of `end`, and never logged.
     detail: Option<String>,
@@ -91,15 +101,18 @@ impl Settler {
 
     /// The same; `detail` is stored with the error of `end`, and never logged.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
+        let Held { lease, lease_ends, permits, suspects, .. } = held;
+        let item =
+            Item { lease, lease_ends, permits: Some(permits), _suspects: suspects, end, detail, repeated: false };
         // The task has ended only after an abort: then the lease brings the message back.
-        let _ = self.sender.send(Item { held, end, detail, repeated: false });
+        let _ = self.sender.send(item);
     }
 }
 
 /// Whether a settlement counts as done. A stale result on a repeat, while no other instance could have taken
 /// over the lease, means that the try without an answer had taken effect.
-pub fn took_effect(verdict: Settled, held: &Held, repeated: bool) -> bool {
-    verdict == Settled::Done || (repeated && Instant::now() < held.lease_ends)
+pub fn took_effect(verdict: Settled, lease_ends: Instant, repeated: bool) -> bool {
+    verdict == Settled::Done || (repeated && Instant::now() < lease_ends)
 }
 
 struct SettleTask {
@@ -179,9 +192,12 @@ impl SettleTask {
     /// One call; what it did not settle waits again.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
         let settlements: Vec<Settlement> =
-            items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
+            items.iter().map(|item| Settlement { lease: item.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
+        if self.mark.is_none() && !self.refused {
+            Permits::release(items.iter_mut().filter_map(|item| item.permits.take()));
+        }
         let answer = if settlements.len() < self.enough && !stands_still {
             store.settle(partition, &settlements).await
         } else {
@@ -191,7 +207,7 @@ impl SettleTask {
             Ok(verdicts) => {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
-                Held::release(items.into_iter().map(|item| item.held));
+                Permits::release(items.into_iter().filter_map(|item| item.permits));
                 return Ok(());
             }
             Err(error) => error,
@@ -205,7 +221,7 @@ impl SettleTask {
             // It may be given up once its lease has ended: the message is not lost by it, and its share of the
             // budget is needed.
             let now = Instant::now();
-            items.retain(|item| now < item.held.lease_ends);
+            items.retain(|item| now < item.lease_ends);
         }
         self.waiting.append(&mut items);
         Err(error)
@@ -213,8 +229,8 @@ impl SettleTask {
 
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
-        for (Item { held, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
-            if !took_effect(*verdict, held, *repeated) {
+        for (Item { lease, lease_ends, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
+            if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
             }
@@ -222,7 +238,7 @@ impl SettleTask {
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
                 ClaimEnd::Bury { reason, error } => {
-                    let sample = Sample { id: held.lease.id.to_string(), error: error.clone() };
+                    let sample = Sample { id: lease.id.to_string(), error: error.clone() };
                     self.route.died(*reason, 1, Some(sample));
                 }
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),

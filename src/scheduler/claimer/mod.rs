@@ -21,7 +21,7 @@ use tokio::{
 use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     attempt::Batch,
-    held::Held,
+    held::{Held, Permits},
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
     settler::Settler,
@@ -286,9 +286,11 @@ impl Claimer {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
-                sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
-                share: reservation.permit(codec::weight(&claimed.body)),
-                _suspects: right.clone().filter(|_| claimed.suspect),
+                permits: Permits {
+                    sink: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
+                    share: reservation.permit(codec::weight(&claimed.body)),
+                },
+                suspects: right.clone().filter(|_| claimed.suspect),
             };
             (claimed, held)
         };

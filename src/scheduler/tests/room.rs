@@ -36,7 +36,8 @@ async fn with_replies_lost_nothing_comes_twice_and_no_room_is_lost() {
     // What is repeated is answered now.
     sleep(SECOND).await;
     assert!(sink.taken().len() == 20 * ROOM && sink.taken().values().all(|times| *times == 1));
-    assert_eq!(store.most_unacked(&partition("r")), ROOM);
+    let most = store.most_unacked(&partition("r"));
+    assert!(most <= 2 * ROOM, "{most}: more than the budget and one call");
     schedule(&store, (0..2 * ROOM).map(|n| format!("later-{n}")), Duration::ZERO);
     sleep(5 * MILLI).await;
     assert_eq!(store.count(&partition("r")).1, ROOM, "all of the room is there again");
