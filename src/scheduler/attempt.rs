@@ -102,7 +102,7 @@ impl Attempt {
         let policy = &batch.route.policy.retry;
         let end = decide(outcome, verdict, number, max_attempts, policy, &mut batch.rng);
         if let ClaimEnd::Bury { .. } = end {
-            held.sink_permit.forget();
+            held.permits.sink.forget();
         }
         let detail = reply.map(|reply| reply.text).filter(|text| !text.is_empty());
         batch.settler.settle_with(held, end, detail);
@@ -145,7 +145,7 @@ impl Attempt {
             let late = batch.clock.at(now).saturating_sub(self.from);
             route.metrics.lateness.record(Duration::from_micros(late).as_secs_f64());
         }
-        let verdict = self.held.sink_permit.conclude(sent, outcome, domain, share);
+        let verdict = self.held.permits.sink.conclude(sent, outcome, domain, share);
         (self.held, verdict)
     }
 }

@@ -92,7 +92,7 @@ impl Batch {
         let Target::Sink { sink, breaker } = &self.route.target else { return Ok(None) };
         let (is_down, is_crowd) = (breaker.has_domains_down(), sink.has_destinations());
         let domain = if is_down || is_crowd { sink.domain(delivery) } else { None };
-        let wait = held.sink_permit.wait(domain.as_ref().filter(|_| is_down), self.rng.random());
+        let wait = held.permits.sink.wait(domain.as_ref().filter(|_| is_down), self.rng.random());
         match (wait, domain.filter(|_| is_crowd)) {
             (Some(wait), _) => Err(wait),
             (None, Some(domain)) => self.route.crowds.enter(domain, Instant::now()).map(Some),

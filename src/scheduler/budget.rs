@@ -1,8 +1,7 @@
 //! What a route may have in flight on this instance: messages and bytes.
 //!
 //! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
-//! message carries its share of it until its settlement was answered. A claim in the call of a settlement is counted beside what is
-//! settled, so that less than nothing may be free for a moment.
+//! message carries its share of it until its settlement is sent.
 //!
 //! A route whose sink is so slow that messages are returned unsent claims fewer, so that they are not claimed and returned over
 //! and over: after each round of as many messages as it may have, the limit falls by those that were unsent, or it rises again.
@@ -43,33 +42,14 @@ struct Free {
     unsent: i64,
     /// Messages in flight.
     claimed: usize,
-    /// Claimers that wait.
-    waiting: u32,
 }
 
 /// What may be claimed.
 #[derive(Clone, Copy, Debug)]
 struct Room {
-    /// Below zero beside a settlement that makes room.
     messages: i64,
-    /// Below zero then, and when a message was larger than configured: it passes, and the next ones wait for it.
+    /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
     bytes: i64,
-}
-
-/// Counts a claimer that waits, until it is dropped.
-struct Waiting<'a>(&'a Budget);
-
-impl<'a> Waiting<'a> {
-    fn new(budget: &'a Budget) -> Self {
-        budget.free.lock().waiting += 1;
-        Self(budget)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.free.lock().waiting -= 1;
-    }
 }
 
 impl Budget {
@@ -79,7 +59,7 @@ impl Budget {
         Arc::new(Self {
             largest: signed(largest).min(room.bytes),
             messages: room.messages,
-            free: Mutex::new(Free { room, limit: room.messages, concluded: 0, unsent: 0, claimed: 0, waiting: 0 }),
+            free: Mutex::new(Free { room, limit: room.messages, concluded: 0, unsent: 0, claimed: 0 }),
             freed: Notify::new(),
         })
     }
@@ -89,7 +69,14 @@ impl Budget {
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
         let mut free = self.free.lock();
         let room = self.room(&free);
-        self.take(&mut free, room, messages, bytes)
+        if !self.fits(room) || messages == 0 {
+            return None;
+        }
+        let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
+        let bytes = signed(bytes).max(self.largest).min(room.bytes);
+        free.room.messages -= i64::from(messages);
+        free.room.bytes -= bytes;
+        Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
     }
 
     /// The free permits below the limit.
@@ -118,44 +105,11 @@ impl Budget {
         usize::try_from(self.free.lock().limit).unwrap_or(0)
     }
 
-    /// The same as `reserve`, where what is `settled` becomes free before anything of it is used. `None` while more than one claimer waits: the
-    /// others have their turn then.
-    pub fn reserve_beside<'a>(
-        self: &Arc<Self>,
-        settled: impl IntoIterator<Item = &'a Reservation>,
-        messages: u32,
-        bytes: u64,
-    ) -> Option<Reservation> {
-        let mut free = self.free.lock();
-        if free.waiting > 1 {
-            return None;
-        }
-        // It is below zero where another partition settles and claims.
-        let mut room = Room { messages: free.room.messages.max(0) - (self.messages - free.limit), ..free.room };
-        for one in settled {
-            room.messages += i64::from(one.messages);
-            room.bytes += one.bytes;
-        }
-        self.take(&mut free, room, messages, bytes)
-    }
-
-    fn take(self: &Arc<Self>, free: &mut Free, room: Room, messages: u32, bytes: u64) -> Option<Reservation> {
-        if !self.fits(room) || messages == 0 {
-            return None;
-        }
-        let messages = messages.min(u32::try_from(room.messages).unwrap_or(u32::MAX));
-        let bytes = signed(bytes).max(self.largest).min(room.bytes);
-        free.room.messages -= i64::from(messages);
-        free.room.bytes -= bytes;
-        Some(Reservation { budget: Arc::clone(self), messages, bytes, claimed: 0 })
-    }
-
     /// Waits while full, and then gathers what is freed until so many messages may be claimed. Cancel-safe.
     pub async fn available(&self, worthwhile: usize) {
         if self.is_available() {
             return;
         }
-        let _waiting = Waiting::new(self);
         self.room_for(1).await;
         // What is free by then is claimed.
         let _ = timeout(GATHER_WAIT, self.room_for(worthwhile)).await;
@@ -180,11 +134,6 @@ impl Budget {
     /// Messages that may be claimed.
     pub fn free(&self) -> usize {
         usize::try_from(self.room(&self.free.lock()).messages).unwrap_or(0)
-    }
-
-    /// Whether more than one claimer waits.
-    pub fn others_wait(&self) -> bool {
-        self.free.lock().waiting > 1
     }
 
     /// Whether `available` would not wait.
@@ -302,7 +251,6 @@ mod tests {
         assert_eq!(round(60), (100, 100));
         let permit = claimed(&budget, 1, 1, 1);
         assert_eq!(budget.reserve(200, 500).unwrap().messages(), 99);
-        assert_eq!(budget.reserve_beside([&permit], 200, 500).unwrap().messages(), 100);
         drop(permit);
         assert_eq!(round(0).0, 106);
         assert_eq!(round(106).0, 16);
@@ -351,37 +299,6 @@ mod tests {
         assert_eq!(budget.in_flight(), 0);
         let all = budget.reserve(100, 5000).unwrap();
         assert_eq!((all.messages(), all.bytes()), (10, 1000));
-    }
-
-    #[test]
-    fn what_is_settled_makes_room_before_it_is_free() {
-        let budget = Budget::new(2, 1000, 100);
-        let settled = [claimed(&budget, 1, 500, 500), claimed(&budget, 1, 500, 450)];
-        assert!(budget.reserve(1, 1).is_none());
-        let beside = budget.reserve_beside(&settled, 10, 5000).unwrap();
-        assert_eq!((beside.messages(), beside.bytes(), budget.free()), (2, 1000, 0));
-        assert!(budget.reserve(1, 1).is_none());
-        drop(settled);
-        assert!(budget.available(1).now_or_never().is_none(), "the claim has it");
-        drop(beside);
-        let all = budget.reserve(100, 5000).unwrap();
-        assert_eq!((all.messages(), all.bytes()), (2, 1000));
-    }
-
-    #[tokio::test]
-    async fn what_is_settled_is_for_all_claimers_that_wait() {
-        let budget = Budget::new(4, 4000, 100);
-        let mut all = budget.reserve(4, 4000).unwrap();
-        all.claimed(4);
-        let settled: Vec<_> = (0..4).map(|_| all.permit(1000)).collect();
-        let mut waiting: Vec<_> = (0..2).map(|_| Box::pin(budget.available(1))).collect();
-        for one in &mut waiting {
-            assert!(one.as_mut().now_or_never().is_none());
-        }
-        assert!(budget.others_wait() && budget.reserve_beside(&settled, 10, 5000).is_none());
-        waiting.pop();
-        assert!(!budget.others_wait());
-        assert_eq!(budget.reserve_beside(&settled, 10, 5000).unwrap().messages(), 4);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,31 +8,37 @@ use crate::{
     time::UnixMillis,
 };
 
-/// A claimed message and what it holds until its settlement was answered.
+/// A claimed message and what it holds until its settlement.
 pub struct Held {
     pub lease: Lease,
     /// Its score in `pending` before the claim.
     pub not_before: UnixMillis,
     /// No other instance can have it before: the lease counted from when the claim was sent.
     pub lease_ends: Instant,
-    pub sink_permit: SinkPermit,
-    pub share: Reservation,
+    pub permits: Permits,
     /// Of a suspect: those of one claim at a time in a process.
-    pub _suspects: Option<Arc<OwnedSemaphorePermit>>,
+    pub suspects: Option<Arc<OwnedSemaphorePermit>>,
 }
 
-impl Held {
-    /// Gives back at once what messages of one route hold, so that the next claim gets all of it.
+/// The part of a message in the bounds of its sink and its route.
+pub struct Permits {
+    pub sink: SinkPermit,
+    pub share: Reservation,
+}
+
+impl Permits {
+    /// Frees the permits of several messages of one route at once, so that the next claim gets all of them.
     pub fn release(all: impl IntoIterator<Item = Self>) {
-        let all = all.into_iter().map(|held| (held.sink_permit, held.share));
-        let together = all.reduce(|(mut permits, mut shares), (permit, share)| {
-            permits.absorb(permit);
-            shares.absorb(share);
-            (permits, shares)
+        let together = all.into_iter().reduce(|mut all, one| {
+            all.sink.absorb(one.sink);
+            all.share.absorb(one.share);
+            all
         });
         drop(together);
     }
+}
 
+impl Held {
     /// As if it had never been claimed.
     pub fn given_back(&self) -> ClaimEnd {
         ClaimEnd::Release { at: self.not_before }

@@ -20,7 +20,6 @@ mod claimer;
 mod crowd;
 mod decide;
 mod held;
-mod joint;
 mod pace;
 mod route;
 mod settler;

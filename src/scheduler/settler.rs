@@ -1,33 +1,31 @@
 //! Settles claims, many in a call: one task for each partition.
 //!
-//! A call that is not shared with other partitions takes along the claim for which there is no room yet (`joint`).
-//!
-//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. A message keeps its
-//! share of the in-flight budget and its permits until its settlement was answered.
+//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. The permits of a
+//! message are free when its settlement is sent: Redis makes the settlement before the claim that follows on the connection. While a
+//! settlement waits for an answer, the next ones keep their permits until they are answered. So at most the budget and one call of
+//! messages are unsettled.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::{
+        OwnedSemaphorePermit,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-        oneshot,
     },
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
 use super::{
-    breaker::Admission,
-    budget::{GATHER_WAIT, Reservation},
-    held::Held,
-    joint::{Answer, Asked, Joint},
+    budget::GATHER_WAIT,
+    held::{Held, Permits},
     route::ActiveRoute,
     store_backoff::{StoreBackoff, is_outage},
     unanswered::{Unanswered, UnansweredGuard},
 };
 use crate::{
     incidents::Sample,
-    store::{ClaimEnd, ClaimRequest, Partition, Settled, Settlement, StoreError},
+    store::{ClaimEnd, Lease, Partition, Settled, Settlement, StoreError},
 };
 
 /// Messages of one call; the store takes up to 1000.
@@ -41,19 +39,20 @@ const ENOUGH: usize = 256;
 /// it has gathered has a call of its own.
 const FEW: usize = 256;
 
-/// How long a settlement that has a call of its own waits for the claim to make with it.
-const ASK_WAIT: Duration = Duration::from_millis(1);
-
 /// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
 #[derive(Clone)]
 pub struct Settler {
     sender: UnboundedSender<Item>,
     unanswered: Unanswered,
-    joint: Joint,
 }
 
 struct Item {
-    held: Held,
+    lease: Lease,
+    lease_ends: Instant,
+    /// `None` once free.
+    permits: Option<Permits>,
+    /// Until the store has answered.
+    _suspects: Option<Arc<OwnedSemaphorePermit>>,
     end: ClaimEnd,
     /// Stored with the error of `end`, and never logged.
     detail: Option<String>,
@@ -73,7 +72,7 @@ impl Item {
 
 impl Settler {
     pub fn start(route: &Arc<ActiveRoute>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
-        let (unanswered, joint) = (Unanswered::default(), Joint::default());
+        let unanswered = Unanswered::default();
         // Holds at most what the route may have in flight.
         let (sender, arrivals) = unbounded_channel();
         let task = SettleTask {
@@ -83,19 +82,12 @@ impl Settler {
             waiting: Vec::new(),
             backoff: StoreBackoff::default(),
             unanswered: unanswered.clone(),
-            joint: joint.clone(),
             mark: None,
-            unanswered_claim: None,
             refused: false,
             enough: (route.policy.max_in_flight / 4).clamp(1, ENOUGH),
         };
         tasks.spawn(task.run());
-        Self { sender, unanswered, joint }
-    }
-
-    /// Where the claimer of the partition asks for a claim in the call of a settlement.
-    pub fn joint(&self) -> &Joint {
-        &self.joint
+        Self { sender, unanswered }
     }
 
     /// What of the partition waits for an answer of the store that did not come at first.
@@ -109,15 +101,18 @@ impl Settler {
 
     /// The same; `detail` is stored with the error of `end`, and never logged.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
+        let Held { lease, lease_ends, permits, suspects, .. } = held;
+        let item =
+            Item { lease, lease_ends, permits: Some(permits), _suspects: suspects, end, detail, repeated: false };
         // The task has ended only after an abort: then the lease brings the message back.
-        let _ = self.sender.send(Item { held, end, detail, repeated: false });
+        let _ = self.sender.send(item);
     }
 }
 
 /// Whether a settlement counts as done. A stale result on a repeat, while no other instance could have taken
 /// over the lease, means that the try without an answer had taken effect.
-pub fn took_effect(verdict: Settled, held: &Held, repeated: bool) -> bool {
-    verdict == Settled::Done || (repeated && Instant::now() < held.lease_ends)
+pub fn took_effect(verdict: Settled, lease_ends: Instant, repeated: bool) -> bool {
+    verdict == Settled::Done || (repeated && Instant::now() < lease_ends)
 }
 
 struct SettleTask {
@@ -127,11 +122,8 @@ struct SettleTask {
     waiting: Vec<Item>,
     backoff: StoreBackoff,
     unanswered: Unanswered,
-    joint: Joint,
     /// From a call without an answer until nothing is left that waited for it.
     mark: Option<UnansweredGuard>,
-    /// The claim beside that call: its claimer repeats it once the settlements were answered, whose room it needs.
-    unanswered_claim: Option<(oneshot::Sender<Box<Answer>>, Answer)>,
     /// A call was refused: the next ones have one kind each, so that only what is refused waits.
     refused: bool,
     /// So many settlements have a call of their own.
@@ -173,11 +165,6 @@ impl SettleTask {
             // What has come by then is settled.
             let _ = timeout(GATHER_WAIT, gathering).await;
         }
-        // The claimer is about to ask, if there is more: it was answered by the last call.
-        let budget = &self.route.budget;
-        if self.waiting.len() >= self.enough && !budget.is_available() && !budget.others_wait() {
-            let _ = timeout(ASK_WAIT, self.joint.asked()).await;
-        }
         true
     }
 
@@ -197,7 +184,6 @@ impl SettleTask {
         self.refused = trouble.as_ref().is_some_and(|error| !is_outage(error));
         if !self.waiting.iter().any(|item| item.repeated) {
             self.mark = None;
-            answer_claim(self.unanswered_claim.take());
         }
         self.route.show_in_flight();
         trouble.map_or(Ok(()), Err)
@@ -206,34 +192,22 @@ impl SettleTask {
     /// One call; what it did not settle waits again.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
         let settlements: Vec<Settlement> =
-            items.iter().map(|item| Settlement { lease: item.held.lease.clone(), end: item.stored_end() }).collect();
+            items.iter().map(|item| Settlement { lease: item.lease.clone(), end: item.stored_end() }).collect();
         let (store, partition) = (&self.route.store, &self.partition);
         let stands_still = self.route.policy.max_in_flight <= FEW && self.is_full();
+        if self.mark.is_none() && !self.refused {
+            Permits::release(items.iter_mut().filter_map(|item| item.permits.take()));
+        }
         let answer = if settlements.len() < self.enough && !stands_still {
-            store.settle(partition, &settlements).await.map(|verdicts| (verdicts, None))
-        } else if let Some(claim) = self.claim_beside(&items) {
-            let ClaimBeside { request, admission, reservation, sender } = claim;
-            match store.settle_and_claim(partition, &settlements, request).await {
-                Ok((verdicts, claim)) => {
-                    let claim = claim.map(|claim| (claim, admission, reservation));
-                    Ok((verdicts, Some((sender, Answer { request, claim }))))
-                }
-                Err(error) => {
-                    if is_outage(&error) {
-                        self.unanswered_claim = Some((sender, Answer { request, claim: Err(error.clone()) }));
-                    }
-                    Err(error)
-                }
-            }
+            store.settle(partition, &settlements).await
         } else {
-            store.settle_alone(partition, &settlements).await.map(|verdicts| (verdicts, None))
+            store.settle_alone(partition, &settlements).await
         };
         let error = match answer {
-            Ok((verdicts, claim)) => {
+            Ok(verdicts) => {
                 self.backoff.answered();
                 self.count(&items, &verdicts);
-                Held::release(items.into_iter().map(|item| item.held));
-                answer_claim(claim);
+                Permits::release(items.into_iter().filter_map(|item| item.permits));
                 return Ok(());
             }
             Err(error) => error,
@@ -247,32 +221,16 @@ impl SettleTask {
             // It may be given up once its lease has ended: the message is not lost by it, and its share of the
             // budget is needed.
             let now = Instant::now();
-            items.retain(|item| now < item.held.lease_ends);
+            items.retain(|item| now < item.lease_ends);
         }
         self.waiting.append(&mut items);
         Err(error)
     }
 
-    /// What the claimer asks for, with the room that the items make; `None` while nothing is asked for, or nothing may be claimed.
-    fn claim_beside(&self, items: &[Item]) -> Option<ClaimBeside> {
-        let breaker = self.route.target.breaker();
-        if !breaker.is_closed() {
-            return None;
-        }
-        let (Asked { mut request, answer: sender }, (admission, reservation)) = self.joint.take(|request| {
-            let admission = breaker.admit(request.limit as usize)?;
-            let settled = items.iter().map(|item| &item.held.share);
-            let reservation = self.route.budget.reserve_beside(settled, admission.messages(), request.max_bytes)?;
-            Some((admission, reservation))
-        })?;
-        (request.limit, request.max_bytes) = (reservation.messages(), reservation.bytes());
-        Some(ClaimBeside { request, admission, reservation, sender })
-    }
-
     fn count(&self, settled: &[Item], verdicts: &[Settled]) {
         let metrics = &self.route.metrics;
-        for (Item { held, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
-            if !took_effect(*verdict, held, *repeated) {
+        for (Item { lease, lease_ends, end, repeated, .. }, verdict) in settled.iter().zip(verdicts) {
+            if !took_effect(*verdict, *lease_ends, *repeated) {
                 metrics.stale(end.name(), 1);
                 continue;
             }
@@ -280,27 +238,12 @@ impl SettleTask {
                 ClaimEnd::Ack => metrics.delivered.increment(1),
                 ClaimEnd::Retry { .. } => metrics.retried.increment(1),
                 ClaimEnd::Bury { reason, error } => {
-                    let sample = Sample { id: held.lease.id.to_string(), error: error.clone() };
+                    let sample = Sample { id: lease.id.to_string(), error: error.clone() };
                     self.route.died(*reason, 1, Some(sample));
                 }
                 ClaimEnd::Release { .. } | ClaimEnd::Defer { .. } => metrics.released.increment(1),
             }
         }
-    }
-}
-
-/// A claim in the call of a settlement.
-struct ClaimBeside {
-    request: ClaimRequest,
-    admission: Admission,
-    reservation: Reservation,
-    sender: oneshot::Sender<Box<Answer>>,
-}
-
-/// The claimer may have been aborted: then the lease brings the messages back.
-fn answer_claim(claim: Option<(oneshot::Sender<Box<Answer>>, Answer)>) {
-    if let Some((sender, answer)) = claim {
-        let _ = sender.send(Box::new(answer));
     }
 }
 

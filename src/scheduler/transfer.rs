@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     attempt::{Attempt, Batch},
-    held::Held,
+    held::Permits,
     settler::took_effect,
     store_backoff::{StoreBackoff, is_outage},
 };
@@ -88,15 +88,15 @@ impl Batch {
                     continue;
                 }
             };
-            if took_effect(settled, &attempt.held, repeated) {
+            if took_effect(settled, attempt.held.lease_ends, repeated) {
                 self.route.metrics.delivered.increment(1);
-                done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0).0);
+                done.push(attempt.observe(self, sent, &Outcome::Confirmed, None, 0.0).0.permits);
             } else {
                 self.route.metrics.stale("transfer", 1);
-                done.push(attempt.held);
+                done.push(attempt.held.permits);
             }
         }
-        Held::release(done);
+        Permits::release(done);
         self.route.show_in_flight();
     }
 }

@@ -96,14 +96,6 @@ pub trait Store: Send + Sync + 'static {
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle(partition, settlements).await
     }
-    /// Settles, then claims, in one call, so that the claim can use the capacity that the settlements free. If settling
-    /// fails, nothing is claimed. The inner error is that of the claim.
-    async fn settle_and_claim(
-        &self,
-        partition: &Partition,
-        settlements: &[Settlement],
-        request: ClaimRequest,
-    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError>;
     /// Pushes to any lists; an error of one list does not affect the others. The caller bounds the bytes of all values.
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError>;
     /// Makes every instance poll now, because messages are overdue and this instance has no capacity.

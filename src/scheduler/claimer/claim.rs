@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{Claimer, MAX_COMPANY, SUSPECTS_PAUSE};
 use crate::{
-    scheduler::{breaker::Admission, budget::Reservation, joint::Answer, store_backoff::is_outage},
+    scheduler::{breaker::Admission, budget::Reservation, store_backoff::is_outage},
     store::{Claim, ClaimEnd, ClaimRequest, Claimed, Lease, Settled, Settlement, StoreError, Suspects, Token},
 };
 
@@ -23,26 +23,15 @@ pub struct ClaimCapacity {
     pub reservation: Reservation,
 }
 
-/// Without an answer the claim may have been made; the capacity that it still has.
-type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, Option<ClaimCapacity>)>;
+/// Without an answer the claim may have been made, and keeps its capacity.
+type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, ClaimCapacity)>;
 
 impl Claimer {
     pub(super) async fn claim(&self, request: ClaimRequest, capacity: ClaimCapacity) -> ClaimAnswer {
         match self.route.store.claim(&self.partition, request).await {
             Ok(claim) => Ok((claim, capacity)),
-            Err(error) => Err((error, Some(capacity))),
+            Err(error) => Err((error, capacity)),
         }
-    }
-
-    /// A claim was made beside a settlement, or may have been.
-    pub(super) async fn answered_jointly(&mut self, Answer { request, claim }: Answer) {
-        let now = Instant::now();
-        self.pace.start(now);
-        let answer = match claim {
-            Ok((claim, admission, reservation)) => Ok((claim, ClaimCapacity { admission, reservation })),
-            Err(error) => Err((error, None)),
-        };
-        self.answered(request, now, answer, None).await;
     }
 
     /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `right`: to have
@@ -73,12 +62,13 @@ impl Claimer {
             }
             // Messages may be claimed: they are asked for again until an answer comes. If it takes long, other partitions, whose
             // server may be up, have the capacity meanwhile.
-            let capacity = capacity.filter(|_| began.elapsed() < CAPACITY_HELD);
             request.again = true;
-            sleep(wait).await;
-            let capacity = if let Some(capacity) = capacity {
+            let capacity = if began.elapsed() < CAPACITY_HELD {
+                sleep(wait).await;
                 capacity
             } else {
+                drop(capacity);
+                sleep(wait).await;
                 request.limit = 1;
                 self.capacity_for_one().await
             };

@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot, watch},
+    sync::{OwnedSemaphorePermit, watch},
     task::{JoinError, JoinSet},
     time::{Instant, sleep, sleep_until},
 };
@@ -21,8 +21,7 @@ use tokio::{
 use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     attempt::Batch,
-    held::Held,
-    joint::Answer,
+    held::{Held, Permits},
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
     settler::Settler,
@@ -88,13 +87,6 @@ pub struct Claimer {
     batches: JoinSet<()>,
 }
 
-/// What lets a partition claim.
-enum Chance {
-    Room,
-    /// It has claimed beside a settlement.
-    Claimed(Box<Answer>),
-}
-
 impl Claimer {
     pub fn new(
         route: &Arc<ActiveRoute>,
@@ -127,12 +119,8 @@ impl Claimer {
 
     /// Until shutdown; then until what is being sent is with the settler.
     pub async fn run(mut self) {
-        while self.poll_is_due().await {
-            match self.may_claim().await {
-                Some(Chance::Room) => self.poll().await,
-                Some(Chance::Claimed(answer)) => self.answered_jointly(*answer).await,
-                None => break,
-            }
+        while self.poll_is_due().await && self.may_claim().await {
+            self.poll().await;
         }
         while let Some(end) = self.batches.join_next().await {
             report_panic(&self.partition, end);
@@ -192,15 +180,11 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits for pace, breaker and capacity; recovers expired leases meanwhile. `None`: shutdown.
-    async fn may_claim(&mut self) -> Option<Chance> {
+    /// Waits for pace, breaker and capacity; recovers expired leases until then. False: shutdown.
+    async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
         let overdue_since = self.view.overdue_since().unwrap_or(began);
-        self.sequence += 1;
-        let request = self.request(false, MAX_MESSAGES, MAX_BYTES);
         let worthwhile = self.pace.worthwhile();
-        let (may_ask, joint) = (!self.view.suspects, self.settler.joint().clone());
-        let mut asked = None;
         loop {
             let route = Arc::clone(&self.route);
             let pace = self.pace.next();
@@ -209,13 +193,7 @@ impl Claimer {
                     sleep_until(at).await;
                 }
                 route.target.breaker().ready().await;
-                if may_ask && !route.budget.is_available() {
-                    asked.get_or_insert_with(|| joint.ask(request));
-                }
-                tokio::select! {
-                    Some(answer) = answer_of(&mut asked) => Some(answer),
-                    () = route.budget.available(worthwhile) => None,
-                }
+                route.budget.available(worthwhile).await;
             };
             let lease_ends =
                 self.view.lease.unwrap_or(self.view.polled.max(began) + self.max_sleep()).max(self.recover_from);
@@ -223,24 +201,14 @@ impl Claimer {
             let wake_others_at = (overdue_since + OVERDUE).max(self.wake_others_from);
             tokio::select! {
                 biased;
-                () = stopped(&mut self.shutdown) => break,
+                () = stopped(&mut self.shutdown) => return false,
                 () = sleep_until(wake_others_at) => self.wake_others().await,
-                answer = ready => match answer {
-                    Some(answer) => return Some(Chance::Claimed(answer)),
-                    None => break,
-                },
+                () = ready => return !stopping(&self.shutdown),
                 Some(end) = self.batches.join_next() => report_panic(&self.partition, end),
                 () = sleep_until(look_at) => self.look_at_leases().await,
                 () = sleep_until(lease_ends) => self.recover().await,
             }
         }
-        // What is under way may have claimed messages.
-        if !joint.withdraw()
-            && let Some(answer) = answer_of(&mut asked).await
-        {
-            return Some(Chance::Claimed(answer));
-        }
-        (!stopping(&self.shutdown)).then_some(Chance::Room)
     }
 
     /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
@@ -318,9 +286,11 @@ impl Claimer {
                 lease: Lease { id: claimed.id.clone(), token: claim.token, bytes: claimed.body.len() },
                 not_before: claimed.not_before,
                 lease_ends,
-                sink_permit: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
-                share: reservation.permit(codec::weight(&claimed.body)),
-                _suspects: right.clone().filter(|_| claimed.suspect),
+                permits: Permits {
+                    sink: admission.sink_permit((self.route.name.clone(), claimed.id.clone())),
+                    share: reservation.permit(codec::weight(&claimed.body)),
+                },
+                suspects: right.clone().filter(|_| claimed.suspect),
             };
             (claimed, held)
         };
@@ -435,15 +405,6 @@ fn claim_yield(claim: &Claim) -> ClaimYield {
         0 => ClaimYield::Empty,
         count => ClaimYield::Messages { count, more },
     }
-}
-
-/// `None` where nothing was asked, or where the answer is that nothing was claimed. Cancel-safe.
-async fn answer_of(asked: &mut Option<oneshot::Receiver<Box<Answer>>>) -> Option<Box<Answer>> {
-    let answer = asked.as_mut()?.await;
-    if answer.is_err() {
-        *asked = None;
-    }
-    answer.ok()
 }
 
 fn stopping(shutdown: &watch::Receiver<bool>) -> bool {

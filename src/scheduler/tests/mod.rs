@@ -5,7 +5,7 @@ mod breaking;
 mod crashing;
 mod domains;
 mod flowing;
-mod joint;
+mod room;
 mod settling;
 mod simulation;
 mod sink;

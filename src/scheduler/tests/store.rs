@@ -179,7 +179,7 @@ impl TestStore {
         self.memory.lists(|lists| lists.lists.get(key).cloned().unwrap_or_default())
     }
 
-    /// Calls of one kind so far; `both`: those of `settle` that claimed too.
+    /// Calls of one kind so far.
     pub fn calls(&self, kind: &str) -> u32 {
         self.observed.lock().unwrap().calls.get(kind).copied().unwrap_or(0)
     }
@@ -310,30 +310,6 @@ impl Store for TestStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, StoreError> {
         self.call("settle", self.memory.settle(partition, settlements)).await
-    }
-
-    async fn settle_and_claim(
-        &self,
-        partition: &Partition,
-        settlements: &[Settlement],
-        request: ClaimRequest,
-    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError> {
-        let sent = Instant::now();
-        assert!((1..=MAX_CALL).contains(&settlements.len()) && (1..=MAX_CALL).contains(&(request.limit as usize)));
-        *self.observed.lock().unwrap().calls.entry("both").or_default() += 1;
-        self.call("settle", async {
-            let faults = self.observed.lock().unwrap().faults;
-            let settled = self.memory.settle(partition, settlements).await?;
-            if faults.wrong_type && faults.only == Some("claim") {
-                return Ok((settled, Err(StoreError::WrongType { text: "claim".into() })));
-            }
-            let mut claim = self.memory.claim(partition, request).await?;
-            claim.clock.taken = sent;
-            let (_, unacked, _) = self.count(partition);
-            self.observed.lock().unwrap().record(partition, &claim, unacked);
-            Ok((settled, Ok(claim)))
-        })
-        .await
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

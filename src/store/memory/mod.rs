@@ -151,15 +151,6 @@ impl Store for MemoryStore {
         Ok(self.update(partition, |rows, now| rows.settle(settlements, now, self.settings)))
     }
 
-    async fn settle_and_claim(
-        &self,
-        partition: &Partition,
-        settlements: &[Settlement],
-        request: ClaimRequest,
-    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError> {
-        Ok((self.settle(partition, settlements).await?, self.claim(partition, request).await))
-    }
-
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {
         let now = self.now();
         let content = &mut *self.content();

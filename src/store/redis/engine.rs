@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::{
     Bundlers, MAX_BATCH, MAX_BODIES_BYTES, RedisStore, StoreRoute,
     bundler::{Answered, Bundler},
-    connection::classify_line,
     packed,
     reply::{self, Reply},
     script::{self, Call},
@@ -96,24 +95,6 @@ impl Store for RedisStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>, StoreError> {
         self.settle_in(partition, settlements, false).await
-    }
-
-    async fn settle_and_claim(
-        &self,
-        partition: &Partition,
-        settlements: &[Settlement],
-        request: ClaimRequest,
-    ) -> Result<(Vec<Settled>, Result<Claim, StoreError>), StoreError> {
-        let (first, second) = (self.settle_call(partition, settlements)?, self.claim_call(partition, request)?);
-        let call = script::SETTLE_AND_CLAIM.sequence(&first, &second);
-        let sent = Instant::now();
-        let mut reply = Reply::from(call.run::<Vec<Value>>(&self.servers).await?);
-        let settled = self.settled(partition, settlements, reply.array()?)?;
-        let claim = match reply.array_or_line()? {
-            Ok(reply) => self.claimed(partition, reply, sent),
-            Err(line) => Err(second.located(classify_line(&line))),
-        };
-        Ok((settled, claim))
     }
 
     async fn transfer(&self, partition: &Partition, transfers: &[Transfer]) -> Result<Vec<Transferred>, StoreError> {

@@ -72,15 +72,6 @@ impl Reply {
         }
     }
 
-    /// A reply within this one, or the line of an error.
-    pub fn array_or_line(&mut self) -> Result<Result<Self, String>, StoreError> {
-        match self.0.next() {
-            Some(Value::BulkString(line)) => Ok(Err(String::from_utf8_lossy(&line).into_owned())),
-            Some(Value::Array(values)) => Ok(Ok(values.into())),
-            other => Err(unexpected("an array", other.as_ref())),
-        }
-    }
-
     /// A number of messages, and the id of one of them.
     pub fn deaths(&mut self) -> Result<Deaths, StoreError> {
         let (count, id) = (self.count()?, self.bytes()?);

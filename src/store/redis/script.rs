@@ -29,7 +29,7 @@ macro_rules! scripts {
 
         /// Every script but produce.lua, to be loaded before the first call.
         pub fn all() -> impl Iterator<Item = &'static Script> {
-            [$(&*$constant),*].into_iter().chain([&*CLAIMS, &*SETTLEMENTS, &*TRANSFERS, &*SETTLE_AND_CLAIM])
+            [$(&*$constant),*].into_iter().chain([&*CLAIMS, &*SETTLEMENTS, &*TRANSFERS])
         }
     };
 }
@@ -38,9 +38,6 @@ macro_rules! scripts {
 pub static CLAIMS: LazyLock<Script> = LazyLock::new(|| CLAIM.bundle());
 pub static SETTLEMENTS: LazyLock<Script> = LazyLock::new(|| SETTLE.bundle());
 pub static TRANSFERS: LazyLock<Script> = LazyLock::new(|| TRANSFER.bundle());
-
-/// A settlement, then a claim, in one call.
-pub static SETTLE_AND_CLAIM: LazyLock<Script> = LazyLock::new(|| SETTLE.before("settle_and_claim", &CLAIM));
 
 scripts! {
     CANCEL "cancel"
@@ -87,7 +84,7 @@ macro_rules! includes {
 includes! {
     "attempts" "bodies" "bundle" "bytes" "claiming" "clock" "commit" "completion" "ending" "expiry" "external" "failures" "fields"
     "filter" "json" "layout" "leases" "limits" "members" "places" "records" "remembered" "revival" "scores" "seconds"
-    "selection" "sequence" "sizes" "taking" "utf8" "wake" "weight"
+    "selection" "sizes" "taking" "utf8" "wake" "weight"
 }
 
 impl Script {
@@ -99,13 +96,6 @@ impl Script {
         let includes = includes(&[self.body, "-- include bundle\n"]);
         let code = format!("{includes}{}return bundle(transition)\n", function("transition", self.body));
         Self::of(self.name, self.body, code)
-    }
-
-    /// A script that runs this one, then `second`.
-    fn before(&self, name: &'static str, second: &Self) -> Self {
-        let includes = includes(&[self.body, second.body, "-- include sequence\n"]);
-        let (first, second) = (function("first", self.body), function("second", second.body));
-        Self::of(name, self.body, format!("{includes}{first}{second}return sequence(first, second)\n"))
     }
 
     fn of(name: &'static str, body: &'static str, code: String) -> Self {
@@ -148,20 +138,6 @@ impl Script {
             }
         }
         Call { script: self, command, keys, place: String::new() }
-    }
-
-    /// Runs `first`, then `second` in one call; `self` is the script of both. `second` is not run if `first` fails.
-    pub fn sequence(&'static self, first: &Call, second: &Call) -> Call {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.sha).arg(first.keys + second.keys);
-        for key in first.arguments().take(first.keys).chain(second.arguments().take(second.keys)) {
-            command.arg(key);
-        }
-        command.arg(first.keys).arg(first.arguments().count() - first.keys);
-        for argument in first.arguments().skip(first.keys).chain(second.arguments().skip(second.keys)) {
-            command.arg(argument);
-        }
-        Call { script: self, command, keys: first.keys + second.keys, place: first.place.clone() }
     }
 
     /// Loads the script. Returns whether this user has the right to do so; otherwise calls carry the script's text.

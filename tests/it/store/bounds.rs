@@ -89,14 +89,6 @@ async fn every_script_takes_a_thousand_ids() {
         all_done(store.settle(&partition, &all(leases, end)).await.unwrap());
     }
 
-    // The longest call of both: what a settlement gave back is claimed by the same call.
-    let first = leases(&claim_all(&bench).await);
-    let request = claim_request(1000, Duration::from_mins(1));
-    let (settled, claimed) = store.settle_and_claim(&partition, &all(first, &retried), request).await.unwrap();
-    all_done(settled);
-    let claimed = claimed.expect("a claim");
-    all_done(store.settle(&partition, &all(leases(&claimed), &released)).await.unwrap());
-
     let bury = async || {
         let leases = leases(&claim_all(&bench).await);
         all_done(store.settle(&partition, &all(leases, &buried)).await.unwrap());

@@ -20,23 +20,14 @@ pub enum Call {
     Plain(Operation),
     Claim(ClaimRequest),
     Settle(Vec<Settlement>),
-    SettleAndClaim(Vec<Settlement>, ClaimRequest),
     Transfer(Vec<Transfer>),
 }
 
 impl Call {
     pub fn claim(&self) -> Option<&ClaimRequest> {
         match self {
-            Self::Claim(request) | Self::SettleAndClaim(_, request) => Some(request),
+            Self::Claim(request) => Some(request),
             _ => None,
-        }
-    }
-
-    /// The same, with another claim where it has one.
-    pub fn claiming(&self, request: ClaimRequest) -> Self {
-        match self {
-            Self::SettleAndClaim(settlements, _) => Self::SettleAndClaim(settlements.clone(), request),
-            _ => Self::Claim(request),
         }
     }
 }
@@ -63,11 +54,6 @@ pub fn expect(
             format!("{:?}", memory.claim(request, claim.clock))
         }
         Call::Settle(settlements) => format!("{:?}", memory.settle(settlements, now, settings)),
-        Call::SettleAndClaim(settlements, request) => {
-            let claim = reply.claim.as_ref().expect("a claim answered");
-            let settled = memory.settle(settlements, now, settings);
-            format!("{settled:?} {:?}", memory.claim(request, claim.clock))
-        }
         Call::Transfer(transfers) => format!("{:?}", memory.transfer(transfers, lists, now, settings)),
         Call::Plain(operation) => match operation {
             Operation::Schedule(batch) => format!("{:?}", memory.schedule(batch, now, settings)),

@@ -100,7 +100,7 @@ impl<'a> Case<'a> {
         let unrecorded;
         let call = match call.claim() {
             Some(request) if *full && reply.rows.claims == self.memory[partition].claims => {
-                unrecorded = call.claiming(ClaimRequest { again: false, ..*request });
+                unrecorded = Call::Claim(ClaimRequest { again: false, ..*request });
                 &unrecorded
             }
             _ => call,
@@ -139,8 +139,6 @@ impl<'a> Case<'a> {
         let published = after.publishes - before.publishes;
         match operation {
             Operation::Resume => assert_eq!(published, 1),
-            // The claim may have taken it already.
-            Operation::SettleAndClaim(..) if published == 1 => {}
             // A later one of the same id may have moved the head back.
             Operation::Schedule(batch) if published == 1 => assert!(earlier || batch.len() > 1),
             _ => assert_eq!(published, u64::from(earlier), "wake-ups by {operation:?}"),
@@ -217,10 +215,6 @@ impl Case<'_> {
         match operation {
             Operation::Claim(request, number) => Call::Claim(self.numbered(partition, request, *number)),
             Operation::Settle(endings) => Call::Settle(self.settlements(partition, endings)),
-            Operation::SettleAndClaim(endings, request, number) => {
-                let settlements = self.settlements(partition, endings);
-                Call::SettleAndClaim(settlements, self.numbered(partition, request, *number))
-            }
             Operation::Transfer(picks) => {
                 let transfer = |pick: &Pick| {
                     let lease = self.pick(partition, *pick).lease;
@@ -277,14 +271,6 @@ impl Case<'_> {
                 text
             }
             Call::Settle(settlements) => shown(store.settle(partition, settlements).await),
-            Call::SettleAndClaim(settlements, request) => {
-                let answer = store.settle_and_claim(partition, settlements, *request).await;
-                let (settled, claimed) = answer.expect("a settlement");
-                let claimed = claimed.expect("a claim");
-                let text = format!("{settled:?} {claimed:?}");
-                claim = Some(claimed);
-                text
-            }
             Call::Transfer(transfers) => shown(store.transfer(partition, transfers).await),
             Call::Plain(operation) => match operation {
                 Operation::Schedule(batch) => shown(store.schedule(partition, batch).await),
@@ -385,7 +371,7 @@ impl Operation {
             Operation::Schedule(batch) => batch.iter().all(fixed),
             Operation::Produce(message) => fixed(message),
             // An expired lease is renewed, and what took nothing may take something now.
-            Operation::Claim(..) | Operation::SettleAndClaim(..) => {
+            Operation::Claim(..) => {
                 let held = |claim: &Claim| claim.token.0 > claim.clock.micros + 60_000_000;
                 claim.is_some_and(|claim| !claim.messages.is_empty() && held(claim))
             }

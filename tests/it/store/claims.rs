@@ -14,7 +14,7 @@ use punctual::{
 use super::{
     bench::{Bench, MAX_PAYLOAD, id, store},
     rows::key,
-    scene::{NEW, ROUTE, claim, partition},
+    scene::{NEW, claim, partition},
 };
 use crate::support::{
     all,
@@ -92,55 +92,6 @@ async fn a_part_of_a_claim_is_settled_once_and_leaves_the_rest() {
     assert_eq!(bench.rows(&partition()).await.unack.len(), 1);
     assert_eq!(bench.store.settle(&partition(), &ack(&rest[1..])).await, Ok(vec![Settled::Done]));
     assert!(bench.rows(&partition()).await.unack.is_empty());
-}
-
-#[tokio::test]
-async fn a_settlement_and_a_claim_whose_reply_was_lost_are_done_once() {
-    let mut bench = Bench::start().await;
-    let proxy = Proxy::start(bench.server.port());
-    let store = store(&proxy.redis_url(), MAX_PAYLOAD);
-    bench.schedule(3).await;
-    let two = |sequence| ClaimRequest { limit: 2, ..claim(2, sequence) };
-    let first = bench.store.claim(&partition(), two(1)).await.expect("a claim");
-    let settlements = all(leases(&first), &ClaimEnd::Ack);
-    let lost = proxy.drop_next_reply(b"0000000000000002", DroppedReply::Closes);
-    let answer = store.settle_and_claim(&partition(), &settlements, two(2)).await;
-    assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
-    lost.await.expect("the call reached the server");
-    let once = bench.rows(&partition()).await;
-    assert_eq!((once.pending.len(), once.unack.len()), (0, 1));
-
-    let again = ClaimRequest { again: true, ..two(2) };
-    let answer = bench.store.settle_and_claim(&partition(), &settlements, again).await.expect("an answer");
-    assert_eq!(answer.0, [Settled::Stale; 2]);
-    assert_eq!(answer.1.expect("a claim").messages.len(), 1);
-    assert_eq!(bench.rows(&partition()).await, once);
-}
-
-#[tokio::test]
-async fn a_claim_that_fails_leaves_the_settlement_before_it_and_not_the_other_way_round() {
-    let mut bench = Bench::start().await;
-    bench.schedule(3).await;
-    let two = |sequence| ClaimRequest { limit: 2, ..claim(2, sequence) };
-    let first = bench.store.claim(&partition(), two(1)).await.expect("a claim");
-    let settlements = all(leases(&first), &ClaimEnd::Ack);
-    let before = bench.rows(&partition()).await;
-    let attempts = key(&partition(), "attempts");
-    let paused = key(&partition(), "paused");
-    // Both read the one, the claim alone reads the other.
-    let () = redis::cmd("SET").arg(&attempts).arg("x").query_async(&mut bench.raw).await.expect("written");
-    let answer = bench.store.settle_and_claim(&partition(), &settlements, two(2)).await;
-    assert!(matches!(answer, Err(StoreError::WrongType { .. })), "{answer:?}");
-    let () = redis::cmd("DEL").arg(&attempts).query_async(&mut bench.raw).await.expect("deleted");
-    assert_eq!(bench.rows(&partition()).await, before);
-    let () = redis::cmd("HSET").arg(&[&*paused, "a", "b"]).query_async(&mut bench.raw).await.expect("written");
-    let (settled, claimed) = bench.store.settle_and_claim(&partition(), &settlements, two(2)).await.expect("an answer");
-    assert_eq!(settled, [Settled::Done; 2]);
-    assert!(matches!(&claimed, Err(StoreError::WrongType { text }) if text.contains(ROUTE)), "{claimed:?}");
-    let () = redis::cmd("DEL").arg(&paused).query_async(&mut bench.raw).await.expect("deleted");
-    let rows = bench.rows(&partition()).await;
-    assert_eq!((rows.pending.len(), rows.unack.len()), (1, 0));
-    assert_eq!(bench.store.claim(&partition(), two(2)).await.expect("a claim").messages.len(), 1);
 }
 
 #[tokio::test]

@@ -62,7 +62,6 @@ pub enum Operation {
     Recover,
     /// All kinds of ends in one call.
     Settle(Vec<(Pick, Ending)>),
-    SettleAndClaim(Vec<(Pick, Ending)>, ClaimRequest, Number),
     Transfer(Vec<Pick>),
     Cancel(Cancellation),
     Reschedule(MessageId, Due),
@@ -160,11 +159,9 @@ fn operation(ids: &[MessageId]) -> impl Strategy<Value = Operation> + use<> {
         8 => vec(message.clone(), 1..8).prop_map(Operation::Schedule),
         1 => vec(message.clone(), 1..4).prop_map(Operation::Bury),
         2 => message.prop_map(|message| Operation::Produce(NewMessage { record: None, ..message })),
-        10 => (claim(), number()).prop_map(|(request, number)| Operation::Claim(request, number)),
+        14 => (claim(), number()).prop_map(|(request, number)| Operation::Claim(request, number)),
         3 => Just(Operation::Recover),
-        11 => vec((pick(), ending()), 1..6).prop_map(Operation::Settle),
-        4 => (vec((pick(), ending()), 1..6), claim(), number())
-            .prop_map(|(endings, request, number)| Operation::SettleAndClaim(endings, request, number)),
+        15 => vec((pick(), ending()), 1..6).prop_map(Operation::Settle),
         3 => vec(pick(), 1..6).prop_map(Operation::Transfer),
         2 => (id(), log_record(), any::<bool>(), any::<bool>()).prop_map(|(id, record, unseen, keep_dead)| {
             Operation::Cancel(Cancellation { id, record, unseen, keep_dead })

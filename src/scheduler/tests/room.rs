@@ -1,4 +1,4 @@
-//! A route without room claims in the calls of its settlements.
+//! A full route claims as its settlements free permits.
 
 use super::{sink::Act, *};
 
@@ -10,7 +10,7 @@ fn start(store: &Arc<TestStore>, sink: &Arc<FakeSink>) -> Instance {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_route_makes_one_call_for_a_settlement_and_a_claim() {
+async fn a_full_route_makes_one_settlement_and_one_claim_for_each_round() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
     schedule(&store, numbered(10 * ROOM), Duration::ZERO);
@@ -18,8 +18,8 @@ async fn a_full_route_makes_one_call_for_a_settlement_and_a_claim() {
     until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!((store.most_unacked(&partition("r")), sink.taken().len()), (ROOM, 10 * ROOM));
-    assert!(store.calls("both") >= 9, "{} joint calls", store.calls("both"));
-    assert!(store.calls("claim") <= 3, "{} claims of their own", store.calls("claim"));
+    let (settlements, claims) = (store.calls("settle"), store.calls("claim"));
+    assert!(settlements <= 11 && claims <= 13, "{settlements} settlements, {claims} claims for 10 rounds");
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,45 +35,15 @@ async fn with_replies_lost_nothing_comes_twice_and_no_room_is_lost() {
     store.set_faults(Faults::default());
     // What is repeated is answered now.
     sleep(SECOND).await;
-    assert!(store.calls("both") > 10, "{} joint calls", store.calls("both"));
     assert!(sink.taken().len() == 20 * ROOM && sink.taken().values().all(|times| *times == 1));
-    assert_eq!(store.most_unacked(&partition("r")), ROOM);
+    let most = store.most_unacked(&partition("r"));
+    assert!(most <= 2 * ROOM, "{most}: more than the budget and one call");
     schedule(&store, (0..2 * ROOM).map(|n| format!("later-{n}")), Duration::ZERO);
     sleep(5 * MILLI).await;
     assert_eq!(store.count(&partition("r")).1, ROOM, "all of the room is there again");
     until_empty(&store, "r").await;
     instance.stop().await;
     assert_eq!(counted(&recorder, "punctual_messages_delivered_total", ""), 22 * ROOM as u64);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_claim_that_fails_beside_a_settlement_is_made_again() {
-    let store = TestStore::new(1);
-    let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
-    schedule(&store, numbered(2 * ROOM), Duration::ZERO);
-    let instance = start(&store, &sink);
-    sleep(50 * MILLI).await;
-    store.set_faults(Faults { wrong_type: true, only: Some("claim"), ..Faults::default() });
-    sleep(100 * MILLI).await;
-    assert_eq!(store.count(&partition("r")), (ROOM, 0, 0), "settled, and nothing claimed");
-    assert_eq!(store.calls("both"), 1);
-    store.set_faults(Faults::default());
-    until_empty(&store, "r").await;
-    instance.stop().await;
-    assert_eq!(sink.taken().len(), 2 * ROOM);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_joint_call_claims_during_a_shutdown_is_given_back() {
-    let store = TestStore::new(1);
-    let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
-    schedule(&store, numbered(2 * ROOM), Duration::ZERO);
-    let instance = start(&store, &sink);
-    sleep(50 * MILLI).await;
-    store.set_faults(Faults { latency: 40 * MILLI, ..Faults::default() });
-    until("a joint call", || store.calls("both") == 1).await;
-    instance.stop().await;
-    assert_eq!((store.count(&partition("r")), sink.taken().len()), ((ROOM, 0, 0), ROOM));
 }
 
 #[tokio::test(start_paused = true)]
