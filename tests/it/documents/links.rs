@@ -95,3 +95,34 @@ fn the_code_map_has_every_directory() {
         assert!(is_named, "ARCHITECTURE.md does not name `{directory}`");
     }
 }
+
+/// Most words of the map, without its blocks: ten minutes of reading.
+const MAP_WORDS: usize = 1500;
+/// Most characters of a cell of its tables, so that a row is one line.
+const MAP_CELL: usize = 100;
+
+#[test]
+fn the_code_map_is_short() {
+    let map = Page::read("ARCHITECTURE.md");
+    let words = |text: &str| text.split_whitespace().count();
+    let in_blocks: usize = map.blocks().iter().map(|block| words(&block.text)).sum();
+    let count = words(&map.text) - in_blocks;
+    assert!(count <= MAP_WORDS, "ARCHITECTURE.md has {count} words: details belong into docs/internals/");
+    for cell in map.text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|')) {
+        assert!(cell.trim().chars().count() <= MAP_CELL, "too long for a table of ARCHITECTURE.md: {cell}");
+    }
+}
+
+#[test]
+fn the_states_of_a_message_name_every_script() {
+    let map = Page::read("ARCHITECTURE.md").text;
+    let states = map.split("\n## ").find(|part| part.starts_with("The states of a message")).expect("a section");
+    let words: BTreeSet<&str> = states.split(|char: char| !char.is_ascii_lowercase() && char != '_').collect();
+    for entry in fs::read_dir(Path::new(ROOT).join("lua")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "lua") {
+            let name = path.file_stem().and_then(|name| name.to_str()).expect("UTF-8");
+            assert!(words.contains(name), "ARCHITECTURE.md has no arrow for lua/{name}.lua");
+        }
+    }
+}
