@@ -1,4 +1,4 @@
-//! The OpenAPI description.
+//! `openapi.json` describes every call.
 
 use axum::{http::header, response::IntoResponse};
 
