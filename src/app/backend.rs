@@ -8,20 +8,17 @@ use crate::{
     secret::SecretUrl,
     store::redis::{
         Durability, RedisStore, RouteSettings, WakeListener,
-        connection::{Cluster, Connection, RedisEndpoint, Sentinels, ServerAddress, Servers, Upstream, client},
+        connection::{
+            Cluster, Connection, RedisEndpoint, Sentinels, ServerAddress, Servers, Topology, Upstream, client,
+        },
     },
 };
 
 /// Makes connections to the queue's Redis.
 pub struct Backend {
-    place: BackendPlace,
+    topology: Topology,
     timeout: Duration,
     durability: Option<Durability>,
-}
-
-enum BackendPlace {
-    One(Arc<Upstream>),
-    Cluster(Arc<Cluster>),
 }
 
 impl Backend {
@@ -31,25 +28,22 @@ impl Backend {
     /// When the URL or a TLS file cannot be used.
     pub fn new(config: &RedisConfig, embedded_url: Option<String>) -> Result<Self, String> {
         let address = |url: SecretUrl| Ok::<Upstream, String>(client(&endpoint(config, url))?.into());
-        let one = |upstream: Upstream| BackendPlace::One(Arc::new(upstream));
-        let place = match (config.topology(), embedded_url) {
-            (RedisTopology::Url(url), _) => one(address(url.clone())?),
-            (RedisTopology::Sentinel(sentinel), _) => one(sentinels(config, sentinel)?.into()),
-            (RedisTopology::Cluster(cluster), _) => BackendPlace::Cluster(Arc::new(of_cluster(config, cluster)?)),
-            (RedisTopology::Embedded, Some(url)) => one(address(url.into())?),
+        let single = |upstream: Upstream| Topology::Single(Arc::new(upstream));
+        let topology = match (config.topology(), embedded_url) {
+            (RedisTopology::Url(url), _) => single(address(url.clone())?),
+            (RedisTopology::Sentinel(sentinel), _) => single(sentinels(config, sentinel)?.into()),
+            (RedisTopology::Cluster(cluster), _) => Topology::Cluster(Arc::new(of_cluster(config, cluster)?)),
+            (RedisTopology::Embedded, Some(url)) => single(address(url.into())?),
             (RedisTopology::Embedded, None) => return Err("the embedded redis is not running".into()),
         };
         let DurabilityConfig { replicas, timeout } = config.durability;
         let durability = (replicas.0 > 0).then_some(Durability { replicas: replicas.0, timeout: timeout.0 });
-        Ok(Self { place, timeout: config.timeout.0, durability })
+        Ok(Self { topology, timeout: config.timeout.0, durability })
     }
 
     /// `None` without sentinels.
     pub fn sentinels(&self) -> Option<&Sentinels> {
-        match &self.place {
-            BackendPlace::One(upstream) => upstream.sentinels(),
-            BackendPlace::Cluster(_) => None,
-        }
+        self.topology.sentinels()
     }
 
     /// The master that the sentinels reported last.
@@ -59,18 +53,15 @@ impl Backend {
 
     /// `None` for a single server.
     pub fn cluster(&self) -> Option<&Arc<Cluster>> {
-        match &self.place {
-            BackendPlace::One(_) => None,
-            BackendPlace::Cluster(cluster) => Some(cluster),
+        match &self.topology {
+            Topology::Single(_) => None,
+            Topology::Cluster(cluster) => Some(cluster),
         }
     }
 
     /// Follows changes of the master or the cluster while it is polled. Never returns.
     pub async fn follow(&self) {
-        match &self.place {
-            BackendPlace::One(upstream) => upstream.follow().await,
-            BackendPlace::Cluster(cluster) => cluster.follow().await,
-        }
+        self.topology.follow().await;
     }
 
     /// A store on new connections. Calls of producers succeed as `redis.durability` defines.
@@ -84,10 +75,7 @@ impl Backend {
 
     /// New connections, which connect at their first command.
     pub fn servers(&self) -> Servers {
-        match &self.place {
-            BackendPlace::One(upstream) => Arc::new(Connection::to(upstream.clone(), self.timeout)).into(),
-            BackendPlace::Cluster(cluster) => Servers::of_cluster(cluster.clone(), self.timeout),
-        }
+        self.topology.servers(self.timeout)
     }
 
     /// A new connection to the only server, and the number of its database.
@@ -95,20 +83,17 @@ impl Backend {
     /// # Errors
     /// On a cluster.
     pub fn connection(&self) -> Result<(Arc<Connection>, i64), String> {
-        match &self.place {
-            BackendPlace::One(upstream) => {
+        match &self.topology {
+            Topology::Single(upstream) => {
                 Ok((Arc::new(Connection::to(upstream.clone(), self.timeout)), upstream.database()))
             }
-            BackendPlace::Cluster(_) => Err("`redis.cluster` is set".into()),
+            Topology::Cluster(_) => Err("`redis.cluster` is set".into()),
         }
     }
 
     /// The subscription to wake-ups, on a new connection.
     pub fn wakes(&self) -> WakeListener {
-        match &self.place {
-            BackendPlace::One(upstream) => WakeListener::to(upstream.clone()),
-            BackendPlace::Cluster(cluster) => WakeListener::of_cluster(cluster.clone()),
-        }
+        WakeListener::new(self.topology.clone())
     }
 }
 

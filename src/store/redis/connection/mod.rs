@@ -13,6 +13,7 @@ mod mastership;
 mod sentinel;
 mod servers;
 mod slots;
+mod topology;
 mod upstream;
 
 pub use classify::{NO_REPLICAS, classify, classify_line, is_denied, is_loading, is_of_cluster};
@@ -21,6 +22,7 @@ pub use endpoint::{RedisEndpoint, ServerAddress, client};
 pub use sentinel::Sentinels;
 pub use servers::{OnLink, Servers};
 pub use slots::{SlotMap, slot_of};
+pub use topology::Topology;
 pub use upstream::Upstream;
 
 use std::{

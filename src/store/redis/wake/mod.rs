@@ -18,7 +18,6 @@ mod signals;
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt;
-use redis::Client;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -29,7 +28,7 @@ use self::{
     signals::{ANSWER_TIMEOUT, PING_INTERVAL, RESUBSCRIBE_INTERVAL, Signals, notify, set_listening},
 };
 use super::{
-    connection::{Cluster, Upstream},
+    connection::{Topology, Upstream},
     keys::PartitionKeys,
 };
 use crate::store::{Partition, WakeSignal};
@@ -42,7 +41,7 @@ const SLEEPERS_OF_A_SOURCE: usize = 2;
 
 /// Holds the signals, and notifies them while `run` is polled.
 pub struct WakeListener {
-    place: WakePlace,
+    topology: Topology,
     /// Signals of partitions, by channel.
     signals: Signals,
     /// Signals of sources, by channel of other programs' keys.
@@ -53,30 +52,11 @@ pub struct WakeListener {
     subscriptions: watch::Sender<u64>,
 }
 
-enum WakePlace {
-    One(Arc<Upstream>),
-    Cluster(Arc<Cluster>),
-}
-
 impl WakeListener {
-    /// Listens on one address.
-    pub fn new(client: Client) -> Self {
-        Self::to(Arc::new(client.into()))
-    }
-
-    /// Listens on the server that `upstream` leads to, like the connections of `upstream`.
-    pub fn to(upstream: Arc<Upstream>) -> Self {
-        Self::at(WakePlace::One(upstream))
-    }
-
-    /// Listens on each primary of a cluster, for its partitions.
-    pub fn of_cluster(cluster: Arc<Cluster>) -> Self {
-        Self::at(WakePlace::Cluster(cluster))
-    }
-
-    fn at(place: WakePlace) -> Self {
+    /// Listens on the only server, or on each primary of a cluster for its partitions.
+    pub fn new(topology: Topology) -> Self {
         let (signals, others) = (Signals::new(), Signals::new());
-        Self { place, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
+        Self { topology, signals, others, sleepers: 0, subscriptions: watch::Sender::new(0) }
     }
 
     /// The signal of a partition's claimer; call for all partitions before `run`.
@@ -89,7 +69,7 @@ impl WakeListener {
 
     /// Notifies `signal` on the wake-ups of a partition, too; call before `run`.
     pub fn also_notify(&mut self, prefix: &str, partition: &Partition, signal: &Arc<WakeSignal>) {
-        let keys_of = PartitionKeys::naming(matches!(self.place, WakePlace::Cluster(_)));
+        let keys_of = PartitionKeys::naming(matches!(self.topology, Topology::Cluster(_)));
         let channel = keys_of(prefix, partition).wake;
         self.signals.entry(channel).or_default().push(signal.clone());
     }
@@ -112,9 +92,9 @@ impl WakeListener {
         if self.signals.is_empty() {
             return std::future::pending().await;
         }
-        let upstream = match &self.place {
-            WakePlace::One(upstream) => upstream.clone(),
-            WakePlace::Cluster(cluster) => {
+        let upstream = match &self.topology {
+            Topology::Single(upstream) => upstream.clone(),
+            Topology::Cluster(cluster) => {
                 return ShardListeners::new(cluster.clone(), self.signals, self.subscriptions).run().await;
             }
         };
