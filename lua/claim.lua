@@ -2,9 +2,10 @@
 -- Moves due messages from pending to unack under a lease.
 --
 -- KEYS   pending unack messages attempts errors dead paused remembered records claims bytes
--- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (1 to 1000), maximum bytes
---        of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies read at once, 1 for the
---        retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim (1 to 1000)
+-- ARGV   instance, number of the claim (each claim of an instance has a larger one), limit (0 to 1000: 0 takes nothing),
+--        maximum bytes of bodies, lease in us, suspects: "few" or the ms by which they are deferred, bodies read at
+--        once, 1 for the retry of a claim without a reply, otherwise 0, maximum number of suspects in one claim (1 to
+--        1000)
 -- reply  number of messages, now us, token us, paused 0/1, next due ms or -1, next lease us or -1, deferred suspects,
 --        orphans, the id of the first orphan or an empty string, time in us of the last claim that took messages, or -1
 --        if this instance made it or there was none; a string of three MessagePack arrays: the ids, their bodies, their
@@ -73,7 +74,7 @@ if repeated then
     insert(steps, scored(unack, score, ids))
     add(steps, 'HSET', claims, { instance, last .. ' ' .. score }, {})
   end
-elseif not is_paused and not overtaken and next_due and next_due <= millis then
+elseif limit > 0 and not is_paused and not overtaken and next_due and next_due <= millis then
   local chosen, chosen_scores = { first }, { first_score }
   if second_score and tonumber(second_score) <= millis then
     chosen, chosen_scores = due_ones(pending, millis, '0', ARGV[3])

@@ -28,6 +28,8 @@ pub use self::{
 #[doc(hidden)]
 pub mod api;
 #[doc(hidden)]
+pub mod calendar;
+#[doc(hidden)]
 pub mod cli;
 #[cfg(test)]
 mod fuzz;

@@ -331,6 +331,9 @@ impl Api {
         if paused {
             return Waits::of("paused");
         }
+        if self.queue.window(route, now).is_some_and(|window| !window.open) {
+            return Waits::of("window");
+        }
         if let Some(sink) = self.queue.sink(route)
             && let Some(failing) = (self.statuses.failing)(&sink, route, snapshot)
         {

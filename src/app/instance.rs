@@ -96,6 +96,7 @@ impl Instance {
                         largest_message: largest as u64,
                         retry: route.retry,
                     },
+                    window: route.window.clone(),
                     target: running_sinks[&*route.sink].target(),
                 }
             })
@@ -113,6 +114,7 @@ impl Instance {
 
         let sinks: BTreeMap<Arc<str>, Arc<str>> =
             names.iter().map(|(name, route)| (name.clone(), route.sink.clone())).collect();
+        let windows = names.iter().filter_map(|(name, route)| Some((name.clone(), route.window.clone()?))).collect();
         let store = backend.store(prefix, settings()).listing_over(backend.servers());
         let store = Arc::new(store.notifying_of_deaths(burials));
         for route in names.keys() {
@@ -120,7 +122,7 @@ impl Instance {
             let vias: Vec<&str> = sources.map(|(name, _)| name.as_str()).chain([VIA]).collect();
             metrics::begin_queue(route, &vias);
         }
-        let queue = Arc::new(Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0));
+        let queue = Arc::new(Queue::new(store.clone(), &sinks, config.redis.allow_eviction.0).with_windows(windows));
         let clock = Arc::new(RedisClock::new(queue.clone()));
         let waiting = Waiting { queue: queue.clone(), sinks, sources: running_sources.clone() };
         let reachability =

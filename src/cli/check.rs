@@ -1,7 +1,11 @@
 //! `punctual check`: validates the configuration as `serve` does. With `--connect` it also checks that Redis, sinks and
 //! sources answer.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use clap::Args;
 use futures::{FutureExt, future::join_all};
@@ -52,10 +56,20 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     if !arguments.connect {
         close_all(&running_sinks).await;
         let (routes, sinks, sources) = (config.routes.len(), config.sinks.len(), config.sources.len());
-        let json = json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+        let windows = windows(&config);
+        let mut json =
+            json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
+        if !windows.is_empty() {
+            json["windows"] = windows.iter().map(|(route, spans)| ((*route).clone(), json!(spans))).collect();
+        }
         let parts = [(routes, "route"), (sinks, "sink"), (sources, "source")];
         let parts = parts.map(|(number, one)| output::counted(number as u64, one)).join(", ");
-        return output::result(global, json, format_args!("the configuration is valid: {parts}"));
+        let mut text = format!("the configuration is valid: {parts}");
+        for (route, spans) in windows {
+            let spans: Vec<_> = spans.iter().map(|[opens, closes]| format!("{opens} to {closes}")).collect();
+            let _ = write!(text, "\nroute {route} delivers {}", spans.join(", "));
+        }
+        return output::result(global, json, text);
     }
     let answers = ask_all(&config, &running_sinks).await;
     close_all(&running_sinks).await;
@@ -79,6 +93,15 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
         0 => Ok(()),
         failed => Err(Failure::Failed(format!("{failed} of {} cannot be used", answers.len()))),
     }
+}
+
+/// The next three openings and closings of each route with windows, in its first time zone.
+#[expect(clippy::disallowed_methods, reason = "for display: without --connect no Redis is asked for its clock")]
+fn windows(config: &Config) -> Vec<(&String, Vec<[String; 2]>)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let now = u64::try_from(now).unwrap_or(u64::MAX);
+    let with_windows = config.routes.iter().filter_map(|(name, route)| Some((name, route.window.as_ref()?)));
+    with_windows.map(|(name, calendar)| (name, calendar.next_openings(now, 3))).collect()
 }
 
 /// Reports an invalid configuration; with `--json`, also as JSON on standard output.

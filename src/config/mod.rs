@@ -53,6 +53,7 @@ mod source;
 mod tests;
 mod tokens;
 mod value;
+mod windows;
 
 /// A validated configuration.
 #[derive(Clone, Debug)]

@@ -16,8 +16,10 @@ use super::{
     read::{correct, kind_of, read, unknown},
     shared::GrowingDelay,
     value::{Period, Real, Size, Whole},
+    windows::Windows,
 };
 use crate::{
+    calendar::Calendar,
     message::{DeadLimits, MAX_PARTITIONS, Remember, RouteLimits},
     retry::RetryPolicy,
     sink::SinkSettings,
@@ -63,6 +65,8 @@ pub struct RouteConfig {
     pub remember: Option<Remember>,
     pub limits: RouteLimits,
     pub dead: DeadLimits,
+    /// `None`: always open.
+    pub window: Option<Arc<Calendar>>,
 }
 
 /// A queue and its policy.
@@ -83,6 +87,8 @@ pub struct Route {
     remember: RememberIds,
     limits: Limits,
     dead: Dead,
+    /// Times in which messages are delivered, a mapping or a list of mappings. Unless set: always.
+    window: Option<Windows>,
 }
 
 /// Limits of the route. Beyond a limit the API answers 429. Dead letters do not count.
@@ -209,6 +215,7 @@ impl Route {
                 max_age: self.dead.max_age.map(|age| age.0),
                 max_count: shared(self.dead.max_count, partitions, &at.key("dead").key("max_count"), problems),
             },
+            window: self.window.and_then(Windows::calendar),
         })
     }
 }

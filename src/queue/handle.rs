@@ -1,7 +1,7 @@
 use std::{array, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Bulk, DeadSummary, Forecast, Moving, Page, QueueError, RoutePause, RouteStats,
+    Bulk, DeadSummary, Forecast, Moving, Page, QueueError, RoutePause, RouteStats, RouteWindow,
     coalescer::Coalescer,
     cursor,
     merge::Merge,
@@ -11,13 +11,14 @@ use crate::store::{
     Cancelled, DeadProgress, DeadWork, Filter, Found, Rescheduled, ScheduleStatus, Scheduled, Selection,
 };
 use crate::{
+    calendar::{Calendar, Span},
     message::{Cancellation, MessageId, NewMessage, State},
     metrics,
     store::{
         Partition, StoreError,
         redis::{MAX_BODIES_BYTES, PartitionStats, RedisStore},
     },
-    time::{Due, MAX_DELAY_MILLIS},
+    time::{Due, MAX_DELAY_MILLIS, UnixMillis},
 };
 use futures::future::try_join_all;
 use tokio::time::Instant;
@@ -33,6 +34,8 @@ const SMALLEST_PART_BYTES: u64 = 256 * 1024;
 pub struct Queue {
     pub(super) store: Arc<RedisStore>,
     routes: BTreeMap<Arc<str>, QueueRoute>,
+    /// The windows of routes that are not always open.
+    windows: BTreeMap<Arc<str>, Arc<Calendar>>,
     pub(super) registry: Arc<RouteRegistry>,
 }
 
@@ -61,7 +64,20 @@ impl Queue {
                 (settings.name.clone(), QueueRoute { sink, max_payload: settings.max_payload, partitions })
             })
             .collect();
-        Self { store, routes, registry }
+        Self { store, routes, windows: BTreeMap::new(), registry }
+    }
+
+    /// Adds the windows of routes, for display.
+    #[must_use]
+    pub fn with_windows(self, windows: BTreeMap<Arc<str>, Arc<Calendar>>) -> Self {
+        Self { windows, ..self }
+    }
+
+    /// The window of a route at `now`, on the clock of Redis; `None` if it is always open.
+    pub fn window(&self, route: &str, now: UnixMillis) -> Option<RouteWindow> {
+        let Span { open, since, until } = self.windows.get(route)?.at(now.get());
+        let [since, until] = [since, until].map(|at| UnixMillis::new(at).unwrap_or_default());
+        Some(RouteWindow { open, since, until })
     }
 
     /// Names of routes, sorted.
@@ -182,7 +198,8 @@ impl Queue {
         let own = try_join_all(own).await?;
         let limits_used = limits_used(self.store.limits_of_partition(route), &own);
         parts.extend(own);
-        let summed = summed(route, found.sink.clone(), &parts);
+        let window = |now| self.window(route, now);
+        let summed = summed(route, found.sink.clone(), &parts, window);
         Ok(RouteStats { partitions: found.count(), moving, limits_used, ..summed })
     }
 
@@ -326,7 +343,7 @@ impl Queue {
             let partitions = Partition::all(&known.name, known.partitions);
             let parts = try_join_all(partitions.map(async |partition| self.store.stats(&partition).await)).await;
             let stats = match parts {
-                Ok(parts) => Ok(summed(&known.name, None, &parts)),
+                Ok(parts) => Ok(summed(&known.name, None, &parts, |_| None)),
                 Err(error @ StoreError::WrongType { .. }) => Err(error),
                 Err(error) => return Err(error.into()),
             };
@@ -388,16 +405,27 @@ fn limits_used(limits: [Option<u64>; 2], parts: &[PartitionStats]) -> [Option<f6
     })
 }
 
-fn summed(route: &str, sink: Option<Arc<str>>, parts: &[PartitionStats]) -> RouteStats {
+/// `window`: the window of the route at a time.
+fn summed(
+    route: &str,
+    sink: Option<Arc<str>>,
+    parts: &[PartitionStats],
+    window: impl Fn(UnixMillis) -> Option<RouteWindow>,
+) -> RouteStats {
     let sum = |of: fn(&PartitionStats) -> u64| parts.iter().map(of).sum();
     let next_due = parts.iter().filter_map(|part| part.next_due).min();
     let now = parts.iter().map(|part| part.now).max().unwrap_or(0) / 1000;
     let oldest = parts.iter().filter_map(|part| part.oldest_due).min();
-    let overdue = oldest.map_or(0, |due| now.saturating_sub(due.get()));
+    let window = window(UnixMillis::new(now).unwrap_or_default());
+    let overdue = match (oldest, window) {
+        (None, _) | (_, Some(RouteWindow { open: false, .. })) => 0,
+        (Some(due), window) => now.saturating_sub(due.get().max(window.map_or(0, |window| window.since.get()))),
+    };
     RouteStats {
         route: route.into(),
         sink,
         paused: parts.iter().any(|part| part.paused.is_some()),
+        window,
         pause: parts.iter().find_map(|part| part.paused.clone()).map(RoutePause::from),
         pending: sum(|part| part.pending),
         due: sum(|part| part.due),

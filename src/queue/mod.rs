@@ -82,6 +82,9 @@ pub struct RouteStats {
     pub paused: bool,
     #[serde(flatten)]
     pub pause: Option<RoutePause>,
+    /// `None`: the route is always open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<RouteWindow>,
     /// Includes `due`.
     pub pending: u64,
     pub due: u64,
@@ -98,6 +101,7 @@ pub struct RouteStats {
     #[serde(skip)]
     pub limits_used: [Option<f64>; 2],
     pub next_due: Option<UnixMillis>,
+    /// Time since the oldest due message was due, or since the window opened, if that was later; 0 while it is closed.
     pub oldest_overdue_seconds: f64,
     pub partitions: u16,
     /// Present while messages are moved to another number of partitions.
@@ -114,6 +118,16 @@ pub struct Moving {
     pub to: u16,
     /// Messages and dead letters that are not moved yet. The other numbers include them.
     pub left: u64,
+}
+
+/// The window of a route, at the time of the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RouteWindow {
+    pub open: bool,
+    /// The last opening or closing.
+    pub since: UnixMillis,
+    /// The next opening or closing.
+    pub until: UnixMillis,
 }
 
 /// The pause of a route.

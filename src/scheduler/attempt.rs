@@ -33,6 +33,8 @@ pub struct Batch {
     pub partition: Partition,
     pub settler: Settler,
     pub clock: ServerClock,
+    /// The opening of the route's window, in microseconds on the clock of Redis.
+    pub open_since: u64,
     pub rng: StdRng,
 }
 
@@ -42,7 +44,7 @@ pub struct Attempt {
     pub number: u32,
     /// The message's own limit.
     pub max_attempts: Option<u32>,
-    /// Microseconds on Redis' clock from which it counts as late: the later of due and acceptance.
+    /// Microseconds on Redis' clock from which it counts as late: the latest of due, acceptance and the opening of a window.
     pub from: u64,
     /// Where messages name their destination.
     pub _crowd: Option<CrowdShare>,

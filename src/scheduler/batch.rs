@@ -72,7 +72,7 @@ impl Batch {
             return Err(held.given_back());
         }
         let message = read(&self.route, &self.clock, &claimed.body)?;
-        let from = message.due.max(message.accepted).get() * 1000;
+        let from = (message.due.max(message.accepted).get() * 1000).max(self.open_since);
         let delivery = Delivery {
             id: claimed.id,
             route: self.route.name.clone(),

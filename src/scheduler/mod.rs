@@ -20,6 +20,7 @@ mod claimer;
 mod crowd;
 mod decide;
 mod held;
+mod opening;
 mod pace;
 mod route;
 mod settler;
@@ -80,7 +81,7 @@ impl Scheduler {
         let started = Instant::now();
         // Those of one claim at a time in a process: when that dies, the cause is among few.
         let suspects = Arc::new(Semaphore::new(1));
-        let active = |RouteSetup { route: name, partitions, policy, target }| {
+        let active = |RouteSetup { route: name, partitions, policy, window, target }| {
             let breaker = target.breaker();
             breaker.join(policy.max_in_flight, incidents);
             let messages = u32::try_from(policy.max_in_flight).unwrap_or(u32::MAX);
@@ -91,6 +92,7 @@ impl Scheduler {
                 budget,
                 name,
                 policy,
+                window,
                 target,
                 store: Arc::clone(store),
                 instance,

@@ -9,6 +9,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{breaker::Breaker, budget::Budget, crowd::Crowds};
 use crate::{
+    calendar::Calendar,
     incidents::{Incidents, Sample},
     message::DeadReason,
     metrics::RouteMetrics,
@@ -23,6 +24,8 @@ pub struct RouteSetup {
     /// Each with its wake signal, which need not be subscribed yet: it notifies once it is.
     pub partitions: Vec<(Partition, Arc<WakeSignal>)>,
     pub policy: Policy,
+    /// `None`: always open.
+    pub window: Option<Arc<Calendar>>,
     pub target: Target,
 }
 
@@ -73,6 +76,7 @@ impl Target {
 pub struct ActiveRoute {
     pub name: Arc<str>,
     pub policy: Policy,
+    pub window: Option<Arc<Calendar>>,
     pub target: Target,
     pub metrics: RouteMetrics,
     pub budget: Arc<Budget>,

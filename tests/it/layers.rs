@@ -7,9 +7,10 @@ use std::{
 };
 
 /// Every folder and file at the top of `src`, lowest first: each uses those before it alone.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "fuzz",
     "time",
+    "calendar",
     "secret",
     "tls",
     "retry",

@@ -68,6 +68,8 @@ fn route(route: &Value) -> Vec<String> {
     };
     let paused = if route["paused"] == true {
         format!("yes{}{}", named("paused_by", ", by "), named("note", ": "))
+    } else if route["window"]["open"] == false {
+        format!("closed until {}", text_of(&route["window"]["until"]))
     } else {
         "no".to_owned()
     };

@@ -49,7 +49,7 @@ impl Claimer {
                     // An earlier try may have claimed more.
                     let surplus = claim.messages.split_off(claim.messages.len().min(request.limit as usize));
                     let token = claim.token;
-                    self.claimed(claim, capacity, right).await;
+                    self.claimed(claim, request.limit, capacity, right).await;
                     return self.give_back(surplus, token).await;
                 }
                 Err(unanswered) => unanswered,

@@ -22,6 +22,7 @@ use self::{claim::ClaimCapacity, overlong::Overlong};
 use super::{
     attempt::Batch,
     held::{Held, Permits},
+    opening::Opening,
     pace::{ClaimYield, Pace},
     route::ActiveRoute,
     settler::Settler,
@@ -80,6 +81,7 @@ pub struct Claimer {
     /// Expired leases are not recovered before.
     recover_from: Instant,
     overlong: Overlong,
+    opening: Opening,
     /// The store's latest answer.
     answered: Instant,
     /// What claims took lately, from sending to reply; at most the store's timeout.
@@ -111,6 +113,7 @@ impl Claimer {
             wake_others_from: now,
             recover_from: now,
             overlong: Overlong::new(route.policy.lease, now),
+            opening: Opening::new(route.window.clone()),
             answered: now,
             took: Duration::ZERO,
             batches: JoinSet::new(),
@@ -226,17 +229,27 @@ impl Claimer {
         let suspects = Arc::clone(&self.route.suspects);
         let right = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         self.sequence += 1;
-        let request = self.request(right.is_some(), capacity.reservation.messages(), capacity.reservation.bytes());
         // This poll serves every wake-up before it.
         let _ = self.signal.notified().now_or_never();
         let began = Instant::now();
+        // Outside of the windows a poll reads the clock and the head.
+        let limit = if self.opening.is_open(began) { capacity.reservation.messages() } else { 0 };
+        let request = self.request(right.is_some(), limit, capacity.reservation.bytes());
         self.pace.start(began);
         let answer = self.claim(request, capacity).await;
         self.answered(request, began, answer, right).await;
     }
 
-    async fn claimed(&mut self, claim: Claim, capacity: ClaimCapacity, right: Option<OwnedSemaphorePermit>) {
+    /// `limit`: maximum number of messages that were asked for.
+    async fn claimed(
+        &mut self,
+        mut claim: Claim,
+        limit: u32,
+        capacity: ClaimCapacity,
+        right: Option<OwnedSemaphorePermit>,
+    ) {
         self.store_answered();
+        let is_open = self.opening.polled(&mut claim);
         let lease = self.lease();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
         // A repeated claim may have begun its lease long ago.
@@ -245,9 +258,9 @@ impl Claimer {
         let lease_ends = claim.clock.taken + left.min(lease);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
-        self.pace.claimed(claim_yield(&claim));
+        self.pace.claimed(if limit == 0 { ClaimYield::Empty } else { claim_yield(&claim) });
         self.died(DeadReason::Orphan, &claim.orphans, "the body was missing");
-        self.send(claim, capacity, right, lease_ends);
+        self.send(claim, capacity, right, lease_ends, is_open);
         if expired {
             self.recover().await;
         }
@@ -274,6 +287,7 @@ impl Claimer {
         ClaimCapacity { mut admission, mut reservation }: ClaimCapacity,
         right: Option<OwnedSemaphorePermit>,
         lease_ends: Instant,
+        is_open: bool,
     ) {
         if claim.messages.is_empty() {
             return;
@@ -296,7 +310,7 @@ impl Claimer {
         };
         let messages: Vec<_> = claim.messages.into_iter().map(held).collect();
         self.route.show_in_flight();
-        if stopping(&self.shutdown) {
+        if stopping(&self.shutdown) || !is_open {
             for (_, held) in messages {
                 let end = held.given_back();
                 self.settler.settle(held, end);
@@ -308,6 +322,7 @@ impl Claimer {
             partition: self.partition.clone(),
             settler: self.settler.clone(),
             clock: claim.clock,
+            open_since: self.opening.since(),
             rng: StdRng::seed_from_u64(self.rng.random()),
         };
         self.batches.spawn(batch.run(messages));

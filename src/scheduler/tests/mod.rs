@@ -11,6 +11,7 @@ mod simulation;
 mod sink;
 mod store;
 mod waking;
+mod windows;
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,7 +67,7 @@ fn to_list(key: &str, breaker: &Arc<Breaker>) -> Target {
 fn setup(store: &TestStore, route: &str, target: Target, policy: Policy) -> RouteSetup {
     let partition = partition(route);
     let signal = store.subscribe(&partition);
-    RouteSetup { route: route.into(), partitions: vec![(partition, signal)], policy, target }
+    RouteSetup { route: route.into(), partitions: vec![(partition, signal)], policy, window: None, target }
 }
 
 /// One scheduler, as one process runs it.

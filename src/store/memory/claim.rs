@@ -70,7 +70,7 @@ impl MemoryPartition {
                 }
                 self.claims.insert(request.claimant, (last, token));
             }
-        } else if request.sequence > last && !self.paused {
+        } else if request.limit > 0 && request.sequence > last && !self.paused {
             let chosen;
             (chosen, suspects) = self.choose(request, now / 1000);
             (messages, orphans) = self.within(chosen, request.max_bytes);

@@ -259,7 +259,7 @@ fn claim() -> impl Strategy<Value = ClaimRequest> {
     let bytes = prop_oneof![3 => Just(u64::MAX), 1 => 0..150_u64];
     let lease = select(vec![SHORT_LEASE, SHORT_LEASE, LONG_LEASE]);
     let again = prop::bool::weighted(0.2);
-    (0..3_u64, again, suspects, 1..5_usize, 1..8_u32, bytes, lease).prop_map(
+    (0..3_u64, again, suspects, 1..5_usize, 0..8_u32, bytes, lease).prop_map(
         |(claimant, again, suspects, company, limit, max_bytes, lease)| ClaimRequest {
             claimant,
             sequence: 0,

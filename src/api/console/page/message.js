@@ -41,6 +41,7 @@ function Waits({ message, overview }) {
       return html`It waits for ${domain && html`<${Text}>${domain}</${Text}> of `}<a href=${link("sinks")}>sink ${stats?.sink}</a>, which is down ${since && html`since <${Time} at=${since} />`}. No attempt counts.${error && html` <${Text} tag="span" class="more">${error}</${Text}>`}`;
     },
     paused: () => html`Its route is paused${stats?.paused_by && html` by <${Text}>${stats.paused_by}</${Text}>`}${stats?.paused_at && html`, <${Time} at=${stats.paused_at} far="only" />`}${stats?.note && html`: <${Text}>${stats.note}</${Text}>`}.`,
+    window: () => html`Its route is closed until <${Time} at=${stats?.window?.until} />.`,
     capacity: () => "It is due, and waits until an instance has capacity.",
   };
   const text = {

@@ -112,6 +112,8 @@ function Route({ route, overview }) {
       ${route.paused && html`
         <p class="pause"><${Badge} kind="warn">paused</${Badge}> ${route.paused_at && html`<${Time} at=${route.paused_at} far="only" />`}
           ${route.paused_by && html` by <${Text}>${route.paused_by}</${Text}>`}${route.note && html`: <${Text}>${route.note}</${Text}>`}</p>`}
+      ${route.window?.open === false && html`
+        <p class="pause"><${Badge} kind="warn">closed</${Badge}> until <${Time} at=${route.window.until} /></p>`}
       <${Curve} points=${done.points} label="Deliveries of ${name}" />
       <p class="rates"><span><b>${rate(done.delivered)}</b> delivered/s</span><span class=${done.failed ? "bad" : ""}><b>${rate(done.failed)}</b> failed/s</span></p>
       <div class="numbers">

@@ -12,6 +12,7 @@ mod messages;
 mod pause;
 mod status;
 mod terminal;
+mod windows;
 
 use std::{ops::Range, time::Duration};
 
