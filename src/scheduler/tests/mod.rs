@@ -93,7 +93,7 @@ impl Instance {
         self.task.await.expect("no panic");
     }
 
-    /// As `kill -9` does it.
+    /// Like `kill -9`.
     async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
