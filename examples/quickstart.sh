@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# punctual in one command, on a Debian machine with Rust: builds it and runs `punctual demo`, which starts it with a
-# private Redis and a receiver, shows ten messages arriving with their lateness, and serves until Ctrl-C.
+# Runs punctual with one command, on a Debian machine with Rust: builds it and runs `punctual demo`. The demo starts
+# punctual with a private Redis and a receiver, shows ten messages arriving with their lateness, and serves until
+# Ctrl-C.
 #
 #   examples/quickstart.sh [--once]
 #
-# With --once, or without a terminal, it stops when all have arrived: exit 0, or 1 if one did not.
+# With --once, or without a terminal, it stops when all messages have arrived. Exit 0, or 1 if a message did not arrive.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -21,7 +22,7 @@ esac
 
 command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 command -v cargo >/dev/null || fail "cargo is missing: install Rust first, https://rustup.rs"
-# An older cargo would stop at the lock file or at the edition, with a text that does not say so.
+# An older cargo would fail at the lock file or at the edition, with an error that does not name the cause.
 required=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 version=$(cd "$root" && cargo --version) || fail "cargo does not run: install Rust $required or later, https://rustup.rs"
 found=$(cut -d' ' -f2 <<<"$version")
@@ -30,7 +31,7 @@ found=$(cut -d' ' -f2 <<<"$version")
 "$root/.ci/need" build redis-server=redis-server ||
     fail "packages are missing (see above): install them, or run this as root, or with sudo installed"
 echo "building (a few minutes the first time)"
-# The program alone, without optimisation: that takes half the time, and ten messages do not need it.
+# Builds only the program, without optimisation: this takes half the time, and ten messages do not need optimisation.
 (cd "$root" && cargo build --locked --bin punctual) ||
     fail "the build failed (see above): it downloads crates from crates.io"
 built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug

@@ -1,6 +1,7 @@
-//! An HTTP endpoint that prints a line per request: its id, how late it came, its payload.
+//! An HTTP endpoint that prints a line per request: id, lateness and payload.
 //!
-//! `receiver [PORT]`: a port of 127.0.0.1, 9000 by default; 0 takes a free one, and the first line names it.
+//! `receiver [PORT]`: listens on a port of 127.0.0.1, 9000 by default. 0 takes a free port. The first line names the
+//! port.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Sourced by the examples: a directory to work in, the built program, servers of their own. All is gone at the end.
+# Sourced by the examples: provides a work directory, the built program, and own servers. All of them are removed at the
+# end.
 #
 #   $root   the repository
-#   $work   a directory; files *.log in it are shown when the example fails
-#   $built  where the programs are, after `build`
-#   $api    where punctual answers, after `start_punctual`
+#   $work   the work directory; its *.log files are shown if the example fails
+#   $built  the directory of the programs, after `build`
+#   $api    the URL of the API, after `start_punctual`
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
-rabbitmq=/usr/lib/rabbitmq/bin # the programs of that name on the PATH change the user and drop the environment
+rabbitmq=/usr/lib/rabbitmq/bin # its namesakes on the PATH change the user and drop the environment
 
-# Process ids, stopped at the end, the last one first.
+# Ids of processes that are stopped at the end, the last one first.
 running=()
 clean_up() {
     local n
@@ -30,7 +31,7 @@ fail() { # TEXT...
     exit 1
 }
 
-# Waits until COMMAND succeeds, while the process PID lives; WHAT is waited for.
+# Waits until COMMAND succeeds. Fails if the process PID ends. WHAT names the process in errors.
 await() { # SECONDS PID WHAT COMMAND...
     local tries=$(($1 * 10)) pid=$2 what=$3
     shift 3
@@ -41,7 +42,8 @@ await() { # SECONDS PID WHAT COMMAND...
     done
 }
 
-# Into VARIABLE a port without a listener, below those that the kernel gives to clients. Runs side by side begin apart.
+# Sets VARIABLE to a port without a listener, below the kernel's ephemeral ports. Concurrent runs begin at different
+# ports.
 next_port=$((20000 + $$ % 9000))
 free_port() { # VARIABLE
     while listens "$next_port"; do next_port=$((next_port + 1)); done
@@ -52,32 +54,32 @@ listens() { # PORT
     (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-# Installs what is missing, see .ci/need, and builds.
+# Installs missing packages, see .ci/need, and builds.
 build() { # PROGRAM=PACKAGE...
     command -v cargo >/dev/null || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     command -v cargo >/dev/null || fail "cargo is missing: install Rust first, https://rustup.rs"
     "$root/.ci/need" build redis-server=redis-server redis-cli=redis-tools curl=curl "$@"
     echo "building (a few minutes the first time)"
-    # The same for all examples: for other targets cargo chooses other features, and builds everything anew.
+    # All examples build the same targets: for other targets, cargo would choose other features and rebuild everything.
     (cd "$root" && cargo build --release --locked --bin punctual --examples)
     built=$(cd "$root" && cd "${CARGO_TARGET_DIR:-target}" && pwd)/release
 }
 
-# With `embedded` in the configuration, Redis' data and socket are in $work/data.
+# Starts punctual. With `embedded` in the configuration, the data and socket of Redis are in $work/data.
 start_punctual() { # CONFIGURATION
     local port
     free_port port
     api=http://127.0.0.1:$port
     export PUNCTUAL__SERVER__LISTEN=127.0.0.1:$port PUNCTUAL__REDIS__DATA_DIR=$work/data
     "$built/punctual" check --connect -c "$1" || fail "$1 cannot be used"
-    # In a session of its own, so that Ctrl-C reaches the script alone, which then stops it.
+    # In its own session: only the script gets Ctrl-C, and stops punctual.
     setsid "$built/punctual" serve -c "$1" 2>"$work/punctual.log" &
     punctual=$!
     running+=("$punctual")
     await 20 "$punctual" punctual curl -fs --max-time 2 "$api/readyz"
 }
 
-# A Redis for source and queue; its port is in $redis.
+# Starts a Redis for source and queue. Its port is in $redis.
 start_redis() { # SETTING...
     free_port redis
     redis-server --port "$redis" --bind 127.0.0.1 --dir "$work" --appendonly yes --save '' "$@" >"$work/redis.log" &
@@ -85,7 +87,7 @@ start_redis() { # SETTING...
     await 10 $! redis-server redis-cli -p "$redis" PING
 }
 
-# Builds; the broker's URL is in $amqp: that of one of its own, unless URL names another.
+# Builds. The broker's URL is in $amqp: URL, or if that is empty, the URL of a broker that is started.
 build_with_rabbitmq() { # URL PROGRAM=PACKAGE...
     amqp=$1
     shift
@@ -94,7 +96,8 @@ build_with_rabbitmq() { # URL PROGRAM=PACKAGE...
     [ -n "$amqp" ] || start_rabbitmq
 }
 
-# A broker whose data, log and cookie are in $work, and which hears this machine only; its URL is in $amqp.
+# Starts a broker that listens on the loopback interface only. Its data, log and cookie are in $work, its URL is in
+# $amqp.
 start_rabbitmq() {
     local port distribution
     free_port port
@@ -105,7 +108,8 @@ start_rabbitmq() {
     running+=($!)
     echo '[].' >"$work/plugins"
     echo "listeners.tcp.local = 127.0.0.1:$port" >"$work/rabbitmq.conf"
-    # RUNNING_UNDER_SYSTEMD: the script becomes the node instead of its parent, so that its process id is the node's.
+    # RUNNING_UNDER_SYSTEMD: the script executes the node instead of starting it as a child, so $! is the node's process
+    # id.
     env HOME="$work" RABBITMQ_NODENAME="punctual-example-$$@localhost" RABBITMQ_DIST_PORT="$distribution" \
         RABBITMQ_MNESIA_BASE="$work/mnesia" RABBITMQ_LOG_BASE="$work/log" RABBITMQ_PID_FILE="$work/pid" \
         RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS='-kernel inet_dist_use_interface {127,0,0,1}' \
@@ -116,7 +120,7 @@ start_rabbitmq() {
     amqp=amqp://127.0.0.1:$port/%2f
 }
 
-# Starts the built example PROGRAM, whose output goes into FILE, and waits for the first line, which says that it reads.
+# Starts the built example PROGRAM with its output in FILE, and waits for the first line: the program is reading.
 start_reader() { # FILE PROGRAM ARGUMENT...
     local file=$1 program=$2
     shift 2
@@ -131,8 +135,7 @@ show() { # FILE
     running+=($!)
 }
 
-# Waits until FILE has COUNT lines `WORD ID ...` of different ids: a message that came twice must not hide one that did
-# not come.
+# Waits until FILE has COUNT lines `WORD ID ...` with different ids: a duplicate must not hide a missing message.
 await_lines() { # SECONDS COUNT WORD FILE WHERE
     local deadline=$((SECONDS + $1)) count=$2 arrived=0
     while [ "$arrived" -lt "$count" ] && [ "$SECONDS" -lt "$deadline" ]; do
@@ -143,14 +146,14 @@ await_lines() { # SECONDS COUNT WORD FILE WHERE
     [ "$arrived" -ge "$count" ] || fail "a message did not arrive"
 }
 
-# Takes envelopes out of the list `jobs`, and shows each with its lateness, until COUNT ids were there. The Redis is
-# that of `redis-cli OPTION...`.
+# Takes envelopes from the list `jobs` and shows each with its lateness, until COUNT different ids have arrived.
+# `redis-cli OPTION...` connects to the Redis.
 await_list() { # SECONDS COUNT OPTION...
     local deadline=$((SECONDS + $1)) count=$2 envelope now id due
     local -A arrived=()
     shift 2
     while [ "${#arrived[@]}" -lt "$count" ] && [ "$SECONDS" -lt "$deadline" ]; do
-        # Two lines, the list and its element; none when a second has passed.
+        # Two lines, the list and its element; no line after one second without an element.
         envelope=$(redis-cli "$@" --raw BLPOP jobs 1 | sed -n 2p)
         [ -n "$envelope" ] || continue
         now=$(date +%s%3N)

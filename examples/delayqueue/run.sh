@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Messages as a producer with hdt3213/delayqueue publishes them, delivered when they are due; the intercepted one is not.
+# Publishes messages like a producer with hdt3213/delayqueue. They are delivered when due, except the intercepted one.
 #
 #   examples/delayqueue/run.sh
 #
-# Starts a Redis of its own with keyspace notifications, and takes it away again. Exit 0 when all arrived, else 1.
+# Starts a Redis with keyspace notifications, and removes it at the end. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 build
-# K: tell of changes by key; z: of sorted sets, l: of lists. Without them punctual looks every second.
+# K: notifications by key; z: of sorted sets, l: of lists. Without them, punctual polls every second.
 start_redis --notify-keyspace-events Kzl
 export REDIS=redis://127.0.0.1:$redis/0
 start_punctual "$root/examples/delayqueue/pipeline.yaml"
 
 cli() { redis-cli -p "$redis" "$@"; }
-# What its SendDelayMsg sends, three retries; then its TryIntercept of the last.
+# The commands of SendDelayMsg, with three retries, and of TryIntercept for the last message.
 now=$(date +%s)
 for n in 1 2 3 4; do
     cli SET "dp:order-close:msg:id-$n" "{\"order\": $n}" PX 3605000 >/dev/null

@@ -3,8 +3,8 @@
 #
 #   examples/from_kafka/run.sh BROKER:PORT [FROM [TO]]
 #
-# The topics (orders.delayed, orders.due) are created where they are missing. The console producer is that of
-# KAFKA_HOME, or of the jars that tests/run.sh fetched. Exit 0 when all arrived, else 1.
+# Missing topics (orders.delayed, orders.due) are created. The console producer comes from KAFKA_HOME, or from the jars
+# that tests/run.sh fetched. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 [ $# -ge 1 ] || { echo "usage: run.sh BROKER:PORT [FROM [TO]]" >&2; exit 2; }
@@ -14,7 +14,7 @@ libs=${KAFKA_HOME:-$root/target/kafka}/libs
 [ -d "$libs" ] || fail "no jars in $libs: run tests/run.sh once, or set KAFKA_HOME"
 
 build java=default-jre-headless
-# The reader of the example beside this one also creates its topic.
+# The reader of examples/kafka also creates its topic.
 start_reader "$work/from.out" kafka "$KAFKA" "$FROM"
 start_reader "$work/to.out" kafka "$KAFKA" "$TOPIC"
 start_punctual "$root/examples/from_kafka/pipeline.yaml"

@@ -1,7 +1,7 @@
 """Unchanged producers and consumers of a delayed-message exchange.
 
-client.py URL declare: an ordinary exchange with the queue that punctual reads, and one with a consumer's queue.
-client.py URL run COUNT: publishes COUNT messages with x-delay, and prints each as it arrives; exit 0 when all did.
+client.py URL declare: declares an exchange with the queue that punctual reads, and one with a consumer's queue.
+client.py URL run COUNT: publishes COUNT messages with x-delay, and prints each as it arrives; exit 0 if all arrived.
 """
 
 import sys

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Five messages with x-delay from a Python producer, through punctual, to a Python consumer of the same RabbitMQ.
+# Sends five messages with x-delay from a Python producer through punctual to a Python consumer of the same RabbitMQ.
 #
 #   examples/from_rabbitmq/run.sh [URL]
 #
-# Without a URL such as amqp://localhost:5672/%2f, a broker of its own is started and stopped again. Declares exchanges
-# and queues named punctual-example.*. Exit 0 when all arrived, else 1.
+# Without a URL such as amqp://localhost:5672/%2f, a broker is started, and stopped at the end. Declares exchanges and
+# queues named punctual-example.*. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 here=$root/examples/from_rabbitmq

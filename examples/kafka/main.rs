@@ -1,6 +1,6 @@
-//! A consumer that prints a line per record: its id, how late it was written, its value.
+//! A consumer that prints a line per record: id, lateness of the write, and value.
 //!
-//! `kafka BROKERS TOPIC`: creates the topic where it is missing, says `reading TOPIC`, and prints what comes from then on.
+//! `kafka BROKERS TOPIC`: creates the topic if it is missing. Prints `reading TOPIC`, and after that each new record.
 
 use std::{env, error::Error, time::Duration};
 
@@ -13,7 +13,7 @@ use rdkafka::{
     metadata::MetadataTopic,
 };
 
-/// Longest wait for the broker.
+/// Maximum wait for the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn create(settings: &ClientConfig, topic: &str) -> Result<(), Box<dyn Error>> {
     let admin: AdminClient<DefaultClientContext> = settings.create()?;
     let options = AdminOptions::new().request_timeout(Some(PATIENCE));
-    // That it is there already is as good.
+    // Succeeds also if the topic exists already.
     admin.create_topics([&NewTopic::new(topic, 3, TopicReplication::Fixed(1))], &options).await?;
     Ok(())
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Five messages through punctual into a Kafka topic, each shown as a consumer reads it.
+# Sends five messages through punctual to a Kafka topic, and shows each as a consumer reads it.
 #
 #   examples/kafka/run.sh BROKER:PORT [TOPIC]
 #
-# The topic (orders.due) is created where it is missing. Exit 0 when all arrived, else 1.
+# The topic (orders.due) is created if it is missing. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 [ $# -ge 1 ] || { echo "usage: run.sh BROKER:PORT [TOPIC]" >&2; exit 2; }

@@ -23,7 +23,7 @@ use tokio::{
 struct FileSettings {
     /// Created if it does not exist.
     path: PathBuf,
-    /// Longest time of one batch, in seconds: 1 to 20.
+    /// Maximum time of one batch, in seconds: 1 to 20.
     timeout_seconds: Whole<1, 20>,
 }
 

@@ -1,7 +1,7 @@
-//! A consumer that prints a line per message: its id, how late it came, its properties, its body.
+//! A consumer that prints a line per message: id, lateness, properties and body.
 //!
-//! `rabbitmq URL EXCHANGE`: declares the exchange and a queue behind it that ends with the consumer, says `reading
-//! EXCHANGE`, and prints what comes from then on.
+//! `rabbitmq URL EXCHANGE`: declares the exchange and a queue bound to it that is deleted with the consumer. Prints
+//! `reading EXCHANGE`, and after that each new message.
 
 use std::{
     env,

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Five messages through punctual into an exchange of RabbitMQ, each shown as a consumer gets it.
+# Sends five messages through punctual to an exchange of RabbitMQ, and shows each as a consumer gets it.
 #
 #   examples/rabbitmq/run.sh [URL [EXCHANGE]]
 #
-# Without a URL such as amqp://localhost:5672/%2f, a broker of its own is started and stopped again. The exchange
-# (billing) is declared where it is missing. Exit 0 when all arrived, else 1.
+# Without a URL such as amqp://localhost:5672/%2f, a broker is started, and stopped at the end. The exchange (billing)
+# is declared if it is missing. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 messages=5

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Payloads and tasks that redis-cli adds to sorted sets, delivered when they are due; the one that it removes is not.
+# Adds payloads and tasks to sorted sets with redis-cli. They are delivered when due, except the payload that is
+# removed.
 #
 #   examples/sorted_set/run.sh
 #
-# Starts a Redis of its own with keyspace notifications, and takes it away again. Exit 0 when all arrived, else 1.
+# Starts a Redis with keyspace notifications, and removes it at the end. Exit 0 if all messages arrived, otherwise 1.
 . "$(dirname "${BASH_SOURCE[0]}")/../stage.sh"
 
 build
-# K: tell of changes by key; z: of sorted sets. Without them punctual looks every second.
+# K: notifications by key; z: of sorted sets. Without them, punctual polls every second.
 start_redis --notify-keyspace-events Kz
 export REDIS=redis://127.0.0.1:$redis/0
 start_punctual "$root/examples/sorted_set/pipeline.yaml"

@@ -77,7 +77,7 @@ impl RunningSink {
         }
     }
 
-    /// Starts no further message.
+    /// The sink starts no further message.
     pub fn stop(&self) {
         if let OpenSink::Sink(sink) = &self.sink {
             sink.stop();

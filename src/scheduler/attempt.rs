@@ -23,11 +23,11 @@ use crate::{
     time::ServerClock,
 };
 
-/// How long a message that a later release wrote is deferred: long enough to cost nothing, while an
-/// instance of that release has its chance every time.
+/// How long a message written by a later release is deferred: long enough to cost little, and each time an instance of
+/// that release can claim it.
 const LATER_RELEASE_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the messages of one claim share.
+/// Shared by the messages of one claim.
 pub struct Batch {
     pub route: Arc<ActiveRoute>,
     pub partition: Partition,
@@ -44,16 +44,16 @@ pub struct Attempt {
     pub number: u32,
     /// The message's own limit.
     pub max_attempts: Option<u32>,
-    /// Microseconds on Redis' clock from which it counts as late: the latest of due, acceptance and the opening of a window.
+    /// Time from which lateness counts, in microseconds on Redis' clock: the latest of due time, acceptance and opening.
     pub from: u64,
-    /// Where messages name their destination.
+    /// Set if messages name their destination.
     pub _crowd: Option<CrowdShare>,
 }
 
-/// The message that was stored. `clock`: that of the claim.
+/// Decodes a stored message. `clock`: the clock of the claim.
 ///
 /// # Errors
-/// How the claim ends, as the message cannot be sent: it is dead, or a later release's.
+/// How the claim of a message that cannot be sent ends: dead, or deferred because a later release wrote the message.
 pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<StoredMessage, ClaimEnd> {
     let message = codec::decode(body).map_err(|error| {
         let reason = match error {
@@ -71,7 +71,7 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
     let now = clock.micros / 1000;
     match message.metadata.expires_at {
         Some(expires_at) if expires_at < now => {
-            // Long times need no milliseconds.
+            // Long durations are cut to seconds.
             let late = now - expires_at;
             let late = Duration::from_millis(if late < 10_000 { late } else { late / 1000 * 1000 });
             let error = format!("claimed {} after it had expired", humantime::format_duration(late));
@@ -82,8 +82,7 @@ pub fn read(route: &ActiveRoute, clock: &ServerClock, body: &Bytes) -> Result<St
 }
 
 impl Attempt {
-    /// Reports to the breaker and the metrics, and settles.
-    /// `reply`: what the destination said.
+    /// Reports to the breaker and the metrics, and settles. `reply`: the reply of an HTTP endpoint.
     pub fn conclude(
         self,
         batch: &mut Batch,
@@ -110,7 +109,8 @@ impl Attempt {
         batch.settler.settle_with(held, end, detail);
     }
 
-    /// It was no attempt: the message waits as if it had not been claimed, and the route claims less.
+    /// Releases a message that was not sent, as if it had not been claimed. No attempt counts, and the route claims
+    /// fewer messages.
     fn unsent(self, batch: &mut Batch, outcome: &Outcome) {
         let route = &batch.route;
         tracing::debug!(route = &*route.name, id = self.held.lease.id.as_str(), error = outcome.error(), "unsent");

@@ -1,4 +1,4 @@
-//! One claim's messages on their way: opened, sent together, and concluded one by one as outcomes come.
+//! The messages of one claim: decoded, sent together, and concluded one by one as outcomes arrive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,19 +19,19 @@ use crate::{
     store::{ClaimEnd, Claimed},
 };
 
-/// What must be left of a lease beyond the sink's timeout when a batch starts. Half of the 500 ms by which a
-/// lease exceeds the timeout at least, so that a claim that took up to 250 ms can still start; after one that took
-/// longer, the next one asks for a lease that is longer by it.
+/// Minimum rest of a lease beyond the sink's timeout when a batch starts. A lease exceeds the timeout by 500 ms or
+/// more. Half of that allows for a claim that took up to 250 ms. After a slower claim, the next one requests a lease
+/// that is longer by the duration of the slow claim.
 const START_MARGIN: Duration = Duration::from_millis(250);
 
-/// After the sink's timeout: for an outcome that is under way already. Leaves 150 ms of the lease to settle.
+/// Added to the sink's timeout, for an outcome that is already on its way. Leaves 150 ms of the lease to settle.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Outcomes that are concluded before the timeout is looked at again: those of one claim.
+/// Maximum outcomes that are concluded before the timeout is checked again: those of one claim.
 const MAX_TOGETHER: usize = 500;
 
 impl Batch {
-    /// Ends when every message is with the settler, or was moved into its list.
+    /// Returns when every message is passed to the settler or moved to its list.
     pub async fn run(mut self, messages: Vec<(Claimed, Held)>) {
         let latest_end = Instant::now() + self.route.target.timeout() + START_MARGIN;
         let mut attempts = Vec::with_capacity(messages.len());
@@ -60,8 +60,9 @@ impl Batch {
         }
     }
 
-    /// What is sent, `Attempt::from` and its share of the crowd; an error is how the claim ends unsent: dead, given back as its
-    /// attempt could not end within the lease, or deferred as its domain is down or has enough in flight.
+    /// Returns the delivery, `Attempt::from` and the `CrowdShare`. The error is the end of a claim without an attempt:
+    /// dead, released because an attempt could not end within the lease, or deferred because the domain is down or has
+    /// enough messages in flight.
     fn open(
         &mut self,
         claimed: Claimed,
@@ -87,7 +88,7 @@ impl Batch {
         }
     }
 
-    /// An error is how long the message has to wait, although it was claimed.
+    /// The error is how long the claimed message must wait.
     fn enter(&mut self, held: &Held, delivery: &Delivery) -> Result<Option<CrowdShare>, Duration> {
         let Target::Sink { sink, breaker } = &self.route.target else { return Ok(None) };
         let (is_down, is_crowd) = (breaker.has_domains_down(), sink.has_destinations());
@@ -100,10 +101,10 @@ impl Batch {
         }
     }
 
-    /// The sink runs in a task of its own: its panic or its endless loop is not ours.
+    /// The sink runs in its own task, so that its panic or endless loop does not affect this one.
     async fn send(mut self, sink: Arc<dyn Sink>, attempts: Vec<Attempt>, deliveries: Vec<Delivery>) {
         let (sent, limit) = (Instant::now(), sink.timeout());
-        // By their place in the batch that the sink sees; empty once concluded, so a second outcome is ignored.
+        // Indexed by the place in the sink's batch; `None` once concluded, so that a second outcome is ignored.
         let mut attempts: Vec<_> = attempts.into_iter().map(Some).collect();
         let mut conclude = |Reported { index, domain, outcome, reply }: Reported| {
             if let Some(attempt) = attempts.get_mut(index).and_then(Option::take) {
@@ -114,7 +115,7 @@ impl Batch {
         let mut together = Vec::new();
         let timed_out = sleep_until(sent + limit + GRACE);
         tokio::pin!(timed_out);
-        // Aborts the task when it is dropped.
+        // Aborts the sink's task on drop.
         let mut sending = JoinSet::new();
         sending.spawn(async move { sink.send(deliveries, report).await });
         let unreported = loop {
@@ -122,7 +123,7 @@ impl Batch {
                 biased;
                 1.. = outcomes.recv_many(&mut together, MAX_TOGETHER) => {
                     together.drain(..).for_each(&mut conclude);
-                    // Whatever is ready runs first, so that its outcomes are concluded together.
+                    // Other ready tasks run first, so that their outcomes are concluded together.
                     yield_now().await;
                 }
                 end = sending.join_next() => {

@@ -1,17 +1,18 @@
-//! What a route may have in flight on this instance: messages and bytes.
+//! The messages and bytes that a route may have in flight on this instance.
 //!
-//! A claimer takes a `Reservation` before it claims and returns what the claim did not use. Each claimed
-//! message carries its share of it until its settlement is sent.
+//! A claimer takes a `Reservation` before it claims, and returns the unused part. Each claimed message holds its share
+//! of the reservation until its settlement is sent.
 //!
-//! A route whose sink is so slow that messages are returned unsent claims fewer, so that they are not claimed and returned over
-//! and over: after each round of as many messages as it may have, the limit falls by those that were unsent, or it rises again.
+//! If the sink is so slow that messages are returned unsent, the route claims fewer, so that messages are not claimed
+//! and returned repeatedly. After each round, which is as many messages as the limit, the limit falls by the number of
+//! unsent messages, or rises if there were none.
 
 use std::{mem, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 
-/// How long a full route gathers what is worth a call: it makes fewer of them then, and nothing is later by it.
+/// How long a full route gathers permits or settlements before a call: this saves calls, and delays no message.
 pub const GATHER_WAIT: Duration = Duration::from_millis(1);
 
 /// The limit does not fall below this number of messages, or the configured number if that is less.
@@ -23,7 +24,7 @@ const RISE: i64 = 16;
 /// Shared by the partitions of one route.
 #[derive(Debug)]
 pub struct Budget {
-    /// Bytes of the largest message, or the whole budget where that is smaller.
+    /// Bytes of the largest message, or of the whole budget if that is less.
     largest: i64,
     /// The configured number of messages.
     messages: i64,
@@ -36,19 +37,19 @@ struct Free {
     room: Room,
     /// Messages that may be in flight now, at most the configured number.
     limit: i64,
-    /// Of this round: messages that were concluded, and those of them that were unsent. It begins below zero after a fall: those that
-    /// were in flight then say nothing about the new limit.
+    /// Messages concluded in this round, and the unsent ones among them. After a fall of the limit, `concluded` begins
+    /// below zero: messages that are in flight at the fall say nothing about the new limit.
     concluded: i64,
     unsent: i64,
     /// Messages in flight.
     claimed: usize,
 }
 
-/// What may be claimed.
+/// Free messages and bytes.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     messages: i64,
-    /// Below zero when a message was larger than configured: it passes, and the next ones wait for it.
+    /// Below zero if a message was larger than configured: it is sent, and the next ones wait for it.
     bytes: i64,
 }
 
@@ -64,8 +65,8 @@ impl Budget {
         })
     }
 
-    /// Up to `messages` and `bytes` of what is free; `None` when full, which it is also while less than
-    /// one largest message's bytes are free.
+    /// Reserves up to `messages` and `bytes` that are free; `None` when full. The budget is also full while fewer bytes
+    /// are free than the largest message has.
     pub fn reserve(self: &Arc<Self>, messages: u32, bytes: u64) -> Option<Reservation> {
         let mut free = self.free.lock();
         let room = self.room(&free);
@@ -84,7 +85,7 @@ impl Budget {
         Room { messages: free.room.messages - (self.messages - free.limit), ..free.room }
     }
 
-    /// A message was sent, or was not.
+    /// Records whether a message was sent.
     pub fn concluded(&self, sent: bool) {
         let mut free = self.free.lock();
         free.concluded += 1;
@@ -105,13 +106,14 @@ impl Budget {
         usize::try_from(self.free.lock().limit).unwrap_or(0)
     }
 
-    /// Waits while full, and then gathers what is freed until so many messages may be claimed. Cancel-safe.
+    /// Waits while full. After that gathers freed permits until `worthwhile` messages may be claimed, at most
+    /// `GATHER_WAIT`. Cancel-safe.
     pub async fn available(&self, worthwhile: usize) {
         if self.is_available() {
             return;
         }
         self.room_for(1).await;
-        // What is free by then is claimed.
+        // After the timeout, the caller claims with the permits that are free.
         let _ = timeout(GATHER_WAIT, self.room_for(worthwhile)).await;
     }
 
@@ -126,7 +128,7 @@ impl Budget {
         }
     }
 
-    /// Messages in flight; a reservation counts none until they are claimed.
+    /// Messages in flight. Reserved messages count once they are claimed.
     pub fn in_flight(&self) -> usize {
         self.free.lock().claimed
     }
@@ -150,13 +152,13 @@ fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Reserved for one claim, or one claimed message's share of that; free again on drop.
+/// The permits of one claim, or the share of one claimed message; freed on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
     messages: u32,
     bytes: i64,
-    /// Of the messages, those that are in flight.
+    /// Reserved messages that are in flight.
     claimed: usize,
 }
 
@@ -169,13 +171,13 @@ impl Reservation {
         u64::try_from(self.bytes).unwrap_or(0)
     }
 
-    /// So many messages were claimed; each takes its `permit`.
+    /// Records that `messages` were claimed. Each takes its `permit`.
     pub fn claimed(&mut self, messages: usize) {
         self.claimed += messages;
         self.budget.free.lock().claimed += messages;
     }
 
-    /// The part that one claimed message of so many bytes takes.
+    /// The share of one claimed message with this number of bytes.
     pub fn permit(&mut self, bytes: usize) -> Self {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.messages = self.messages.saturating_sub(1);
@@ -184,7 +186,7 @@ impl Reservation {
         Self { budget: Arc::clone(&self.budget), messages: 1, bytes, claimed: 1 }
     }
 
-    /// Takes over `other`, of the same budget: both are free again at once.
+    /// Takes over `other`, of the same budget, so that both are freed at once.
     pub fn absorb(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.budget, &other.budget));
         self.messages += mem::take(&mut other.messages);

@@ -1,8 +1,10 @@
-//! Where messages of a route name their destination: one slow destination leaves a part of the route's budget to the others.
+//! Bounds slow destinations of a route with messages that name their destination: a slow one leaves a part of the
+//! route's budget to the others.
 //!
-//! A claim takes what is due first, so the backlog of one destination would fill the budget, and the others would wait for all of
-//! it. So a destination that is slow has at most seven eighths of the budget. Its further messages are deferred, each to a time
-//! of its own: twice as fast as the destination is, so that it never stands still and most are moved once or twice.
+//! A claim takes messages in the order of their due times, so the backlog of one destination would fill the budget, and
+//! the others would wait for the whole backlog. Therefore a slow destination gets at most seven eighths of the budget.
+//! Its further messages are deferred, each to a different time, at twice the rate of the destination. So the
+//! destination is never idle, and most messages are deferred once or twice.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,15 +14,16 @@ use tokio::time::Instant;
 use super::budget::Budget;
 use crate::sink::Domain;
 
-/// This part of the budget (1/N) is left to others. It is none for a budget of fewer messages.
+/// This part of the budget (1/N) is left to others; nothing if the budget has fewer than N messages.
 const LEFT_TO_OTHERS: usize = 8;
-/// A destination is slow when it needs longer for what it has in flight. Faster ones free the budget soon enough.
+/// A destination is slow if it needs longer than this for its messages in flight. Faster ones free the budget soon
+/// enough.
 const SLOW: Duration = Duration::from_millis(250);
 /// Period in which the rate is measured.
 const WINDOW: Duration = SLOW;
-/// Messages a second that come back to a destination which ends fewer.
+/// Minimum rate at which deferred messages become due again, in messages a second.
 const MIN_RATE: f64 = 10.0;
-/// Longest deferral: a destination that becomes fast again has its whole backlog after it.
+/// Maximum deferral: after this time a destination that became fast again has its whole backlog.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// The destinations of one route that have messages in flight.
@@ -31,12 +34,12 @@ pub struct Crowds {
 
 struct Crowd {
     in_flight: usize,
-    /// Begin of the period in which `ended` are counted.
+    /// Start of the period in which `ended` is counted.
     window: Instant,
     ended: u32,
-    /// Messages a second in the period before. `None`: there was none.
+    /// Messages a second in the previous period; `None` in the first period.
     rate: Option<f64>,
-    /// When the next deferred one is due.
+    /// When the message that was deferred last is due.
     next: Instant,
 }
 
@@ -52,7 +55,7 @@ impl Crowds {
     }
 
     /// # Errors
-    /// How long the message waits, as others of its domain take enough of the budget.
+    /// How long the message must wait, because others of its domain have enough of the budget.
     pub fn enter(self: &Arc<Self>, domain: Domain, now: Instant) -> Result<CrowdShare, Duration> {
         let budget = self.budget.limit();
         let most = budget - budget / LEFT_TO_OTHERS;
@@ -110,7 +113,7 @@ mod tests {
         Crowds::new(&Budget::new(messages, 1 << 30, 1))
     }
 
-    /// Enters until it is refused.
+    /// Enters messages until one is refused.
     fn fill(crowds: &Arc<Crowds>, domain: &str, now: Instant, most: usize) -> Vec<CrowdShare> {
         (0..most).map_while(|_| crowds.enter(domain.into(), now).ok()).collect()
     }
@@ -122,7 +125,7 @@ mod tests {
         assert_eq!(shares.len(), 80, "its rate is not known yet");
         shares.truncate(75);
         let now = begun + WINDOW;
-        // Five in a quarter of a second: at 20 a second they come back twice as fast.
+        // Five ended in a quarter of a second, 20 a second: deferred messages come back at twice that rate.
         let waits: Vec<_> =
             (0..3).map(|_| crowds.enter("slow".into(), now).err().expect("refused").as_millis()).collect();
         assert_eq!(waits, [25, 50, 75]);

@@ -1,4 +1,4 @@
-//! What follows from an attempt. Sinks classify it; `decide` alone concludes.
+//! The consequence of an attempt. Sinks classify the outcome; only `decide` determines how the claim ends.
 
 use std::time::Duration;
 
@@ -6,16 +6,18 @@ use rand::Rng;
 
 use crate::{message::DeadReason, retry::RetryPolicy, sink::Outcome, store::ClaimEnd};
 
-/// What a failed attempt is put down to, as far as the message is concerned.
+/// The cause of a failed attempt, as far as it concerns the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribution {
-    /// The message: the attempt counts.
+    /// The message is the cause: the attempt counts.
     Counts,
-    /// Its destination, or not known yet: nothing counts, and the message is due again after this time.
+    /// The destination is the cause, or the cause is not known yet: no attempt counts, and the message is due again
+    /// after this time.
     Waits(Duration),
 }
 
-/// How the claim of a message that was sent ends, or of one that cannot be sent. `attempt` counts from 1 and includes this one; `max_attempts` is the message's own limit, if it has one.
+/// How a claim ends after an attempt, or if the message cannot be sent. `attempt` counts from 1 and includes this
+/// attempt; `max_attempts` is the message's own limit, if it has one.
 pub fn decide(
     outcome: &Outcome,
     verdict: Attribution,
@@ -53,7 +55,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// In words: a `ClaimEnd` cannot be compared.
+    /// The decision as text: a `ClaimEnd` cannot be compared.
     fn follows(outcome: &Outcome, verdict: Attribution, attempt: u32) -> String {
         let policy = RetryPolicy { max_attempts: 3, backoff: Backoff::new(SECOND, 2.0, 60 * SECOND, 0.0).unwrap() };
         format!("{:?}", decide(outcome, verdict, attempt, None, &policy, &mut StdRng::seed_from_u64(1)))

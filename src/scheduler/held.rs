@@ -8,19 +8,19 @@ use crate::{
     time::UnixMillis,
 };
 
-/// A claimed message and what it holds until its settlement.
+/// A claimed message with its permits, until its settlement.
 pub struct Held {
     pub lease: Lease,
     /// Its score in `pending` before the claim.
     pub not_before: UnixMillis,
-    /// No other instance can have it before: the lease counted from when the claim was sent.
+    /// No other instance can claim the message before: the lease counts from the sending of the claim.
     pub lease_ends: Instant,
     pub permits: Permits,
-    /// Of a suspect: those of one claim at a time in a process.
+    /// For a suspect: the permission to have suspects in flight. One claim of a process has it at a time.
     pub suspects: Option<Arc<OwnedSemaphorePermit>>,
 }
 
-/// The part of a message in the bounds of its sink and its route.
+/// The permits of a message: of its sink, and of its route's budget.
 pub struct Permits {
     pub sink: SinkPermit,
     pub share: Reservation,
@@ -39,7 +39,7 @@ impl Permits {
 }
 
 impl Held {
-    /// As if it had never been claimed.
+    /// Ends the claim as if the message had never been claimed.
     pub fn given_back(&self) -> ClaimEnd {
         ClaimEnd::Release { at: self.not_before }
     }

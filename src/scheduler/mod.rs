@@ -1,14 +1,14 @@
-//! Takes due messages out of the store, hands them to their sinks, and settles them.
+//! Takes due messages from the store, hands them to their sinks, and settles them.
 //!
-//! Per partition a `claimer` sleeps until a poll of the queue is worth it and claims what there is capacity for.
-//! Each claim becomes a `batch` in a task of its own: opened, sent to the sink, each outcome turned into a
-//! decision (`attempt`) and handed to the partition's `settler`, which settles many in one call.
+//! Each partition has a `claimer`: it sleeps until the next poll is due, and claims as many messages as there is
+//! capacity for. Each claim becomes a `batch` in its own task: the messages are decoded and sent to the sink, and each
+//! outcome becomes a decision (`attempt`). The partition's `settler` settles many of them in one call.
 //!
-//! What bounds it, outermost first: the sink's `breaker` (nothing but a probe a second leaves while the sink or the
-//! message's failure domain is down) and the route's `budget` (messages and bytes in flight), of which one slow destination
-//! leaves a part to the others (`crowd`). `pace` says when to claim
-//! again. A claimed message holds its share of each (`held`) until its settlement was answered; all of them are given
-//! back on drop, so an aborted task cannot keep any. Several instances share a partition by the delays of `sharing`.
+//! Limits, outermost first: the sink's `breaker` (only one probe a second is sent while the sink or the message's
+//! failure domain is down) and the route's `budget` (messages and bytes in flight). One slow destination leaves a part
+//! of the budget to the others (`crowd`). `pace` determines the time of the next claim. A claimed message holds its
+//! permits of breaker and budget (`held`) until the `settler` frees them. Permits are returned on drop, so an aborted
+//! task cannot keep any. Instances share a partition by the delays of `sharing`.
 //!
 //! Nothing here knows Redis or a protocol: it runs over `store::Store`, `store::WakeSignal` and `sink::Sink`.
 
@@ -56,7 +56,7 @@ use crate::{
     store::{Partition, Store, WakeSignal},
 };
 
-/// Each with its wake signal.
+/// Partitions with their wake signals.
 type Partitions = Vec<(Partition, Arc<WakeSignal>)>;
 
 /// All routes of one instance.
@@ -66,9 +66,9 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// `max_sleep`: longest sleep of a partition whose signal is listening. `seed` decides the jitter of retries, and
-    /// the name of the instance: another one for each.
-    /// The counters of the routes begin here. Deaths and outages are reported to `incidents`.
+    /// `max_sleep`: maximum sleep of a partition with a listening wake signal. `seed` determines the jitter of retries
+    /// and the number that identifies the instance, so it must differ between instances. Creates the metrics of the
+    /// routes. Dead messages and outages are reported to `incidents`.
     pub fn new(
         store: &Arc<dyn Store>,
         routes: Vec<RouteSetup>,
@@ -79,7 +79,7 @@ impl Scheduler {
         let mut rng = StdRng::seed_from_u64(seed);
         let instance = rng.random();
         let started = Instant::now();
-        // Those of one claim at a time in a process: when that dies, the cause is among few.
+        // A process has suspects of only one claim in flight: if it crashes, the cause is among few messages.
         let suspects = Arc::new(Semaphore::new(1));
         let active = |RouteSetup { route: name, partitions, policy, window, target }| {
             let breaker = target.breaker();
@@ -107,12 +107,12 @@ impl Scheduler {
         Self { routes: routes.into_iter().map(active).collect(), rng }
     }
 
-    /// Until `shutdown` is true or its sender is dropped; then claims no more, and returns once what is being sent
-    /// has ended and everything is settled. The caller bounds that: dropping the future aborts the rest, whose
-    /// leases bring it back.
+    /// Runs until `shutdown` is true or its sender is dropped. Claims nothing after that, and returns when all attempts
+    /// in progress have ended and are settled. The caller bounds that time: dropping the future aborts the rest, and
+    /// their messages return when their leases expire.
     ///
     /// # Panics
-    /// When one of its tasks did, which is a defect: a partition must not stop unseen.
+    /// If one of its tasks panics, which is a defect: a partition must not stop unnoticed.
     pub async fn run(mut self, shutdown: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
         for (route, partitions) in self.routes {

@@ -1,29 +1,28 @@
-//! How soon a partition may be polled again, so that nothing spins.
+//! How soon a partition may be polled again, to avoid busy loops.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After an empty claim: it may have come a moment early by Redis' clock, and the message must not wait for that.
+/// Wait after an empty claim. It is short, because the claim may have come slightly too early by Redis' clock.
 const EMPTY_GAP: Duration = Duration::from_millis(2);
 
-/// First and longest wait when an overdue head cannot be claimed again and again, for a reason that the reply does not
-/// contain.
+/// First and maximum wait while repeated claims do not return an overdue head, for a reason that is not in the reply.
 const FRUITLESS_GAP: Duration = Duration::from_millis(16);
 const FRUITLESS_MAX: Duration = Duration::from_secs(1);
 
-/// So many messages make a call cheap; or a quarter of what the route may have in flight, where that is less. While others are due
-/// behind so many of a claim, there is a backlog.
+/// Number of messages that are worth a call; a quarter of `max_in_flight` if that is less. A claim that returns at
+/// least this number while others are due shows a backlog.
 const WORTHWHILE: usize = 100;
 
-/// What the last claim brought.
+/// The result of the last claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimYield {
-    /// So many messages; `more` when others are due already.
+    /// A number of messages; `more`: others are due already.
     Messages { count: usize, more: bool },
-    /// Nothing, and nothing is due.
+    /// No message, and none is due.
     Empty,
-    /// Nothing although the head is overdue.
+    /// No message, although the head is overdue.
     Fruitless,
 }
 
@@ -36,7 +35,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `max_in_flight`: messages of the route.
+    /// `max_in_flight`: the limit of the route.
     pub fn new(max_in_flight: usize) -> Self {
         let worthwhile = (max_in_flight / 4).clamp(1, WORTHWHILE);
         Self { worthwhile, started: None, gap: Duration::ZERO, is_backlog: false }
@@ -47,17 +46,17 @@ impl Pace {
         self.started.filter(|_| !self.gap.is_zero()).map(|started| started + self.gap)
     }
 
-    /// So many messages are worth a call.
+    /// Number of messages that are worth a call.
     pub fn worthwhile(&self) -> usize {
         self.worthwhile
     }
 
-    /// Whether the next claim will bring many messages. Others share a call of the store.
+    /// Whether the next claim is expected to return many messages. Other claims share a call of the store.
     pub fn is_backlog(&self) -> bool {
         self.is_backlog
     }
 
-    /// A claim is sent.
+    /// Records that a claim is sent.
     pub fn start(&mut self, now: Instant) {
         self.started = Some(now);
     }
@@ -71,7 +70,7 @@ impl Pace {
         };
     }
 
-    /// Something changed: an overdue head is worth another poll.
+    /// A wake-up came: an overdue head is worth another poll.
     pub fn refresh(&mut self) {
         self.gap = self.gap.min(FRUITLESS_GAP);
     }

@@ -1,4 +1,4 @@
-//! What the tasks of one route share.
+//! State that the tasks of one route share.
 
 use std::{
     sync::{Arc, Once},
@@ -21,7 +21,7 @@ use crate::{
 /// The settings of a route in the scheduler.
 pub struct RouteSetup {
     pub route: Arc<str>,
-    /// Each with its wake signal, which need not be subscribed yet: it notifies once it is.
+    /// Partitions with their wake signals. A signal need not be subscribed yet: it notifies when it is.
     pub partitions: Vec<(Partition, Arc<WakeSignal>)>,
     pub policy: Policy,
     /// `None`: always open.
@@ -33,7 +33,7 @@ pub struct RouteSetup {
 pub struct Policy {
     /// At least the target's timeout and 500 ms.
     pub lease: Duration,
-    /// Messages of the route claimed by this instance and not settled.
+    /// Maximum messages of the route that are claimed by this instance and not settled.
     pub max_in_flight: usize,
     pub max_in_flight_bytes: u64,
     /// Bytes of the largest message as it is stored.
@@ -50,7 +50,7 @@ pub enum Target {
     /// A list on the queue's own Redis: pushed and acknowledged in one step of the store, exactly once.
     List {
         render: Render,
-        /// Whether all go into the same list: what keeps it from taking them is then no message's failure.
+        /// Whether all messages go to the same list. If so, an error of the list is not a failure of the message.
         one_list: bool,
         breaker: Arc<Breaker>,
     },
@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// Time that an attempt must have left in its lease. A transfer is decided by the store at once.
+    /// Minimum rest of the lease at the start of an attempt. Zero for a list: the store completes a transfer at once.
     pub fn timeout(&self) -> Duration {
         match self {
             Target::Sink { sink, .. } => sink.timeout(),
@@ -72,7 +72,7 @@ impl Target {
     }
 }
 
-/// A route at work.
+/// A running route.
 pub struct ActiveRoute {
     pub name: Arc<str>,
     pub policy: Policy,
@@ -82,20 +82,20 @@ pub struct ActiveRoute {
     pub budget: Arc<Budget>,
     pub crowds: Arc<Crowds>,
     pub store: Arc<dyn Store>,
-    /// The name of this instance among those that claim.
+    /// The number that identifies this instance in claims.
     pub instance: u64,
-    /// The right to have suspects in flight, those of one claim.
+    /// The permission to have suspects in flight, held for one claim at a time.
     pub suspects: Arc<Semaphore>,
-    /// Longest sleep of a partition whose signal is listening; sleeps end at multiples of it from `started`.
+    /// Maximum sleep of a partition with a listening signal. Sleeps end at multiples of it, counted from `started`.
     pub max_sleep: Duration,
     pub started: Instant,
     pub incidents: Incidents,
-    /// Whether it was logged that messages of a later release wait here.
+    /// Completed once it was logged that messages of a later release wait.
     pub unreadable: Once,
 }
 
 impl ActiveRoute {
-    /// Messages became dead letters. The error of the sample shows neither payload nor secret.
+    /// Records messages that became dead letters. The error of the sample contains neither payload nor secret.
     pub fn died(&self, reason: DeadReason, count: u64, sample: Option<Sample>) {
         self.metrics.dead(reason, count);
         self.incidents.died(&self.name, reason, count, sample);

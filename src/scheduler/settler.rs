@@ -1,9 +1,9 @@
 //! Settles claims, many in a call: one task for each partition.
 //!
-//! The task repeats a call until the store answers; fencing makes that safe. Until then `Unanswered` counts it. The permits of a
-//! message are free when its settlement is sent: Redis makes the settlement before the claim that follows on the connection. While a
-//! settlement waits for an answer, the next ones keep their permits until they are answered. So at most the budget and one call of
-//! messages are unsettled.
+//! The task repeats a call until the store answers; fencing makes that safe. Until the answer `Unanswered` counts the
+//! call. The permits of a message are free when its settlement is sent: Redis runs the settlement before the claim that
+//! follows on the connection. While a failed call is repeated, the next settlements keep their permits until they are
+//! answered. So at most the messages of the budget and of one call are unsettled.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -28,16 +28,16 @@ use crate::{
     store::{ClaimEnd, Lease, Partition, Settled, Settlement, StoreError},
 };
 
-/// Messages of one call; the store takes up to 1000.
+/// Maximum messages of one call; the store takes up to 1000.
 const FLUSH_MAX: usize = 1000;
 
 /// Number of settlements that have a call of their own; a quarter of `max_in_flight` if that is less, because the route needs their
 /// permits.
 const ENOUGH: usize = 256;
 
-/// Maximum `max_in_flight` of a route that stops while its settlements wait for those of other partitions. While such a route is
-/// full, its settler gathers, and then makes a call of its own. Without this rule a drain to HTTP with 100 in flight has 0.75 of the
-/// rate.
+/// Maximum `max_in_flight` of a route that stops while its settlements wait to share a call with other partitions.
+/// While such a route is full, its settler gathers settlements and makes a call of its own. Without this rule a drain
+/// to HTTP with 100 messages in flight has 0.75 of the rate.
 const FEW: usize = 256;
 
 /// The handle of a partition's task, which ends when all handles are dropped and everything is settled.
@@ -50,14 +50,14 @@ pub struct Settler {
 struct Item {
     lease: Lease,
     lease_ends: Instant,
-    /// `None` once free.
+    /// `None` once freed.
     permits: Option<Permits>,
-    /// Until the store has answered.
+    /// Kept until the store has answered.
     _suspects: Option<Arc<OwnedSemaphorePermit>>,
     end: ClaimEnd,
     /// Stored with the error of `end`, and never logged.
     detail: Option<String>,
-    /// An earlier try got no answer, so it may have been done.
+    /// An earlier try got no answer, so it may have taken effect.
     repeated: bool,
 }
 
@@ -74,7 +74,7 @@ impl Item {
 impl Settler {
     pub fn start(route: &Arc<ActiveRoute>, partition: &Partition, tasks: &mut JoinSet<()>) -> Self {
         let unanswered = Unanswered::default();
-        // Holds at most what the route may have in flight.
+        // The channel holds at most `max_in_flight` settlements.
         let (sender, arrivals) = unbounded_channel();
         let task = SettleTask {
             route: Arc::clone(route),
@@ -91,7 +91,7 @@ impl Settler {
         Self { sender, unanswered }
     }
 
-    /// What of the partition waits for an answer of the store that did not come at first.
+    /// Settlements and transfers of the partition that got no answer at the first try.
     pub fn unanswered(&self) -> &Unanswered {
         &self.unanswered
     }
@@ -100,18 +100,18 @@ impl Settler {
         self.settle_with(held, end, None);
     }
 
-    /// The same; `detail` is stored with the error of `end`, and never logged.
+    /// Like `settle`; `detail` is stored with the error of `end`, and never logged.
     pub fn settle_with(&self, held: Held, end: ClaimEnd, detail: Option<String>) {
         let Held { lease, lease_ends, permits, suspects, .. } = held;
         let item =
             Item { lease, lease_ends, permits: Some(permits), _suspects: suspects, end, detail, repeated: false };
-        // The task has ended only after an abort: then the lease brings the message back.
+        // The task has ended only after an abort; the message returns when its lease expires.
         let _ = self.sender.send(item);
     }
 }
 
-/// Whether a settlement counts as done. A stale result on a repeat, while no other instance could have taken
-/// over the lease, means that the try without an answer had taken effect.
+/// Whether a settlement took effect. If a repeated settlement is stale although no other instance can have claimed the
+/// message yet, the try without an answer took effect.
 pub fn took_effect(verdict: Settled, lease_ends: Instant, repeated: bool) -> bool {
     verdict == Settled::Done || (repeated && Instant::now() < lease_ends)
 }
@@ -123,11 +123,11 @@ struct SettleTask {
     waiting: Vec<Item>,
     backoff: StoreBackoff,
     unanswered: Unanswered,
-    /// From a call without an answer until nothing is left that waited for it.
+    /// Set from a call without an answer until all of its settlements are answered.
     mark: Option<UnansweredGuard>,
-    /// A call was refused: the next ones have one kind each, so that only what is refused waits.
+    /// A call was refused: the next calls have one kind of `end` each, so that only the refused kind waits.
     refused: bool,
-    /// So many settlements have a call of their own.
+    /// Number of settlements that have a call of their own.
     enough: usize,
 }
 
@@ -141,7 +141,8 @@ impl SettleTask {
         }
     }
 
-    /// Waits for something to settle, and takes what came during the last call. False at the end of all.
+    /// Waits for a settlement, and takes those that arrived during the last call. Returns false when all handles are
+    /// dropped.
     async fn gather(&mut self) -> bool {
         if self.waiting.is_empty() {
             match self.arrivals.recv().await {
@@ -163,13 +164,13 @@ impl SettleTask {
                     waiting.push(item);
                 }
             };
-            // What has come by then is settled.
+            // After the timeout, the settlements gathered so far are sent.
             let _ = timeout(GATHER_WAIT, gathering).await;
         }
         true
     }
 
-    /// Less is free than is worth a call.
+    /// Whether fewer permits are free than are worth a call.
     fn is_full(&self) -> bool {
         self.route.budget.free() < self.enough
     }
@@ -190,7 +191,7 @@ impl SettleTask {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// One call; what it did not settle waits again.
+    /// Makes one call. Settlements that failed wait for the next call.
     async fn call(&mut self, mut items: Vec<Item>) -> Result<(), StoreError> {
         let settlements: Vec<Settlement> =
             items.iter().map(|item| Settlement { lease: item.lease.clone(), end: item.stored_end() }).collect();
@@ -219,8 +220,8 @@ impl SettleTask {
             }
             self.mark.get_or_insert_with(|| self.unanswered.mark());
         } else {
-            // It may be given up once its lease has ended: the message is not lost by it, and its share of the
-            // budget is needed.
+            // A refused settlement is given up when its lease has ended: the message is not lost, and its permits are
+            // needed.
             let now = Instant::now();
             items.retain(|item| now < item.lease_ends);
         }

@@ -1,6 +1,6 @@
-//! How several instances share a partition without a leader: an instance that finds that another took what was due waits
-//! a little longer next time, one that waited in vain does not wait any more. So one instance serves a partition that it
-//! can keep up with, and the others poll it once a second.
+//! How several instances share a partition without a leader. If another instance took the due messages, an instance
+//! waits longer next time; if no other instance took them while it waited, it does not wait next time. So one instance
+//! serves a partition while it can keep up, and the others poll the partition once a second.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use crate::store::Claim;
 /// The first wait, doubled each time that another instance was faster.
 const FIRST: Duration = Duration::from_millis(10);
 
-/// The longest wait: what a message is late when the instance that served its partition has died.
+/// The maximum wait: the delay of a message when the instance that served its partition has died.
 const LONGEST: Duration = Duration::from_millis(900);
 
-/// So long may a message be overdue: then no other instance serves the partition, or it cannot keep up and wakes the
-/// others.
+/// If a message is overdue by this time, no other instance serves the partition, or that instance cannot keep up and
+/// wakes the others.
 pub const OVERDUE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default)]
 pub struct SharingDelay {
     base: Duration,
-    /// `base` less up to a quarter, drawn for each poll: instances and messages must not fall into step.
+    /// `base` minus up to a quarter, random for each poll, so that instances and messages do not synchronise.
     wait: Duration,
     /// The clock of the last poll, in microseconds.
     polled: u64,
 }
 
 impl SharingDelay {
-    /// Before the next poll for what is due.
+    /// The wait before the next poll for due messages.
     pub fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// `share`: in `0..1`, at random.
+    /// Adapts the wait to the reply of a poll. `share`: random, in `0..1`.
     pub fn polled(&mut self, claim: &Claim, share: f64) {
         let beaten = claim.taken_elsewhere.is_some_and(|at| at > self.polled);
         self.polled = claim.clock.micros;
@@ -42,8 +42,9 @@ impl SharingDelay {
             (None, Some(head)) if head.get() <= now => Some(overdue(head.get())),
             _ => None,
         };
-        // A millisecond less than the wait: due times are cut to milliseconds. Several that wait poll at different times,
-        // so that none of them may ever find a message that is overdue by its whole wait.
+        // One millisecond less than the wait, because due times are cut to milliseconds. At most `OVERDUE`: several
+        // instances that wait poll at different times, and possibly none of them ever finds a message that is overdue
+        // by its whole wait.
         if waited_for.is_some_and(|late| late + Duration::from_millis(1) >= self.wait.min(OVERDUE)) {
             self.base = Duration::ZERO;
         } else if waited_for.is_none() && beaten {
@@ -52,7 +53,7 @@ impl SharingDelay {
         self.wait = self.base.mul_f64(1.0 - share / 4.0);
     }
 
-    /// Another instance cannot keep up.
+    /// Ends the wait, because another instance cannot keep up.
     pub fn reset(&mut self) {
         (self.base, self.wait) = Default::default();
     }
@@ -72,7 +73,7 @@ mod tests {
         UnixMillis::new(value).unwrap()
     }
 
-    /// At 10 s on the clock of the store, with messages that were due so many ms before.
+    /// A reply at 10 s on the clock of the store. `taken` and `head`: messages that were due this number of ms before.
     fn claim(taken: Option<u64>, head: Option<u64>, elsewhere: Option<u64>) -> Claim {
         let claimed = |late| Claimed {
             id: crate::message::MessageId::parse("m").unwrap(),

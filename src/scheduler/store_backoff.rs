@@ -1,4 +1,4 @@
-//! How long to wait before the store is asked again after it failed.
+//! How long to wait before a failed call of the store is repeated.
 
 use std::time::Duration;
 
@@ -10,30 +10,31 @@ use crate::{
 /// First wait after the store could not be reached.
 const FIRST: Duration = Duration::from_millis(50);
 
-/// Longest wait while it cannot be reached: well within the 2 s in which a route must be back once Redis is.
+/// Maximum wait while the store cannot be reached: well below the 2 s within which a route must work after Redis is
+/// back.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Wait after an error that an operator must resolve: people are not faster.
+/// Wait after an error that an operator must resolve. Operators are not faster.
 const OPERATOR_WAIT: Duration = Duration::from_secs(5);
 
-/// Between two log lines of the same error.
+/// Minimum time between two log lines.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// After so long without an answer an outage of Redis has been found, if it is one.
+/// Time without an answer after which an outage of Redis has been detected, if it is one.
 const FOUND: Duration = Duration::from_secs(10);
 
-/// Counts failures in a row.
+/// Counts consecutive failures.
 #[derive(Debug, Default)]
 pub struct StoreBackoff {
     failures: u32,
-    /// The first of them.
+    /// Time of the first failure.
     since: Option<tokio::time::Instant>,
     logged: Option<tokio::time::Instant>,
 }
 
 impl StoreBackoff {
-    /// Returns how long to wait. Logs, once a minute at most, an error that an operator must resolve. An outage usually concerns
-    /// every partition, and is logged as one of Redis; here only where Redis is up otherwise.
+    /// Returns how long to wait. Logs an error that an operator must resolve, at most once a minute. An outage usually
+    /// affects every partition and is logged as an outage of Redis; it is logged here only if Redis is otherwise up.
     pub fn wait(
         &mut self,
         incidents: &Incidents,
@@ -69,14 +70,14 @@ impl StoreBackoff {
         (!is_outage(error) || is_found()) && self.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL)
     }
 
-    /// Returns whether it had failed before.
+    /// Records an answer. Returns whether the previous call had failed.
     pub fn answered(&mut self) -> bool {
         self.since = None;
         std::mem::take(&mut self.failures) > 0
     }
 }
 
-/// Whether waiting alone can help; whether the store did it is unknown then.
+/// Whether a repeated call can succeed without an operator. Whether the failed call took effect is unknown.
 pub fn is_outage(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { .. })
 }

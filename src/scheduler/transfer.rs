@@ -1,7 +1,7 @@
-//! Into a list on the queue's own Redis: the store pushes and acknowledges in one step, so there is nothing
-//! in between that could be repeated or lost.
+//! Delivery to a list on the queue's own Redis. The store pushes and acknowledges in one step, so a message cannot be
+//! repeated or lost in between.
 //!
-//! A transfer without an answer is repeated with the same token, which can take effect only once.
+//! A transfer without an answer is repeated with the same token, so it takes effect only once.
 
 use std::ops::Range;
 
@@ -18,15 +18,15 @@ use crate::{
     store::{Settled, Transfer, Transferred},
 };
 
-/// Bytes of values and list names in one call: scripts that write stay below 4 MiB.
+/// Maximum bytes of values and list names in one call: scripts that write stay below 4 MiB.
 const MAX_BYTES: usize = 4 * 1024 * 1024 - 256 * 1024;
 
-/// Messages in one call.
+/// Maximum messages in one call.
 const MAX_MESSAGES: usize = 500;
 
 impl Batch {
-    /// `elements`: one per attempt, or why it has none; `one_list`: as in the target. Ends when each was moved, given back,
-    /// given up or is with the settler.
+    /// `elements`: one per attempt, or the reason why it has none; `one_list` as in `Target::List`. Returns when each
+    /// message is moved, given up or passed to the settler.
     pub async fn transfer(mut self, attempts: Vec<Attempt>, elements: Vec<Result<Element, String>>, one_list: bool) {
         let started = Instant::now();
         let mut pairs = Vec::with_capacity(attempts.len());
@@ -54,7 +54,7 @@ impl Batch {
     async fn transfer_chunk(&mut self, attempts: Vec<Attempt>, transfers: Vec<Transfer>, one_list: bool) {
         let sent = Instant::now();
         let mut backoff = StoreBackoff::default();
-        // What got no answer may have been done, and is not to be recovered while it is repeated.
+        // A transfer without an answer may have taken effect: its messages are not recovered while it is repeated.
         let mut unanswered = None;
         let verdicts = loop {
             match self.route.store.transfer(&self.partition, &transfers).await {
@@ -78,7 +78,7 @@ impl Batch {
                 Transferred::Stale => Settled::Stale,
                 Transferred::Refused(text) => {
                     let error = format!("list `{list}`: {text}");
-                    // One list of many is no reason to stop the others.
+                    // One list of many must not stop the others.
                     let outcome = if one_list {
                         Outcome::Unavailable { error }
                     } else {
@@ -101,7 +101,7 @@ impl Batch {
     }
 }
 
-/// Consecutive parts within the limits; a value beyond them is alone. `sizes` in bytes.
+/// Consecutive parts within the limits; a value above `MAX_BYTES` is alone. `sizes` in bytes.
 fn chunks(sizes: &[usize]) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let (mut start, mut bytes) = (0, 0);

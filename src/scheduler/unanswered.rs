@@ -3,8 +3,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Counts the settlements of a partition that the store did not answer, by call: their messages are delivered or
-/// decided upon, and must not be taken for crashed when the store is reachable again and their leases have expired.
+/// Counts the calls with settlements of a partition that the store did not answer. Their messages are delivered or
+/// decided. They must not count as crashed when the store is reachable again and their leases have expired.
 #[derive(Clone, Debug, Default)]
 pub struct Unanswered(Arc<AtomicUsize>);
 
@@ -13,7 +13,7 @@ impl Unanswered {
         self.0.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts one, until the guard is dropped.
+    /// Counts one call until the guard is dropped.
     pub fn mark(&self) -> UnansweredGuard {
         self.0.fetch_add(1, Ordering::SeqCst);
         UnansweredGuard(self.clone())

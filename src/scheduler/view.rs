@@ -1,4 +1,4 @@
-//! What the last poll of a partition showed, in this machine's time, and when the next one is worth it.
+//! The result of the last poll of a partition, in local time, and the time of the next poll.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use crate::store::Claim;
 
-/// A lease has expired a millisecond after its deadline at the latest, whichever way Redis compares.
+/// One millisecond after its deadline a lease has expired, whether Redis compares with `<` or `<=`.
 const LEASE_SLACK: Duration = Duration::from_millis(1);
 
-/// Why a sleeper wakes by itself; labels of `punctual_wakeups_total`.
+/// Reasons for a wake-up without a signal; labels of `punctual_wakeups_total`.
 const TIMER: &str = "timer";
 const FALLBACK: &str = "fallback";
 
@@ -17,27 +17,27 @@ const FALLBACK: &str = "fallback";
 pub struct View {
     /// When the last poll was answered.
     pub polled: Instant,
-    /// A reason to poll at once that stands until a poll is answered.
+    /// Whether to poll at once; reset when a poll is answered.
     pub again: bool,
-    /// A wake-up came that no poll has followed yet.
+    /// The first wake-up since the last poll.
     pub woken: Option<Instant>,
     paused: bool,
-    /// When the head is due, by Redis' clock not a moment too early.
+    /// When the head is due; never earlier than by Redis' clock.
     due: Option<Instant>,
-    /// When the earliest lease ends.
+    /// When the earliest lease has expired.
     pub lease: Option<Instant>,
-    /// Suspects were put off: the next claim may take one.
+    /// Suspects were deferred: the next claim may take some.
     pub suspects: bool,
 }
 
 impl View {
-    /// Nothing was seen yet: poll.
+    /// Before the first poll, which is due at once.
     pub fn new(now: Instant) -> Self {
         Self { polled: now, again: true, woken: None, paused: false, due: None, lease: None, suspects: false }
     }
 
-    /// `received` is the base for every instant: Redis read its clock before it, so nothing comes too early.
-    /// Returns whether leases had expired by then.
+    /// Stores the reply of a poll. All instants count from `received`: Redis read its clock before that, so none is too
+    /// early. Returns whether leases had expired by Redis' clock.
     pub fn update(&mut self, claim: &Claim, received: Instant) -> bool {
         let at = |micros: u64| received + Duration::from_micros(micros.saturating_sub(claim.clock.micros));
         self.polled = received;
@@ -53,13 +53,13 @@ impl View {
         claim.next_lease.is_some_and(|deadline| deadline < claim.clock.micros)
     }
 
-    /// When to poll next, `fallback` at the latest, and the label of that. `sharing_delay`: how long what is due is left to other
-    /// instances. `recover_from`: when an ended lease is worth a poll.
+    /// The time of the next poll, at most `fallback`, and its label. `sharing_delay`: how long due messages are left to
+    /// other instances. `recover_from`: an expired lease causes no poll before this time.
     pub fn next(&self, fallback: Instant, sharing_delay: Duration, recover_from: Instant) -> (Instant, &'static str) {
         if self.again {
             return (self.polled, TIMER);
         }
-        // What was overdue at the last poll, no other instance takes.
+        // Messages that were overdue at the last poll are not taken by another instance: no delay.
         let due = self.due.map(|at| if at <= self.polled { at } else { at + sharing_delay });
         let woken = self.woken.map(|at| at + sharing_delay);
         let lease = self.lease.map(|at| at.max(recover_from));
@@ -67,12 +67,12 @@ impl View {
         timer.filter(|at| *at <= fallback).map_or((fallback, FALLBACK), |at| (at, TIMER))
     }
 
-    /// Since when the head had been overdue at the last poll, if it was.
+    /// Since when the head was overdue at the last poll; `None` if it was not.
     pub fn overdue_since(&self) -> Option<Instant> {
         self.due.filter(|due| !self.paused && *due <= self.polled)
     }
 
-    /// Whether a message is due, as far as is known.
+    /// Whether a message is due, as far as known.
     pub fn has_due(&self) -> bool {
         !self.paused && (self.woken.is_some() || self.due.is_some_and(|due| due <= Instant::now()))
     }

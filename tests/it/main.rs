@@ -10,3 +10,4 @@ mod sinks;
 mod sources;
 mod store;
 mod support;
+mod words;

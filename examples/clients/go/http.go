@@ -54,7 +54,7 @@ func post(m message) (string, error) {
 	case code == http.StatusTooManyRequests && err == nil,
 		code == http.StatusRequestTimeout, code == http.StatusBadGateway,
 		code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		// Refused for now, or a proxy had no answer. A 429 counts if it has `Retry-After`.
+		// Refused for now, or a proxy got no answer. A 429 is repeated only if it has `Retry-After`.
 		return "", unavailable{refused, time.Duration(retryAfter) * time.Second}
 	default:
 		return "", refused

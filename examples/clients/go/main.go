@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// Of one attempt; longer than `server.request_timeout`, so that the API answers first.
+	// Timeout of one attempt; longer than `server.request_timeout`, so that the API answers first.
 	timeout = 10 * time.Second
-	// Between attempts, doubled each time. `Retry-After` may ask for more.
+	// Pauses between attempts, doubled each time. `Retry-After` may ask for more.
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
 )
@@ -35,7 +35,8 @@ type message struct {
 	onConflict string
 }
 
-// unavailable is refused for now, or unknown whether it was done: repeat with the same id, after retryAfter.
+// unavailable is an attempt that was refused for now or may have taken effect: repeat it with the same id, after
+// retryAfter.
 type unavailable struct {
 	error
 	retryAfter time.Duration

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What Redis answers for a while: it starts, it is a replica, it is full; or the route is full, or has other partitions.
+// Temporary errors of Redis: it starts, is a replica or is full; or the route is full or has other partitions.
 var repeatedErrors = []string{
 	"BUSY ", "LOADING ", "MASTERDOWN ", "MISCONF ", "OOM ", "READONLY ",
 	"PUNCTUAL limit-messages", "PUNCTUAL limit-bytes", "PUNCTUAL wrong-partition",
@@ -46,7 +46,7 @@ func produce(ctx context.Context, server *redis.Client, script *redis.Script, m 
 	return fmt.Sprint(reply[0]), nil
 }
 
-// inRedis is the error of a call, as unavailable where it is worth repeating.
+// inRedis returns the error of a call, as unavailable if it is worth repeating.
 func inRedis(err error) error {
 	var answered redis.Error
 	if !errors.As(err, &answered) {

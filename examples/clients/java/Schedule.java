@@ -45,13 +45,13 @@ public class Schedule {
     static final String PREFIX = variable("PUNCTUAL_KEY_PREFIX", "punctual");
     /** Seconds; longer than a restart of punctual or a failover of Redis. */
     static final double GIVE_UP_AFTER = Double.parseDouble(variable("PUNCTUAL_GIVE_UP_AFTER", "60"));
-    /** Of one attempt; longer than `server.request_timeout`, so that the API answers first. */
+    /** Timeout of one attempt; longer than `server.request_timeout`, so that the API answers first. */
     static final Duration TIMEOUT = Duration.ofSeconds(10);
     /** Milliseconds between attempts, doubled each time. `Retry-After` may ask for more. */
     static final long FIRST_PAUSE = 200, LONGEST_PAUSE = 5000;
-    /** The API refused for now, or a proxy before it had no answer. A 429 counts if it has `Retry-After`. */
+    /** The API refuses for now, or a proxy in front of it got no answer. A 429 is repeated if it has `Retry-After`. */
     static final Set<Integer> REPEATED_STATUS = Set.of(408, 502, 503, 504);
-    /** What Redis answers for a while: it starts, is a replica, is full; or the route is full, or has other partitions. */
+    /** Temporary errors of Redis: it starts, is a replica or is full; or the route is full or has other partitions. */
     static final List<String> REPEATED_ERRORS = List.of("BUSY ", "LOADING ", "MASTERDOWN ", "MISCONF ", "OOM ",
         "READONLY ", "PUNCTUAL limit-messages", "PUNCTUAL limit-bytes", "PUNCTUAL wrong-partition");
 
@@ -62,7 +62,7 @@ public class Schedule {
         Failed(String text) { super(text); }
     }
 
-    /** Refused for now, or unknown whether it was done: repeat with the same id, after `retryAfter` milliseconds. */
+    /** Refused for now, or may have taken effect: repeat with the same id, after `retryAfter` milliseconds. */
     static class Unavailable extends Exception {
         final long retryAfter;
         Unavailable(String text, long retryAfter) { super(text); this.retryAfter = retryAfter; }
@@ -121,7 +121,7 @@ public class Schedule {
         return new String((byte[]) ((List<?>) reply).get(0), StandardCharsets.UTF_8);
     }
 
-    /** An attempt with a connection of its own. A service would have a `JedisPooled`. */
+    /** An attempt with a connection of its own. A service would use a `JedisPooled`. */
     static String inRedis(String script, Message message) throws Failed, Unavailable {
         try (Jedis server = new Jedis(URI.create(REDIS_URL), (int) TIMEOUT.toMillis())) {
             return produce(server, script, message);

@@ -16,21 +16,21 @@ const {
   PUNCTUAL_KEY_PREFIX = 'punctual', // `redis.key_prefix` of punctual
   PUNCTUAL_GIVE_UP_AFTER = '60', // seconds
 } = process.env
-// Of one attempt, in ms; longer than `server.request_timeout`, so that the API answers first.
+// Timeout of one attempt, in ms; longer than `server.request_timeout`, so that the API answers first.
 const TIMEOUT = 10_000
-// Between attempts, in ms, doubled each time. `Retry-After` may ask for more.
+// Pauses between attempts, in ms, doubled each time. `Retry-After` may ask for more.
 const FIRST_PAUSE = 200
 const LONGEST_PAUSE = 5000
-// The API refused for now, or a proxy before it had no answer. A 429 counts if it has `Retry-After`.
+// The API refuses for now, or a proxy in front of it got no answer. A 429 is repeated only if it has `Retry-After`.
 const REPEATED_STATUS = [408, 502, 503, 504]
-// What Redis answers for a while: it starts, it is a replica, it is full; or the route is full, or has other partitions.
+// Temporary errors of Redis: it starts, is a replica or is full; or the route is full or has other partitions.
 const REPEATED_ERRORS =
   /^(BUSY|LOADING|MASTERDOWN|MISCONF|OOM|READONLY|PUNCTUAL (limit-messages|limit-bytes|wrong-partition)) /
 
 /** Repeating the call does not help. */
 class Failed extends Error {}
 
-/** Refused for now, or unknown whether it was done: repeat with the same id, after `retryAfter` ms. */
+/** Refused for now, or may have taken effect: repeat with the same id, after `retryAfter` ms. */
 class Unavailable extends Error {
   constructor(message, retryAfter = 0) {
     super(message)
@@ -84,7 +84,7 @@ async function produce(server, script, { route, id, delay, payload, headers, onC
   return status
 }
 
-/** IEEE; zlib.crc32 is there from Node 20.15 on. */
+/** CRC-32 of IEEE; `zlib.crc32` needs Node 20.15. */
 function crc32(text) {
   let crc = ~0
   for (const byte of Buffer.from(text)) {
@@ -94,7 +94,7 @@ function crc32(text) {
   return ~crc >>> 0
 }
 
-/** Calls `use` with a connection of its own. A service would keep one, with its default `reconnectStrategy`. */
+/** Calls `use` with a new connection. A service would keep one, with the default `reconnectStrategy`. */
 async function inRedis(use) {
   const server = createClient({ url: REDIS_URL, socket: { connectTimeout: TIMEOUT, reconnectStrategy: false } })
   server.on('error', () => {}) // the call fails, too
@@ -105,7 +105,7 @@ async function inRedis(use) {
     return await Promise.race([late, server.connect().then(() => use(server))])
   } catch (error) {
     if (error instanceof ErrorReply && !REPEATED_ERRORS.test(error.message)) throw new Failed(error.message)
-    // Else no answer: not connected, disconnected, too late.
+    // Otherwise there was no answer: not connected, disconnected, too late.
     throw error instanceof Failed ? error : new Unavailable(error.message || error.code)
   } finally {
     if (server.isOpen) await server.disconnect()

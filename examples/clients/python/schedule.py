@@ -27,13 +27,13 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 PREFIX = os.environ.get("PUNCTUAL_KEY_PREFIX", "punctual")
 # Seconds; longer than a restart of punctual or a failover of Redis.
 GIVE_UP_AFTER = float(os.environ.get("PUNCTUAL_GIVE_UP_AFTER", "60"))
-# Seconds, of one attempt; longer than `server.request_timeout`, so that the API answers first.
+# Timeout of one attempt, in seconds; longer than `server.request_timeout`, so that the API answers first.
 TIMEOUT = 10
 # Seconds between attempts, doubled each time. `Retry-After` may ask for more.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-# The API refused for now, or a proxy before it had no answer. A 429 counts if it has `Retry-After`.
+# The API refuses for now, or a proxy in front of it got no answer. A 429 is repeated only if it has `Retry-After`.
 REPEATED_STATUS = {408, 502, 503, 504}
-# What Redis answers for a while: it starts, it is a replica, it is full; or the route is full, or has other partitions.
+# Temporary errors of Redis: it starts, is a replica or is full; or the route is full or has other partitions.
 REPEATED_ERRORS = (redis.ConnectionError, redis.TimeoutError, redis.OutOfMemoryError, redis.ReadOnlyError)
 REPEATED_TEXTS = ("BUSY ", "MISCONF ", "PUNCTUAL limit-messages", "PUNCTUAL limit-bytes", "PUNCTUAL wrong-partition")
 
@@ -43,7 +43,7 @@ class Failed(Exception):
 
 
 class Unavailable(Exception):
-    """Refused for now, or unknown whether it was done: repeat with the same id, after `retry_after` seconds."""
+    """Refused for now, or may have taken effect: repeat with the same id, after `retry_after` seconds."""
 
     def __init__(self, text, retry_after=0.0):
         super().__init__(text)
@@ -93,7 +93,7 @@ def produce(server, script, route, id, delay, payload, headers, on_conflict):
 
 
 def in_redis(attempt):
-    """The errors of an attempt in Redis, as those of an attempt over HTTP."""
+    """Converts the errors of an attempt in Redis to those of an attempt over HTTP."""
     try:
         return attempt()
     except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:

@@ -1,4 +1,4 @@
-//! A failure domain that is down: one probe a second, and the others are put off.
+//! A failure domain that is down: one probe a second is sent, and other messages are deferred.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,14 +6,14 @@ use tokio::time::Instant;
 
 use crate::message::MessageId;
 
-/// Between two probes of a domain that is down, and of an open breaker over all routes of its sink.
+/// Time between two probes of a domain that is down, and of an open breaker for all routes of its sink together.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After a failed probe, for the message that was the probe: it is the next one, unless another of its domain comes first.
+/// Wait of the message of a failed probe: it is the next probe, unless another message of its domain comes first.
 pub const PROBE_PAUSE: Duration = Duration::from_millis(1500);
 
-/// Shortest and longest wait of a message whose domain is down. In between, as long as it takes to put off so many
-/// messages a second: a small backlog leaves a second after the recovery, a large one does not keep Redis busy.
+/// Minimum and maximum wait of a message while its domain is down. In between, the wait keeps deferrals near `MAX_RATE`
+/// messages a second: a small backlog is sent a second after the recovery, a large one does not keep Redis busy.
 pub const MIN_PAUSE: Duration = Duration::from_secs(1);
 pub const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub const MAX_RATE: u32 = 1000;
@@ -21,22 +21,22 @@ pub const MAX_RATE: u32 = 1000;
 /// How often the wait is adapted to the rate.
 pub const RATE_WINDOW: Duration = Duration::from_secs(1);
 
-/// A message: its route, and its id there.
+/// A message: its route and its id.
 pub type MessageKey = (Arc<str>, MessageId);
 
-/// Most bytes of an error that is kept for a domain: a thousand of them may be down.
+/// Maximum bytes of the error that is kept for a domain: a thousand domains may be down.
 const MAX_ERROR_BYTES: usize = 300;
 
 #[derive(Debug)]
 pub struct DomainOutage {
     pub since: Instant,
-    /// The one that showed it.
+    /// The error that showed the outage.
     pub error: String,
     next_probe: Instant,
     /// The message of the latest probe.
     probe: Option<MessageKey>,
     pause: Duration,
-    /// Messages put off since `window`.
+    /// Messages deferred since `window`.
     put_off: u32,
     window: Instant,
 }
@@ -55,7 +55,7 @@ impl DomainOutage {
         }
     }
 
-    /// Whether the message may be sent as a probe; it is then.
+    /// Whether the message may be sent as a probe. If so, it is recorded as the latest probe.
     pub fn probe(&mut self, now: Instant, message: &MessageKey) -> bool {
         let is_time = now >= self.next_probe;
         if is_time {
@@ -65,7 +65,7 @@ impl DomainOutage {
         is_time
     }
 
-    /// How long the message waits. `share`: in `0..=1`, spreads those that wait.
+    /// How long the message must wait. `share`, in `0..=1`, spreads the waits.
     pub fn pause(&mut self, now: Instant, message: &MessageKey, share: f64) -> Duration {
         if self.probe.as_ref() == Some(message) {
             return PROBE_PAUSE;

@@ -1,5 +1,5 @@
-//! What got through and what did not, by failure domain: the evidence from which each failure is put down to its
-//! message, its domain or the whole sink. No clock, no lock: instants are arguments.
+//! Successes and failures by failure domain: they show whether the cause of a failure is the message, its domain or the
+//! whole sink. No clock, no lock: instants are arguments.
 
 use std::time::Duration;
 
@@ -15,20 +15,23 @@ use crate::{
     sink::{Domain, Outcome},
 };
 
-/// Domains whose evidence is kept. More are no failure domains but addresses, and each costs about 200 bytes.
+/// Maximum domains with evidence; each costs about 200 bytes. More domains would be single addresses, not failure
+/// domains.
 const MAX_DOMAINS: usize = 1000;
 
-/// Messages whose losses are kept, the latest: as many as may be in flight when a destination goes down, 2 MB at most.
+/// Maximum messages with recorded losses, of which the latest are kept: as many as may be in flight when a destination
+/// goes down, at most 2 MB.
 const MAX_LOST: usize = 10_000;
 
-/// So many domains down, and nothing got through since the first of them: the sink is down.
+/// The sink is down when this number of domains went down and nothing got through since the first of them.
 const MANY_DOMAINS: u32 = 10;
 
-/// A message without an answer so often, each time while others of its domain got through, is the cause itself. A
-/// destination that comes and goes hits the same one so often by a rare chance, which then costs it an attempt.
+/// A message is the cause itself when it was lost this number of times, each time while others of its domain got
+/// through. A flapping destination loses the same message that often only by a rare chance, which costs the message an
+/// attempt.
 const LOST_BY_ITSELF: u32 = 3;
 
-/// Before the second attempt of such a message; doubled before the third.
+/// Wait before the second attempt of a lost message; doubled before the third.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// One attempt that has ended.
@@ -40,13 +43,13 @@ pub struct Attempted<'a> {
     pub outcome: &'a Outcome,
 }
 
-/// What a failure is put down to.
+/// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     Message(Attribution),
-    /// Nothing of its domain got through.
+    /// The domain: no message of it got through.
     Domain,
-    /// Nothing got through, and there is no smaller domain.
+    /// The sink: no message got through, and the cause is not a single domain.
     Sink,
 }
 
@@ -54,7 +57,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DownDomain {
     pub name: Domain,
-    /// The one that showed it.
+    /// The error that showed the outage.
     pub error: String,
     pub since: Instant,
 }
@@ -65,11 +68,11 @@ pub struct Evidence {
     domains: Latest<Domain, DomainRecord>,
     /// Domains that are down.
     down: usize,
-    /// Those that went down since a message was confirmed.
+    /// Domains that went down since the last confirmation.
     down_since_passed: u32,
-    /// The message that was lost last without a domain, with nothing confirmed since.
+    /// The last message that was lost without a domain, if nothing was confirmed since.
     lost_alone: Option<MessageKey>,
-    /// Messages that were lost: sent, and without an answer. How often while others of their domain got through.
+    /// Lost messages (sent, and without an answer), with the number of losses while others of their domain got through.
     losses: Latest<MessageKey, u32>,
 }
 
@@ -93,8 +96,8 @@ impl Evidence {
         }
     }
 
-    /// A message was confirmed, or the destination refused it for good, which ends a streak of failures but shows no
-    /// more. Returns whether the domain had been down.
+    /// Records a message that was confirmed or permanently refused. A refusal ends a streak of failures and an outage
+    /// of the domain, but does not count as a confirmation. Returns whether the domain had been down.
     pub fn answered(&mut self, now: Instant, attempted: &Attempted<'_>) -> bool {
         let confirmed = *attempted.outcome == Outcome::Confirmed;
         self.forget(attempted.message);
@@ -115,7 +118,7 @@ impl Evidence {
         was_down
     }
 
-    /// What a failure is put down to. A domain that it is put down to is down from then on.
+    /// Records a failure and returns its cause. If the cause is the domain, the domain is down from now on.
     pub fn failed(&mut self, now: Instant, attempted: &Attempted<'_>) -> Cause {
         let Attempted { message: (_, id), domain, outcome, .. } = *attempted;
         let cause = match outcome {
@@ -124,7 +127,7 @@ impl Evidence {
                 self.forget(attempted.message);
                 let throttled = matches!(outcome, Outcome::Throttled { .. });
                 if domain.is_some_and(|name| self.record(name, now).streak.failed(now, id, throttled)) {
-                    // A failure of the domain is no evidence about the others.
+                    // A failure of the domain shows nothing about the others.
                     self.sink.streak.end();
                     Cause::Domain
                 } else if self.sink.streak.failed(now, id, throttled) {
@@ -157,7 +160,7 @@ impl Evidence {
             Some(name) => self.domains.get(name).and_then(|(_, record)| record.passed),
             None => self.sink.passed,
         };
-        // A destination that could be reached right after the loss would have let others through.
+        // `Lost`: the destination was reachable right after the loss, so others would have got through.
         let others_passed = passed > Some(since) || matches!(outcome, Outcome::Lost { .. });
         let times = known_times + u32::from(others_passed);
         *self.losses.entry(message, now, |_| ()) = times;
@@ -168,7 +171,7 @@ impl Evidence {
         } else if domain.is_some() {
             Cause::Domain
         } else if known.is_some() || self.lost_alone.as_ref().is_some_and(|other| other != message) {
-            // For the second time, or the second message: it is not one message that cannot pass.
+            // The second loss of this message, or the loss of a second message: a single message is not the cause.
             Cause::Sink
         } else {
             self.lost_alone = Some(message.clone());
@@ -176,30 +179,30 @@ impl Evidence {
         }
     }
 
-    /// Whether the message was lost lately.
+    /// Whether the message was lost recently.
     pub fn was_lost(&self, message: &MessageKey) -> bool {
         self.losses.get(message).is_some()
     }
 
-    /// The message was answered for, or is dead.
+    /// Forgets the losses of a message that was answered or is dead.
     pub fn forget(&mut self, message: &MessageKey) {
         self.losses.remove(message);
     }
 
-    /// How long a message of `domain` has to wait, as that is down; `None`: it may be sent, as a probe where that is down.
-    /// `share`: in `0..=1`, spreads those that wait.
+    /// How long a message of `domain` must wait while the domain is down; `None`: it may be sent, as a probe if the
+    /// domain is down. `share`, in `0..=1`, spreads the waits.
     pub fn wait(&mut self, now: Instant, domain: &Domain, message: &MessageKey, share: f64) -> Option<Duration> {
         let down = self.domains.get_mut(domain, now)?.down.as_mut()?;
         if down.probe(now, message) { None } else { Some(down.pause(now, message, share)) }
     }
 
-    /// The same for a message that failed.
+    /// How long a message that failed must wait; `None` if its domain is up.
     pub fn pause(&mut self, now: Instant, attempted: &Attempted<'_>, share: f64) -> Option<Duration> {
         let down = self.domains.get_mut(attempted.domain?, now)?.down.as_mut()?;
         Some(down.pause(now, attempted.message, share))
     }
 
-    /// Domains that are down, in order of their names.
+    /// Domains that are down, sorted by name.
     pub fn down(&self) -> Vec<DownDomain> {
         let shown = |name: &Domain, down: &DomainOutage| DownDomain {
             name: name.clone(),
@@ -242,7 +245,7 @@ mod tests {
             Self { evidence: Evidence::new(), now: Instant::now() }
         }
 
-        /// Sent a millisecond ago.
+        /// Records the end of an attempt that was sent a millisecond ago.
         fn end(&mut self, id: &str, domain: Option<&str>, outcome: &Outcome) -> Option<Cause> {
             let (sent, domain) = (self.now, domain.map(Domain::from));
             self.now += MILLI;
@@ -296,7 +299,7 @@ mod tests {
                     assert_eq!(fixture.end(id, domain, &lost), Some(cause));
                 }
             }
-            // It is down after all.
+            // The destination is down after all.
             assert_eq!(fixture.lose("m1", domain), if domain.is_some() { Cause::Domain } else { Cause::Sink });
         }
     }

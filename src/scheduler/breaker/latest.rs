@@ -1,4 +1,4 @@
-//! A bounded map that keeps what was used last.
+//! A bounded map that keeps the entries used last.
 
 use std::{collections::HashMap, hash::Hash};
 
@@ -16,8 +16,8 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
         Self { max, entries: HashMap::new() }
     }
 
-    /// The value of `key`, which is used now; a new one by default. Where there is no space for it, the half that was used
-    /// least recently is evicted, and `evicted` called for each.
+    /// Returns the value of `key`, by default a new one, and records its use. If the map is full, the least recently
+    /// used half is evicted, and `evicted` is called for each value.
     pub fn entry(&mut self, key: &K, now: Instant, mut evicted: impl FnMut(&V)) -> &mut V
     where
         V: Default,
@@ -39,20 +39,20 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
         value
     }
 
-    /// The value of `key`, which is used now, if there is one.
+    /// Returns the value of `key`, if there is one, and records its use.
     pub fn get_mut(&mut self, key: &K, now: Instant) -> Option<&mut V> {
         let (used, value) = self.entries.get_mut(key)?;
         *used = now;
         Some(value)
     }
 
-    /// When it was used last, and the value.
+    /// The time of the last use, and the value.
     pub fn get(&self, key: &K) -> Option<(Instant, &V)> {
         self.entries.get(key).map(|(used, value)| (*used, value))
     }
 
     pub fn remove(&mut self, key: &K) {
-        // Without an entry the key need not be hashed.
+        // In an empty map the key need not be hashed.
         if !self.entries.is_empty() {
             self.entries.remove(key);
         }

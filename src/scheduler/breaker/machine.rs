@@ -1,18 +1,18 @@
-//! The states of a breaker and what moves it between them. No clock, no lock: instants are arguments.
+//! The states of a breaker and their transitions. No clock, no lock: instants are arguments.
 
 use tokio::time::Instant;
 
 use super::down::PROBE_INTERVAL;
 
-/// Messages in flight for the sink right after it came back. Each confirmation adds one, which doubles the
+/// Maximum messages in flight for the sink right after it recovered. Each confirmation adds one, which doubles the
 /// window per round trip.
 const FIRST_WINDOW: usize = 10;
 
 #[derive(Debug)]
 pub struct Machine {
     state: MachineState,
-    /// Counts changes of state. An outcome counts only in the epoch in which its message was claimed: a batch
-    /// sent before an outage is no evidence about the sink after it.
+    /// Counts changes of state. An outcome counts only in the epoch in which its message was claimed: a batch sent
+    /// before an outage shows nothing about the sink after the outage.
     epoch: u64,
     /// Messages that the routes of the sink may have in flight together.
     ceiling: usize,
@@ -21,16 +21,16 @@ pub struct Machine {
 
 #[derive(Clone, Copy, Debug)]
 enum MachineState {
-    /// `window`: messages in flight during a slow start.
+    /// `window`: maximum messages in flight during a slow start.
     Closed { window: Option<usize> },
     Open {
         next_probe: Instant,
-        /// Probes under way.
+        /// Probes in flight.
         probes: usize,
     },
 }
 
-/// As `GET /v1/sinks` and the gauge show it. Half-open: a probe is under way.
+/// The state in `GET /v1/sinks` and in the gauge. Half-open: a probe is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
     Closed,
@@ -43,11 +43,11 @@ pub enum BreakerState {
 pub enum Readiness {
     Now,
     At(Instant),
-    /// When something comes back from the sink.
+    /// When a message is no longer in flight.
     Later,
 }
 
-/// So many messages may be claimed.
+/// The permission to claim a number of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimGrant {
     pub messages: usize,
@@ -61,7 +61,7 @@ impl Machine {
         Self { state: MachineState::Closed { window: None }, epoch: 0, ceiling: 0, in_flight: 0 }
     }
 
-    /// A route joins that may have so many messages in flight.
+    /// Adds a route with its `max_in_flight`.
     pub fn join(&mut self, max_in_flight: usize) {
         self.ceiling += max_in_flight;
     }
@@ -83,12 +83,12 @@ impl Machine {
         }
     }
 
-    /// Whether messages may have to wait; else `readiness` is always `Now`.
+    /// Whether messages may have to wait. If not, `readiness` is always `Now`.
     pub fn may_wait(&self) -> bool {
         !matches!(self.state, MachineState::Closed { window: None })
     }
 
-    /// Up to `want` messages; `None` unless `readiness` is `Now`. What is not used is to be returned.
+    /// Grants up to `want` messages; `None` unless `readiness` is `Now`. Unused permits must be returned.
     pub fn admit(&mut self, now: Instant, want: usize) -> Option<ClaimGrant> {
         if want == 0 || self.readiness(now) != Readiness::Now {
             return None;
@@ -106,13 +106,13 @@ impl Machine {
         Some(ClaimGrant { messages, at: now, epoch, probe })
     }
 
-    /// So many granted messages are no longer in flight.
+    /// Records that `messages` granted messages are no longer in flight.
     pub fn leave_flight(&mut self, messages: usize) {
         self.in_flight -= messages;
     }
 
-    /// A probe came to nothing: nothing was claimed, or nothing sent. Unless another has left since, the next
-    /// may leave at once.
+    /// A probe was not used: nothing was claimed, or nothing sent. The next probe may be sent at once, unless another
+    /// one was sent since.
     pub fn probe_unused(&mut self, grant: ClaimGrant, now: Instant) {
         if let MachineState::Open { next_probe, probes } = &mut self.state
             && grant.epoch == self.epoch

@@ -1,9 +1,9 @@
-//! One for each sink and instance, shared by the routes of the sink: decides what a failure is put down to, and what may
-//! leave meanwhile.
+//! The breaker of one sink in one instance, shared by the routes of the sink. It determines the cause of each failure
+//! and which messages may be sent.
 //!
-//! `Evidence` holds what got through, by failure domain, and names the cause of each failure: the message, its domain or
-//! the sink. `Machine` is the breaker of the whole sink. This puts both under one lock, wakes the tasks that wait, logs and
-//! counts.
+//! `Evidence` records successes and failures by failure domain, and names the cause of each failure: the message, its
+//! domain or the sink. `Machine` is the breaker of the whole sink. `Breaker` puts both under one lock, wakes the tasks
+//! that wait, and reports incidents and metrics.
 
 mod down;
 mod evidence;
@@ -41,31 +41,32 @@ pub struct Breaker {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Messages that a probe of the sink passes over because they were lost before: one that was not tried shows more.
+/// Maximum messages that a probe of the sink skips because they were lost before: a message that was not lost shows
+/// more.
 const MAX_PASSED_OVER: u32 = 10;
 
 struct Inner {
     machine: Machine,
-    /// Messages in flight; what is granted for a claim under way does not count yet.
+    /// Messages in flight. Messages granted to a claim without an answer do not count yet.
     claimed: usize,
-    /// Messages passed over since the last probe.
+    /// Messages skipped since the last probe.
     passed_over: u32,
     evidence: Evidence,
     last_error: Option<String>,
-    /// When the sink became up or down; at first, when it was made.
+    /// When the sink became up or down; at first, when the breaker was created.
     since: Instant,
     last_error_at: Option<Instant>,
     last_success_at: Option<Instant>,
     incidents: Incidents,
 }
 
-/// What people see of it.
+/// The status shown to operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BreakerStatus {
     pub state: BreakerState,
-    /// The latest one since the start, also after the sink came back.
+    /// The latest error since the start, also after the sink recovered.
     pub last_error: Option<String>,
-    /// Since when it is up, or down.
+    /// Since when the sink is up or down.
     pub since: Instant,
     pub last_error_at: Option<Instant>,
     pub last_success_at: Option<Instant>,
@@ -76,7 +77,7 @@ pub struct BreakerStatus {
 }
 
 impl Breaker {
-    /// Closed.
+    /// Creates a closed breaker.
     pub fn new(sink: &str) -> Arc<Self> {
         let metrics = SinkMetrics::new(sink);
         metrics.breaker.set(0.0);
@@ -122,14 +123,15 @@ impl Breaker {
         }
     }
 
-    /// A route joins that may have so many messages in flight. Outages are reported to `incidents`.
+    /// Adds a route with its `max_in_flight`. Outages are reported to `incidents`.
     pub(super) fn join(&self, max_in_flight: usize, incidents: &Incidents) {
         let mut inner = self.inner.lock();
         inner.machine.join(max_in_flight);
         inner.incidents = incidents.clone();
     }
 
-    /// Waits until messages may leave, in the order of asking while the breaker is open. Cancel-safe.
+    /// Waits until messages may be sent. While the breaker is open, tasks continue in the order of their calls.
+    /// Cancel-safe.
     pub(super) async fn ready(&self) {
         if self.is_closed() && self.inner.lock().machine.readiness(Instant::now()) == Readiness::Now {
             return;
@@ -159,7 +161,7 @@ impl Breaker {
         Some(Admission { breaker: Arc::clone(self), grant, claimed: 0 })
     }
 
-    /// Whether the domain of a message must be asked for before it is sent.
+    /// Whether a domain is down, so that the domain of a message must be checked before it is sent.
     pub(super) fn has_domains_down(&self) -> bool {
         self.inner.lock().evidence.count_down() > 0
     }
@@ -202,7 +204,7 @@ impl Breaker {
                     inner.incidents.failed(&self.domain(domain), error);
                 }
                 if inner.machine.state() != BreakerState::Closed {
-                    // Behind the others that are due: each probe is another message.
+                    // Due again behind the other due messages, so that each probe is another message.
                     return Attribution::Waits(Duration::ZERO);
                 }
                 let pause = inner.evidence.pause(now, attempted, share);
@@ -260,7 +262,7 @@ impl Breaker {
 pub(super) struct Admission {
     breaker: Arc<Breaker>,
     grant: ClaimGrant,
-    /// Of its messages, those that are in flight.
+    /// Granted messages that are in flight.
     claimed: usize,
 }
 
@@ -269,13 +271,13 @@ impl Admission {
         u32::try_from(self.grant.messages).unwrap_or(u32::MAX)
     }
 
-    /// So many messages were claimed, at most as many as were granted; each takes its `sink_permit`.
+    /// Records that `messages` were claimed, at most as many as were granted. Each takes its `sink_permit`.
     pub fn claimed(&mut self, messages: usize) {
         self.claimed += messages;
         self.breaker.inner.lock().claimed += messages;
     }
 
-    /// For one claimed message.
+    /// The permit of one claimed message.
     pub fn sink_permit(&mut self, message: MessageKey) -> SinkPermit {
         self.grant.messages -= 1;
         self.claimed -= 1;
@@ -306,8 +308,8 @@ pub(super) struct SinkPermit {
 }
 
 impl SinkPermit {
-    /// How long the message has to wait before it is sent, as its domain is down, or as another shows more about the sink;
-    /// `None`: it may be sent. `share`: in `0..=1`, spreads those that wait.
+    /// How long the message must wait, because its domain is down or another message shows more about the sink; `None`:
+    /// it may be sent. `share`, in `0..=1`, spreads the waits.
     pub fn wait(&self, domain: Option<&Domain>, share: f64) -> Option<Duration> {
         let is_probe = self.admission.grant.probe;
         if !is_probe && domain.is_none() {
@@ -326,7 +328,7 @@ impl SinkPermit {
         wait
     }
 
-    /// Takes over `other`, of the same breaker: both leave at once. A probe that was not used leaves alone.
+    /// Takes over `other`, of the same breaker, so that both are freed at once. An unused probe is freed alone.
     pub fn absorb(&mut self, mut other: Self) {
         let (all, other) = (&mut self.admission, &mut other.admission);
         debug_assert!(Arc::ptr_eq(&all.breaker, &other.breaker));
@@ -336,12 +338,12 @@ impl SinkPermit {
         }
     }
 
-    /// The message is dead.
+    /// Forgets the losses of the message, which is dead.
     pub fn forget(&self) {
         self.admission.breaker.inner.lock().evidence.forget(&self.message);
     }
 
-    /// What a failed attempt is put down to; at most once. `share` as in `wait`.
+    /// Records the outcome and returns the cause of a failure. Called at most once. `share` as in `wait`.
     pub fn conclude(&mut self, sent: Instant, outcome: &Outcome, domain: Option<&Domain>, share: f64) -> Attribution {
         let Admission { breaker, grant, .. } = &mut self.admission;
         let attempted = Attempted { message: &self.message, sent, domain, outcome };
@@ -358,7 +360,7 @@ impl SinkPermit {
             }
             verdict
         });
-        // As a probe it was used.
+        // The probe is used.
         grant.probe = false;
         verdict
     }

@@ -1,4 +1,4 @@
-//! Failures in a row: an endpoint that answers, but fails everything, is down.
+//! Consecutive failures: an endpoint that answers but fails every message is down.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use tokio::time::Instant;
 
 use crate::message::MessageId;
 
-/// Throttled messages in a row: a destination that turns messages away is relieved soon.
+/// Distinct throttled messages without a success in between: few, so that a destination that turns messages away is
+/// relieved soon.
 const THROTTLED: usize = 5;
 
-/// Failed attempts in a row...
+/// Minimum consecutive failed attempts of an endpoint that is down.
 const FAILURES: u32 = 20;
-/// ...of so many messages, so that a few bad ones are not taken for a bad endpoint...
+/// Minimum messages of these attempts, so that a few bad messages do not count as a bad endpoint.
 const MESSAGES: usize = 10;
-/// ...over so long: a burst of failures is no outage.
+/// Minimum time from the first to the last of these attempts: a burst of failures is not an outage.
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Failures since the last success.
@@ -21,9 +22,9 @@ const LASTING: Duration = Duration::from_secs(10);
 pub struct Streak {
     since: Option<Instant>,
     failures: u32,
-    /// Up to `MESSAGES` distinct ones.
+    /// Up to `MESSAGES` distinct messages that failed.
     messages: Vec<MessageId>,
-    /// Up to `THROTTLED` distinct ones.
+    /// Up to `THROTTLED` distinct messages that were throttled.
     throttled: Vec<MessageId>,
 }
 

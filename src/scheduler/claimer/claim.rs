@@ -1,4 +1,4 @@
-//! One claim: what it needs, and what follows from its answer, or from none.
+//! One claim: its capacity, its answer, and its repetition while there is no answer.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::{
 /// How long a claim without an answer keeps its capacity.
 const CAPACITY_HELD: Duration = Duration::from_secs(1);
 
-/// What a claim needs before it is sent.
+/// The permits that a claim needs before it is sent.
 pub struct ClaimCapacity {
     pub admission: Admission,
     pub reservation: Reservation,
 }
 
-/// Without an answer the claim may have been made, and keeps its capacity.
+/// A claim without an answer may have taken messages, so it keeps its capacity.
 type ClaimAnswer = Result<(Claim, ClaimCapacity), (StoreError, ClaimCapacity)>;
 
 impl Claimer {
@@ -34,8 +34,8 @@ impl Claimer {
         }
     }
 
-    /// Sends what was claimed; without an answer, asks until there is one. `began`: when it was asked first. `right`: to have
-    /// suspects in flight.
+    /// Sends the claimed messages. A claim without an answer is repeated until there is one. `began`: time of the first
+    /// try. `right`: the permission to have suspects in flight.
     pub(super) async fn answered(
         &mut self,
         mut request: ClaimRequest,
@@ -60,8 +60,8 @@ impl Claimer {
                 self.view.again = true;
                 return self.pause(wait).await;
             }
-            // Messages may be claimed: they are asked for again until an answer comes. If it takes long, other partitions, whose
-            // server may be up, have the capacity meanwhile.
+            // The claim may have taken messages, so it is repeated until there is an answer. After `CAPACITY_HELD` its
+            // capacity is left to other partitions: their server may be up.
             request.again = true;
             let capacity = if began.elapsed() < CAPACITY_HELD {
                 sleep(wait).await;
@@ -76,7 +76,7 @@ impl Claimer {
         }
     }
 
-    /// `few`: suspects may be claimed.
+    /// `few`: whether suspects may be claimed.
     pub(super) fn request(&mut self, few: bool, limit: u32, max_bytes: u64) -> ClaimRequest {
         ClaimRequest {
             claimant: self.route.instance,
@@ -101,19 +101,19 @@ impl Claimer {
         Some(ClaimCapacity { admission, reservation })
     }
 
-    /// Waits for it.
+    /// Waits for the capacity of one message.
     async fn capacity_for_one(&self) -> ClaimCapacity {
         loop {
             self.route.target.breaker().ready().await;
             self.route.budget.available(1).await;
-            // The bytes are those of the largest message at least.
+            // `Budget::reserve` reserves at least the bytes of the largest message.
             if let Some(capacity) = self.reserve(1, 0) {
                 return capacity;
             }
         }
     }
 
-    /// Messages for which there is no capacity any more, as if they had never been claimed.
+    /// Releases messages for which there is no capacity, as if they had never been claimed.
     async fn give_back(&mut self, messages: Vec<Claimed>, token: Token) {
         if messages.is_empty() {
             return;
@@ -130,7 +130,7 @@ impl Claimer {
             };
             let wait = self.backoff.wait(&self.route.incidents, &self.partition, "settle", &error);
             if !is_outage(&error) {
-                // Their leases end.
+                // The messages return when their leases expire.
                 return self.pause(wait).await;
             }
             sleep(wait).await;

@@ -1,9 +1,9 @@
-//! One partition's sleeper: registers, polls, sleeps.
+//! The claimer of one partition: registers, polls, sleeps.
 //!
 //! The wake signal also notifies when its subscription is established, and a poll follows: no later wake-up is missed.
-//! While the subscription is down, the fallback is one second. A poll is a claim; its reply determines the next one
-//! (`View`). In between the claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
-//! (breaker open, no capacity) an overdue head is not polled again; only expired leases are recovered.
+//! While the subscription is down, the fallback is one second. A poll is a claim; its reply determines the time of the
+//! next poll (`View`). The claimer sleeps until that time, a wake-up or the fallback. While nothing may be claimed
+//! (breaker open, no capacity), an overdue head is not polled again; only expired leases are recovered.
 
 mod claim;
 mod overlong;
@@ -36,31 +36,32 @@ use crate::{
     store::{Claim, Claimed, Deaths, Lease, Partition, WakeReason, WakeSignal},
 };
 
-/// Messages of one claim: 2 ms of Redis' time.
+/// Maximum messages of one claim: 2 ms of Redis' time.
 const MAX_MESSAGES: u32 = 500;
 
-/// Bytes of bodies of one claim; with ids and scores the reply stays below 8 MiB.
+/// Maximum bytes of bodies of one claim. With ids and scores the reply stays below 8 MiB.
 const MAX_BYTES: u64 = 8 * 1024 * 1024 - 256 * 1024;
 
-/// Longest sleep while wake-ups are known not to arrive.
+/// Maximum sleep while wake-ups are known not to arrive.
 const UNHEARD_SLEEP: Duration = Duration::from_secs(1);
 
-/// Suspects of one claim, or a quarter of what the route may have in flight, where that is less: ordinary messages need the rest.
+/// Maximum suspects of one claim; a quarter of `max_in_flight` if that is less, because ordinary messages need the
+/// rest.
 const MAX_COMPANY: usize = 32;
 
-/// How long suspects are put off at most while others are in flight in this process. A random part of it, so that some are due
-/// soon after the right is free.
+/// Maximum deferral of suspects while others are in flight in this process. The deferral is a random part of it, so
+/// that some suspects are due soon after the permission is free.
 const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two wake-ups of the other instances.
+/// Minimum time between two wake-ups of the other instances.
 const WAKE_OTHERS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long recovery waits where it would do harm or nothing: after leases that seemed expired but were not, while
-/// settlements wait for an answer, and after an outage of so long, for the settlements of other instances: each of
-/// them is repeated twice a second.
+/// How long recovery waits when it would be useless or harmful: after a recovery that found no expired lease, while
+/// settlements are unanswered, and after an outage of at least this duration. After an outage it waits for the
+/// settlements of other instances, which repeat each of them twice a second.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a partition without leases is not looked at.
+/// How much later a partition without leases is checked for leases that end too late.
 const NO_LEASE: Duration = Duration::from_hours(24);
 
 pub struct Claimer {
@@ -74,17 +75,17 @@ pub struct Claimer {
     sharing_delay: SharingDelay,
     pace: Pace,
     backoff: StoreBackoff,
-    /// Of the latest claim.
+    /// Number of the latest claim.
     sequence: u64,
-    /// Other instances are not woken before.
+    /// Other instances are not woken before this time.
     wake_others_from: Instant,
-    /// Expired leases are not recovered before.
+    /// Expired leases are not recovered before this time.
     recover_from: Instant,
     overlong: Overlong,
     opening: Opening,
-    /// The store's latest answer.
+    /// Time of the store's latest answer.
     answered: Instant,
-    /// What claims took lately, from sending to reply; at most the store's timeout.
+    /// Recent duration of claims, from sending to reply; at most the store's timeout.
     took: Duration,
     batches: JoinSet<()>,
 }
@@ -120,7 +121,7 @@ impl Claimer {
         }
     }
 
-    /// Until shutdown; then until what is being sent is with the settler.
+    /// Runs until shutdown, and after that until the messages in flight are passed to the settler.
     pub async fn run(mut self) {
         while self.poll_is_due().await && self.may_claim().await {
             self.poll().await;
@@ -130,7 +131,7 @@ impl Claimer {
         }
     }
 
-    /// Sleeps until a poll is worth it. False: shutdown.
+    /// Sleeps until a poll is due. Returns false at shutdown.
     async fn poll_is_due(&mut self) -> bool {
         loop {
             if stopping(&self.shutdown) {
@@ -183,7 +184,7 @@ impl Claimer {
         polled + period.saturating_sub(Duration::from_nanos(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// Waits for pace, breaker and capacity; recovers expired leases until then. False: shutdown.
+    /// Waits for pace, breaker and capacity, and recovers expired leases while it waits. Returns false at shutdown.
     async fn may_claim(&mut self) -> bool {
         let began = Instant::now();
         let overdue_since = self.view.overdue_since().unwrap_or(began);
@@ -214,22 +215,23 @@ impl Claimer {
         }
     }
 
-    /// Messages are overdue and this instance does not keep up. Where the sink is down, no other would either.
+    /// Wakes the other instances, because messages are overdue and this instance does not keep up. Does nothing while
+    /// the sink is down: other instances would not keep up either.
     async fn wake_others(&mut self) {
         self.wake_others_from = Instant::now() + WAKE_OTHERS_INTERVAL;
         if self.view.has_due() && self.route.target.breaker().is_closed() {
-            // It only helps, and is repeated.
+            // An error does no harm: the call is repeated.
             let _ = self.route.store.wake_all(&self.partition).await;
         }
     }
 
-    /// Claims, and sends what it got. Does nothing when the capacity has just been used up.
+    /// Claims messages and sends them. Does nothing if the capacity has just been used up.
     async fn poll(&mut self) {
         let Some(capacity) = self.reserve(MAX_MESSAGES, MAX_BYTES) else { return };
         let suspects = Arc::clone(&self.route.suspects);
         let right = self.view.suspects.then(|| suspects.try_acquire_owned().ok()).flatten();
         self.sequence += 1;
-        // This poll serves every wake-up before it.
+        // This poll covers all wake-ups before it.
         let _ = self.signal.notified().now_or_never();
         let began = Instant::now();
         // Outside of the windows a poll reads the clock and the head.
@@ -252,9 +254,9 @@ impl Claimer {
         let is_open = self.opening.polled(&mut claim);
         let lease = self.lease();
         self.took = claim.clock.taken.elapsed().max(self.took / 2);
-        // A repeated claim may have begun its lease long ago.
+        // The lease of a repeated claim may have begun long ago.
         let left = Duration::from_micros(claim.token.0.saturating_sub(claim.clock.micros));
-        // The clock may have stepped back since.
+        // If Redis' clock has stepped back since, `left` is too long.
         let lease_ends = claim.clock.taken + left.min(lease);
         let expired = self.view.update(&claim, Instant::now());
         self.sharing_delay.polled(&claim, self.rng.random());
@@ -328,7 +330,7 @@ impl Claimer {
         self.batches.spawn(batch.run(messages));
     }
 
-    /// Unless it has to wait.
+    /// Recovers expired leases, unless recovery must wait.
     async fn recover(&mut self) {
         let now = Instant::now();
         if self.settler.unanswered().any() {
@@ -337,7 +339,7 @@ impl Claimer {
         if now < self.recover_from {
             return;
         }
-        // Until the next poll shows when.
+        // Unknown until the next poll.
         self.view.lease = None;
         match self.route.store.recover(&self.partition).await {
             Ok(recovered) => {
@@ -361,7 +363,7 @@ impl Claimer {
         }
     }
 
-    /// When to look for leases that end too late; far ahead while none is known.
+    /// When to look for leases that end too late; in the far future while no lease is known.
     fn may_look_at_leases(&self) -> Instant {
         match self.view.lease {
             Some(_) => self.overlong.look_at.max(self.recover_from),
@@ -369,8 +371,8 @@ impl Claimer {
         }
     }
 
-    /// A lease begins before its claim is answered. Where answers are slow, the lease of the route would not do for an attempt, and
-    /// what was claimed would be released and claimed again for ever.
+    /// The lease of the next claim. A lease begins before its claim is answered. With slow answers, the configured
+    /// lease would be too short for an attempt, and messages would be claimed and released forever.
     fn lease(&self) -> Duration {
         self.route.policy.lease + self.took
     }
@@ -398,7 +400,7 @@ impl Claimer {
                     self.view.again = true;
                 }
             }
-            // A poll reports it.
+            // The next poll reports the error.
             Err(_) => self.overlong.look_later(now + RECOVERY_PAUSE),
         }
     }
@@ -415,7 +417,7 @@ impl Claimer {
 fn claim_yield(claim: &Claim) -> ClaimYield {
     let more = !claim.paused && claim.next_due.is_some_and(|due| overdue(claim, due.get()));
     match claim.messages.len() {
-        // An orphan, or a suspect that was put off, was progress.
+        // A buried orphan or a deferred suspect is progress.
         0 if more && claim.suspects == 0 && claim.orphans.count == 0 => ClaimYield::Fruitless,
         0 => ClaimYield::Empty,
         count => ClaimYield::Messages { count, more },
@@ -426,12 +428,12 @@ fn stopping(shutdown: &watch::Receiver<bool>) -> bool {
     *shutdown.borrow() || shutdown.has_changed().is_err()
 }
 
-/// Ends at shutdown or when its sender is dropped. Cancel-safe.
+/// Returns at shutdown or when its sender is dropped. Cancel-safe.
 async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|stop| *stop).await;
 }
 
-/// A batch that panics is a defect of ours: its messages come back when their lease ends.
+/// A panic of a batch is a defect. Its messages return when their leases expire.
 fn report_panic(partition: &Partition, end: Result<(), JoinError>) {
     if let Err(error) = end {
         tracing::error!(%partition, %error, "a batch ended in a panic");

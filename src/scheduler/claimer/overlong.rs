@@ -1,7 +1,8 @@
-//! Leases that end too late: the clock of the store stepped back, or a server whose clock is behind became the master.
+//! Leases that end too late: the clock of the store stepped back, or a server with a clock that is behind became the
+//! master.
 //!
-//! A holder that is alive settles within its lease, with the token that it has. So these leases are not ended at sight: the
-//! claimer waits for one lease on its own clock first. A holder that did not settle by then is taken for dead.
+//! A live holder settles within its lease, with its token. So the claimer does not end such a lease at once: it first
+//! waits for one lease on its own clock. A holder that has not settled by that time is considered dead.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use tokio::time::Instant;
 
 use crate::store::CutLeases;
 
-/// Besides twice the lease: an instance may have a longer `lease` for a while, before all have the same configuration.
+/// Added to twice the lease: an instance may have a longer `lease` for a while, until all have the same configuration.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// When to look for them next, and what the last look found.
+/// The time of the next check, and the result of the last one.
 #[derive(Debug)]
 pub struct Overlong {
     lease: Duration,
     pub look_at: Instant,
-    /// The deadline that leases exceeded at the last look, in microseconds.
+    /// The deadline that leases exceeded at the last check, in microseconds.
     beyond: Option<u64>,
 }
 
@@ -26,18 +27,18 @@ impl Overlong {
         Self { lease, look_at: now + lease, beyond: None }
     }
 
-    /// No lease that is given between two looks ends later than this from the first one.
+    /// No lease that is given between two checks ends later than this, counted from the first check.
     pub fn longest(&self) -> Duration {
         2 * self.lease + MARGIN
     }
 
-    /// The leases beyond it have lasted for a whole lease since they were seen.
+    /// Leases with a later deadline have existed for a whole lease since the check that found them.
     pub fn cut_from(&self) -> Option<u64> {
         self.beyond
     }
 
     pub fn looked(&mut self, found: CutLeases, now: Instant) {
-        // A look ends a bounded number: the others have waited too.
+        // A check ends a bounded number of leases: the others have waited too.
         if found.cut > 0 && found.beyond.is_some() {
             self.look_at = now;
         } else {

@@ -1,4 +1,5 @@
-//! What the store does not answer or refuses is neither forgotten nor kept for ever, and what is told of a message is true.
+//! Settlements that the store refuses or does not answer are neither forgotten nor kept forever, and metrics and dead
+//! letters show the truth.
 
 use tokio::time::Instant;
 
@@ -8,7 +9,7 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Messages of several calls.
+/// Number of messages that need several calls.
 const MANY: usize = 2500;
 
 #[tokio::test(start_paused = true)]
@@ -21,7 +22,7 @@ async fn settlements_of_several_calls_wait_for_the_store_and_count_once() {
     let instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, numbered(MANY), Duration::ZERO);
     sleep(SECOND / 2).await;
-    // All are being sent, and are delivered while the store is down, for longer than their leases.
+    // All are in flight, and are delivered while settlements fail for longer than the leases.
     assert_eq!(store.count(&partition("r")), (0, MANY, 0));
     store.set_faults(Faults { before: 1.0, only: Some("settle"), ..Faults::default() });
     sleep(2 * LEASE).await;
@@ -46,7 +47,7 @@ async fn a_settlement_refused_for_good_is_dropped_with_its_lease() {
     sleep(LEASE / 2).await;
     assert_eq!(sink.taken().into_keys().collect::<Vec<_>>(), ["a", "b"], "one call more than the budget");
     until("the permit of b", || sink.taken().contains_key("c")).await;
-    // The call is repeated after five seconds, two after the end of the lease.
+    // The call is repeated after five seconds, two seconds after the end of the lease.
     assert!(begun.elapsed() <= 6 * SECOND, "{:?}", begun.elapsed());
 }
 

@@ -82,7 +82,7 @@ async fn it_starts_slowly_when_the_sink_is_back() {
         sleep(SECOND + 20 * MILLI).await;
         windows.push(sink.most_inside());
     }
-    // Ten at first, and by the end of a round trip each of them has made room for another.
+    // Ten at first. By the end of a round trip, each confirmation has added one to the window.
     assert!((10..=20).contains(&windows[0]), "{windows:?}");
     assert!(windows.windows(2).all(|pair| pair[1] <= 2 * pair[0] && pair[1] >= pair[0]), "{windows:?}");
     assert_eq!(windows[5], 200);

@@ -1,4 +1,4 @@
-//! Messages that take their process down, or their destination.
+//! Messages that crash their process or their destination.
 
 use tokio::sync::Notify;
 
@@ -8,10 +8,10 @@ use crate::message::DeadReason;
 /// Shorter than the timeout of the sink.
 const HANG: Duration = Duration::from_millis(1900);
 
-/// Suspects in flight at a time.
+/// Maximum suspects in flight at a time.
 const COMPANY: usize = 32;
 
-/// Due messages that two processes died with.
+/// Schedules due messages with two crashes.
 fn schedule_suspects(store: &TestStore, ids: impl IntoIterator<Item = impl AsRef<str>>) {
     for id in ids {
         schedule(store, [&id], Duration::ZERO);
@@ -77,7 +77,7 @@ async fn few_suspects_are_in_flight_at_a_time_and_delay_no_other_message() {
     assert!(sink.most_late() <= 12, "{} ms: the other route", sink.most_late());
     let late = hanging.seen().iter().filter(|seen| seen.id.starts_with('m')).map(|seen| seen.late).max().unwrap();
     assert!(late <= 50, "{late} ms: ordinary messages of the same route");
-    // Once settled, one is no suspect any more.
+    // A settled message is no longer a suspect.
     let first = |seen: &sink::Seen| seen.id.starts_with("suspect") && seen.attempt == 1;
     let times: Vec<_> = hanging.seen().into_iter().filter(first).map(|seen| seen.at).collect();
     let apart = |run: &[tokio::time::Instant]| run[COMPANY] - run[0] >= HANG;

@@ -1,4 +1,4 @@
-//! One part of a destination that fails, and what the others notice of it.
+//! One part of a destination fails: the effect on the others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,12 +8,12 @@ use crate::{scheduler::BreakerState, sink::Domain};
 const PARTS: usize = 10;
 const BROKEN: &str = "part 3";
 
-/// By the last digit of its id.
+/// The part of a message: the last digit of its id.
 fn part(delivery: &Delivery) -> Option<Domain> {
     delivery.id.as_str().chars().last().map(|digit| format!("part {digit}").into())
 }
 
-/// A sink of ten parts, one of which acts as told while the flag is set.
+/// A sink of ten parts. While the flag is set, one of them follows `act`.
 fn partly_broken(
     store: &Arc<TestStore>,
     act: impl Fn() -> Act + Send + Sync + 'static,
@@ -54,7 +54,7 @@ async fn a_part_that_gives_no_answer_waits_alone_and_burns_no_attempt() {
         assert_eq!(others.len(), 6000 * (PARTS - 1) / PARTS);
         assert!(*others.last().unwrap() <= 20, "{:?} ms late", others.last());
         let tried = late(&sink, |id| id.ends_with('3')).len();
-        // What was sent before the first of them was given up, and a probe a second.
+        // Messages sent before the first one of them failed, and a probe a second.
         assert!(tried <= 85, "{tried} attempts");
         broken.store(false, Ordering::SeqCst);
         let back = store.now() / 1000;

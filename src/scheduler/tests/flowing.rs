@@ -1,4 +1,4 @@
-//! How much is claimed, what is sent, and what is given back instead.
+//! How many messages are claimed, which are sent, and which are given back instead.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ async fn partitions_whose_claims_have_no_answer_leave_the_capacity_to_others() {
 async fn bytes_in_flight_are_bounded_too() {
     let store = TestStore::new(1);
     let sink = FakeSink::new(&store, |_| Act::confirm(100 * MILLI));
-    // A body is its id and 19 bytes: 25.
+    // A body has 25 bytes: its id and 19 bytes.
     let policy = Policy { max_in_flight_bytes: 99, largest_message: 25, ..policy() };
     let _instance = Instance::start(&store, vec![setup(&store, "r", to_sink(&sink, &Breaker::new("s")), policy)]);
     schedule(&store, numbered(30), Duration::ZERO);
@@ -85,8 +85,8 @@ async fn however_slow_claims_are_a_message_is_not_released_for_ever() {
     }
 }
 
-/// One message through a store that takes its time with claims, all the time; how often it was released. The lease
-/// is the shortest that the sink's timeout allows.
+/// Sends one message through a store with slow replies to claims, and returns how often it was released. The lease is
+/// the shortest that the sink's timeout allows.
 async fn claimed_slowly(claim_reply: Duration) -> (Arc<FakeSink>, u64) {
     let recorder = recorder();
     let _metrics = metrics::set_default_local_recorder(&recorder);
@@ -215,7 +215,7 @@ async fn of_eight_instances_one_serves_a_light_load_and_the_others_look_on() {
     late.sort_unstable();
     assert!(late[late.len() * 99 / 100] <= 20, "{late:?}");
     sink.most_late();
-    // Whichever serves them: each death in turn delays by a second at most.
+    // Each death delays messages by a second at most, whichever instance serves them.
     while instances.len() > 1 {
         instances.pop().expect("more than one").kill().await;
         sleep(2 * SECOND).await;
@@ -256,7 +256,7 @@ async fn a_claim_without_an_answer_is_repeated_and_costs_no_lease() {
         let _instance = Instance::of_one(&store, &sink);
         let _other = Instance::of_one(&store, &sink);
         schedule(&store, numbered(300), SECOND);
-        // The replies get lost, then the store is down, for longer than a lease or not.
+        // First replies are lost. After that the store can be down, for longer than a lease or not.
         store.set_faults(Faults { after: 1.0, only: Some("claim"), ..Faults::default() });
         sleep(SECOND + 100 * MILLI).await;
         store.set_faults(Faults { down: fault || long, ..Faults::default() });

@@ -94,7 +94,7 @@ impl Instance {
         self.task.await.expect("no panic");
     }
 
-    /// As `kill -9` does it.
+    /// Like `kill -9`.
     async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;

@@ -33,7 +33,7 @@ async fn with_replies_lost_nothing_comes_twice_and_no_room_is_lost() {
     store.set_faults(Faults { after: 0.3, before: 0.1, only: Some("settle"), ..Faults::default() });
     until_empty(&store, "r").await;
     store.set_faults(Faults::default());
-    // What is repeated is answered now.
+    // Repeated settlements are answered now.
     sleep(SECOND).await;
     assert!(sink.taken().len() == 20 * ROOM && sink.taken().values().all(|times| *times == 1));
     let most = store.most_unacked(&partition("r"));

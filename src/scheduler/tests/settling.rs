@@ -1,4 +1,4 @@
-//! What follows from what became of an attempt, and what a lost or late answer of the store changes.
+//! The consequences of each end of an attempt, and of a lost or late answer of the store.
 
 use super::{
     sink::{Act, SinkEnd},
@@ -167,7 +167,7 @@ async fn a_batch_of_several_transfers_counts_once_despite_lost_replies() {
         let recorder = recorder();
         let _metrics = metrics::set_default_local_recorder(&recorder);
         let store = TestStore::new(seed);
-        // Three to a call.
+        // Three values fit into a call.
         let value = Bytes::from(vec![0; 1 << 20]);
         let render = Arc::new(move |delivery: &Delivery| {
             Ok(Element { list: delivery.id.as_str()[5..].into(), value: value.clone() })

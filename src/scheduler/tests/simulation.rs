@@ -1,4 +1,4 @@
-//! Thousands of seeded runs: random messages, routes, instances and faults for twenty seconds, then calm.
+//! Thousands of seeded runs: random messages, routes, instances and faults for twenty seconds, then no faults.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -10,16 +10,16 @@ use super::{
     *,
 };
 
-/// After so long everything works.
+/// After this time there are no faults.
 const CALM: Duration = Duration::from_secs(20);
 
-/// Which faults there are.
+/// The faults of a run.
 #[expect(clippy::struct_excessive_bools, reason = "each may be there beside the others")]
 #[derive(Clone, Copy, Debug, Default)]
 struct Plan {
     sinks_fail: bool,
     sinks_down: bool,
-    /// One part of each sink.
+    /// One part of each sink fails.
     parts_fail: bool,
     store_fails: bool,
     kills: bool,
@@ -83,7 +83,7 @@ fn simulate(seeds: Range<u64>, plan: Plan) {
         let _seed = Seed(seed);
         let recorder = recorder();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        // Made inside: its times are those of the paused clock.
+        // Created in the runtime, so that its times are those of the paused clock.
         let world = async { World::new(seed, plan).run(&recorder).await };
         metrics::with_local_recorder(&recorder, || runtime.block_on(world));
     }
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Two minutes of nothing to do.
+    /// Counts the calls of two idle minutes.
     async fn check_idle(&self) {
         sleep(LEASE + SECOND).await;
         let before = self.store.all_calls();
@@ -225,7 +225,7 @@ fn pick<'a, T>(rng: &mut StdRng, from: &'a [T]) -> &'a T {
     &from[rng.random_range(0..from.len())]
 }
 
-/// A mood for half a second.
+/// The faults of the next half second.
 fn random_faults(rng: &mut StdRng) -> Faults {
     let share = |rng: &mut StdRng| if rng.random_bool(0.5) { 0.0 } else { rng.random_range(0.0..0.3) };
     Faults {
@@ -243,7 +243,7 @@ fn random_sink(store: &Arc<TestStore>, plan: Plan, rng: &mut StdRng) -> Arc<Fake
     let trouble = if plan.sinks_fail { rng.random_range(0.0..0.9) } else { 0.0 };
     let outage = rng.random_range(0..CALM.as_millis());
     let outage = outage..outage + rng.random_range(0..10_000);
-    // Sinks share breakers: each is one of its parts, or has three.
+    // Sinks share breakers, so each sink has one to three domains of its own.
     let (own, parts) = (rng.random::<u32>(), rng.random_range(1..=3));
     let domain = move |delivery: &Delivery| Some(format!("{own}/{}", part(delivery, parts)).into());
     let broken = rng.random_range(0..parts);

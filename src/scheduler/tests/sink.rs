@@ -15,11 +15,11 @@ use tokio::time::{Instant, sleep};
 use super::store::TestStore;
 use crate::sink::{Delivery, Domain, Outcome, Report, Sink};
 
-/// What a sink does with one message.
+/// How a sink treats one message.
 #[derive(Clone, Debug)]
 pub struct Act {
     pub delay: Duration,
-    /// Whether the destination has it in the end, whatever is reported.
+    /// Whether the destination takes the message, whatever is reported.
     pub takes: bool,
     pub end: SinkEnd,
 }
@@ -56,7 +56,7 @@ pub struct Seen {
     pub late: u64,
 }
 
-/// Decided by the message.
+/// A function of the message.
 type Of<T> = Box<dyn Fn(&Delivery) -> T + Send + Sync>;
 
 pub struct FakeSink {
@@ -119,7 +119,7 @@ impl FakeSink {
         self.early.load(Ordering::SeqCst)
     }
 
-    /// The longest from due to arrival, in milliseconds.
+    /// The maximum time from due to arrival since the last call, in milliseconds.
     pub fn most_late(&self) -> u64 {
         self.most_late.swap(0, Ordering::SeqCst)
     }
@@ -147,7 +147,7 @@ impl FakeSink {
             SinkEnd::Report(outcome) => report.outcome_in(index, (self.domain)(&delivery), outcome),
             SinkEnd::Silence => {}
             SinkEnd::Hang => std::future::pending().await,
-            // Past the panic hook, which would print it.
+            // Bypasses the panic hook, which would print the panic.
             SinkEnd::Panic => std::panic::resume_unwind(Box::new("ordered by the test")),
         }
     }

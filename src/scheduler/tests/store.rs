@@ -22,19 +22,19 @@ use crate::{
     time::UnixMillis,
 };
 
-/// Messages of one call, at most.
+/// Maximum messages of one call.
 const MAX_CALL: usize = 1000;
 
-/// Calls at one instant of the paused clock that can only be a busy loop.
+/// Number of calls at one instant of the paused clock that can only be a busy loop.
 const BUSY_LOOP: u32 = 2_000;
 
-/// Between two small calls of a kind and partition: the Redis store makes them wait, so that they share calls.
+/// Time between two small calls of a kind and partition. The Redis store makes them wait, to bundle them.
 const SMALL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Messages of the largest small call.
+/// Maximum messages of a small call.
 const SMALL: usize = 255;
 
-/// What can be called, as `Faults::only` and `TestStore::calls` name it.
+/// The kinds of calls, as in `Faults::only` and `TestStore::calls`.
 const KINDS: [&str; 6] = ["claim", "cut", "recover", "settle", "transfer", "wake"];
 
 pub struct TestStore {
@@ -56,24 +56,24 @@ struct Observed {
     most_unacked: BTreeMap<Partition, usize>,
 }
 
-/// What goes wrong.
+/// Injected faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// Share of the calls that fail before they change anything.
     pub before: f64,
-    /// Share of the calls whose reply is lost.
+    /// Share of the calls that lose their reply.
     pub after: f64,
-    /// The only calls to which these two and `wrong_type` happen, where it is set.
+    /// If set, the only kind of calls that `before`, `after` and `wrong_type` affect.
     pub only: Option<&'static str>,
-    /// Longest way there, and back.
+    /// Maximum latency of a request, and of its reply.
     pub latency: Duration,
-    /// What the reply of a claim takes.
+    /// Additional latency of the reply to a claim.
     pub claim_reply: Duration,
-    /// The numbers of the partitions whose claims lose their reply.
+    /// The indexes of partitions at which every claim loses its reply.
     pub unanswered: &'static [u16],
     pub down: bool,
     pub wrong_type: bool,
-    /// The list that takes nothing.
+    /// A list that refuses every value.
     pub refusing_list: Option<&'static str>,
     pub wake_ups_lost: bool,
 }
@@ -84,12 +84,12 @@ impl TestStore {
         Arc::new(Self { memory: MemoryStore::new(PartitionSettings::default()), observed: Mutex::default(), rng })
     }
 
-    /// For one instance more.
+    /// The seed of the next instance.
     pub fn next_seed(&self) -> u64 {
         self.rng.lock().unwrap().random()
     }
 
-    /// Microseconds on its clock.
+    /// Microseconds on the store's clock.
     pub fn now(&self) -> u64 {
         self.memory.now()
     }
@@ -127,12 +127,12 @@ impl TestStore {
         self.memory.update(partition, |rows, _| rows.paused = paused);
     }
 
-    /// As an operator or another instance would take it over.
+    /// Replaces the lease, as if an operator or another instance had taken over the message.
     pub fn lose_lease(&self, partition: &Partition, id: &str) {
         self.memory.update(partition, |rows, now| rows.unack.insert(id, now + 60_000_000));
     }
 
-    /// Crashes that an earlier process left behind.
+    /// Sets the crashes of a message.
     pub fn set_crashes(&self, partition: &Partition, id: &str, crashes: u32) {
         self.memory.update(partition, |rows, _| rows.attempts.insert(id.to_owned(), (0, crashes)));
     }
@@ -146,7 +146,7 @@ impl TestStore {
         self.memory.update(partition, |rows, _| (rows.pending.len(), rows.unack.len(), rows.dead.len()))
     }
 
-    /// What waits, with the times from which it may be claimed, in epoch milliseconds.
+    /// The pending messages with the times from which they may be claimed, in epoch milliseconds.
     pub fn pending(&self, partition: &Partition) -> Vec<(u64, String)> {
         self.rows(partition).pending.iter().map(|(id, at)| (at, id.to_owned())).collect()
     }
@@ -189,7 +189,7 @@ impl TestStore {
         KINDS.iter().filter_map(|kind| calls.get(kind)).sum()
     }
 
-    /// A live id is in exactly one place, and its body is there.
+    /// Checks that each live id is in exactly one place and has a body.
     pub fn check(&self) {
         self.memory.partitions().values().for_each(MemoryPartition::check_invariants);
     }

@@ -143,10 +143,10 @@ async fn after_an_outage_longer_than_the_lease_settlements_go_before_recovery() 
         let store = TestStore::new(phase);
         let some = u32::try_from(phase).unwrap() * MILLI;
         let sink = FakeSink::new(&store, move |_| sink::Act::confirm(SECOND + 13 * some));
-        // The one has no room left until it is answered, the other nothing to do but to recover.
+        // One instance has no free permits until it gets an answer, the other has nothing to do except recovery.
         let policy = Policy { max_in_flight: 50, ..policy() };
         let start = || Instance::start(&store, vec![setup(&store, "r", target(&sink), policy)]);
-        // Lists have the message and lose the reply, a sink's acks do not get through.
+        // A list gets the messages and the reply is lost. The acks of a sink fail in the outage.
         store.set_faults(Faults { after: 1.0, only: Some("transfer"), ..Faults::default() });
         let _full = start();
         schedule(&store, numbered(50), Duration::ZERO);

@@ -28,7 +28,7 @@ pub enum Registration {
 /// The result of registering all routes.
 #[derive(Clone, Debug)]
 pub struct Registrations {
-    /// By name.
+    /// The results by route name.
     pub routes: Vec<(String, Registration)>,
     /// Whether this user has the right to load scripts. Otherwise calls carry the script's text.
     pub may_load: bool,
@@ -366,7 +366,7 @@ impl RedisStore {
         publish("PUBLISH").await
     }
 
-    /// The routes with this release's data version that Redis knows, by name, also those that other instances
+    /// The registered routes with this release's data version, by name. Includes routes that other instances
     /// registered.
     pub async fn known_routes(&self) -> Result<Vec<RouteSettings>, StoreError> {
         let routes_key = routes_key(&self.prefix);

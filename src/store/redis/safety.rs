@@ -84,7 +84,8 @@ impl Memory {
         Some(Self { used, max: number("maxmemory").filter(|max| *max > 0) })
     }
 
-    /// Whether a smaller share of `maxmemory` is left. A server without `maxmemory` is never fuller than one with it.
+    /// Whether this server has a smaller share of `maxmemory` left. A server without `maxmemory` is never fuller than a
+    /// server with it.
     fn is_fuller_than(self, other: Self) -> bool {
         let cross = |of: Self, max: Option<u64>| u128::from(of.used) * u128::from(max.unwrap_or(0));
         match (self.max, other.max) {
@@ -105,8 +106,8 @@ struct ServerFacts {
 }
 
 impl RedisStore {
-    /// Asks each server; needs no CONFIG rights. The links to a replica are replaced: a master may be behind its
-    /// address by now.
+    /// Asks each server; needs no CONFIG rights. Links to a replica are replaced, because its address may lead to a
+    /// master by now.
     pub async fn check_safety(&self, allow_eviction: bool) -> Result<Safety, SafetyError> {
         let of_cluster = self.servers.cluster().is_some();
         let servers = match self.servers.all().await {
@@ -239,8 +240,8 @@ fn is_too_old(version: &str) -> bool {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < MIN_VERSION
 }
 
-/// The policy, unless it is `noeviction`. No key of punctual has a TTL, so volatile-* does not evict any. Any other
-/// policy, also one that only another server has, can delete whole queues.
+/// The policy, unless it is `noeviction`. No key of punctual has a TTL, so volatile-* evicts none of them. Any other
+/// policy can delete whole queues, including policies that only servers other than Redis have.
 fn evicting(policy: String, allow_eviction: bool) -> Result<Option<String>, SafetyError> {
     match policy.as_str() {
         "noeviction" => Ok(None),

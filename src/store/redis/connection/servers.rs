@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Redirections that are followed without a pause.
 const MAX_REDIRECTIONS: u32 = 3;
-/// A call that gets no answer asks at this interval whether another server is the primary: a frozen server may never
+/// Interval at which a call without an answer checks whether another server is the primary: a frozen server may never
 /// answer.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ pub struct OnLink {
 struct ClusterConnections {
     cluster: Arc<Cluster>,
     timeout: Duration,
-    /// Made when they are needed.
+    /// Created on first use.
     connections: Mutex<BTreeMap<ServerAddress, Arc<Connection>>>,
     /// Counts the links of all connections.
     generation: watch::Sender<u64>,
@@ -258,7 +258,7 @@ impl ClusterConnections {
             loop {
                 sleep_until(next).await;
                 next += DOUBT_INTERVAL;
-                // If another primary is found, that ends the call.
+                // The call ends if another primary is found.
                 let _ = self.cluster.refresh(Instant::now()).await;
             }
         };

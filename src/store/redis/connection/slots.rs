@@ -65,7 +65,7 @@ impl SlotMap {
             let (Some(first), Some(last), Ok(port)) = (place(first), place(last), u16::try_from(*port)) else {
                 return Err(unexpected(range));
             };
-            // Redis shows a server as `?` that should have a name and has none.
+            // Redis shows `?` for a server that should have a name but has none.
             if host != "?" && first <= last {
                 let host = if host.is_empty() { asked.to_owned() } else { host };
                 map.0[first..=last].fill(Some(Arc::new(ServerAddress { host, port })));
