@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use jiff::{
-    Timestamp, ToSpan,
+    Timestamp, ToSpan, Zoned,
     civil::{Date, DateTime},
     tz::TimeZone,
 };
@@ -40,10 +40,10 @@ pub struct Calendar(Vec<Window>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub open: bool,
-    /// Milliseconds since the epoch, not earlier than 9 days before the moment that was asked for.
-    pub since: u64,
-    /// Milliseconds since the epoch, not later than 15 days after the moment that was asked for.
-    pub until: u64,
+    /// The opening or closing, in milliseconds since the epoch. `None`: more than a week ago, if ever.
+    pub since: Option<u64>,
+    /// The next closing or opening, in milliseconds since the epoch. `None`: not within two weeks, if ever.
+    pub until: Option<u64>,
 }
 
 impl Window {
@@ -90,39 +90,32 @@ impl Calendar {
             let changes = window.zone.following(first).map(|change| change.timestamp());
             bounds.extend(changes.take_while(|change| *change <= last));
         }
-        let mut since = first;
-        for bound in bounds.range(..=now).rev() {
-            if self.is_open(*bound) != open {
-                break;
-            }
-            since = *bound;
-        }
-        let until = bounds.range(now..).find(|bound| self.is_open(**bound) != open).copied().unwrap_or(last);
-        Span { open, since: millis_of(since), until: millis_of(until) }
+        let mut before = bounds.range(..=now).rev();
+        let mut since = None;
+        let reached = before.find(|bound| {
+            let same = self.is_open(**bound) == open;
+            since = if same { Some(**bound) } else { since };
+            !same
+        });
+        let until = bounds.range(now..).find(|bound| self.is_open(**bound) != open);
+        Span { open, since: since.filter(|_| reached.is_some()).map(millis_of), until: until.copied().map(millis_of) }
     }
 
-    /// The next openings after `millis` since the epoch, each with its closing, in the zone of the first window: RFC 3339
-    /// to the second. An open span counts as the first.
-    pub fn next_openings(&self, millis: u64, count: usize) -> Vec<[String; 2]> {
-        let mut at = millis;
+    /// The next openings after `millis` since the epoch, each with its closing, in the zone of the first window. The first
+    /// one is in the past if the route is open. Empty if nothing opens or closes.
+    pub fn next_openings(&self, millis: u64, count: usize) -> Vec<[Zoned; 2]> {
         let mut found = Vec::new();
-        // Closed spans lie between; a clock change can make a span longer than the search.
-        for _ in 0..4 * count {
-            let span = self.at(at);
+        let mut span = self.at(millis);
+        while found.len() < count
+            && let Some(until) = span.until
+        {
             if span.open {
-                found.push([span.since, span.until].map(|at| self.shown(at)));
+                let opened = span.since.unwrap_or(millis);
+                found.push([opened, until].map(|at| timestamp(at).to_zoned(self.0[0].zone.clone())));
             }
-            if found.len() == count || span.until <= at {
-                break;
-            }
-            at = span.until;
+            span = self.at(until);
         }
         found
-    }
-
-    fn shown(&self, millis: u64) -> String {
-        let at = timestamp(millis).to_zoned(self.0[0].zone.clone());
-        at.strftime("%a %Y-%m-%dT%H:%M:%S%:z").to_string()
     }
 
     fn is_open(&self, at: Timestamp) -> bool {
@@ -167,7 +160,8 @@ mod tests {
     /// Whether it is open, since when and until when.
     fn at(calendar: &Calendar, text: &str) -> (bool, String, String) {
         let Span { open, since, until } = calendar.at(millis(text));
-        (open, timestamp(since).to_string(), timestamp(until).to_string())
+        let text = |at: Option<u64>| at.map_or_else(|| "never".to_owned(), |at| timestamp(at).to_string());
+        (open, text(since), text(until))
     }
 
     fn span(open: bool, since: &str, until: &str) -> (bool, String, String) {
@@ -217,7 +211,7 @@ mod tests {
         let both = Calendar::new(vec![window(480, 720), window(720, 1080)]).expect("windows");
         assert_eq!(at(&both, "2026-11-23T12:00:00Z"), span(true, "2026-11-23T08:00:00Z", "2026-11-23T18:00:00Z"));
         let always = Calendar::new(vec![window(0, DAY)]).expect("a window");
-        assert_eq!(at(&always, "2026-11-23T12:00:00Z"), span(true, "2026-11-15T00:00:00Z", "2026-12-08T12:00:00Z"));
+        assert_eq!(at(&always, "2026-11-23T12:00:00Z"), span(true, "never", "never"));
         assert!(always.at(crate::time::LAST_MILLIS).open);
     }
 
@@ -243,7 +237,7 @@ mod tests {
                 let until = at + minutes * 60_000;
                 for moment in [at, at + minutes * 30_000, until - 1] {
                     let span = calendar.at(moment);
-                    assert_eq!((span.open, span.until), (open, until), "{zone} at {}", timestamp(moment));
+                    assert_eq!((span.open, span.until), (open, Some(until)), "{zone} at {}", timestamp(moment));
                 }
                 (at, open) = (until, !open);
                 changes += 1;

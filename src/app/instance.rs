@@ -179,6 +179,7 @@ impl Instance {
                 due: message.due,
                 metadata: message.metadata.clone(),
                 payload: message.payload.clone(),
+                send_until: None,
             })?;
             let down = status.down.into_iter().find(|down| down.name == domain)?;
             Some(Failing { domain: Some(down.name), error: Some(down.error), since: down.since })

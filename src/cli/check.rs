@@ -9,6 +9,7 @@ use std::{
 
 use clap::Args;
 use futures::{FutureExt, future::join_all};
+use jiff::Zoned;
 use serde_json::{Value, json};
 use tokio::time::{Duration, timeout};
 
@@ -60,14 +61,20 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
         let mut json =
             json!({ "valid": true, "routes": routes, "sinks": sinks, "sources": sources, "warnings": warnings });
         if !windows.is_empty() {
-            json["windows"] = windows.iter().map(|(route, spans)| ((*route).clone(), json!(spans))).collect();
+            json["windows"] = windows
+                .iter()
+                .map(|(route, spans)| ((*route).clone(), spans.iter().map(rfc3339).collect::<Vec<_>>()))
+                .collect();
         }
         let parts = [(routes, "route"), (sinks, "sink"), (sources, "source")];
         let parts = parts.map(|(number, one)| output::counted(number as u64, one)).join(", ");
         let mut text = format!("the configuration is valid: {parts}");
         for (route, spans) in windows {
-            let spans: Vec<_> = spans.iter().map(|[opens, closes]| format!("{opens} to {closes}")).collect();
-            let _ = write!(text, "\nroute {route} delivers {}", spans.join(", "));
+            let shown = |at: &Zoned| at.strftime("%a %Y-%m-%d %H:%M %:z").to_string();
+            let spans: Vec<_> =
+                spans.iter().map(|[opens, closes]| format!("from {} to {}", shown(opens), shown(closes))).collect();
+            let times = if spans.is_empty() { "always".to_owned() } else { spans.join(", ") };
+            let _ = write!(text, "\nroute {route} delivers {times}");
         }
         return output::result(global, json, text);
     }
@@ -95,9 +102,15 @@ pub async fn run(global: &Global, arguments: CheckArguments) -> Result<(), Failu
     }
 }
 
+/// An opening and its closing.
+fn rfc3339([opens, closes]: &[Zoned; 2]) -> Value {
+    let shown = |at: &Zoned| at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
+    json!([shown(opens), shown(closes)])
+}
+
 /// The next three openings and closings of each route with windows, in its first time zone.
 #[expect(clippy::disallowed_methods, reason = "for display: without --connect no Redis is asked for its clock")]
-fn windows(config: &Config) -> Vec<(&String, Vec<[String; 2]>)> {
+fn windows(config: &Config) -> Vec<(&String, Vec<[Zoned; 2]>)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
     let now = u64::try_from(now).unwrap_or(u64::MAX);
     let with_windows = config.routes.iter().filter_map(|(name, route)| Some((name, route.window.as_ref()?)));

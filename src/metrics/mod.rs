@@ -125,7 +125,7 @@ pub fn describe() {
     describe_gauge!(DUE, "Messages waiting that are due");
     describe_gauge!(UNACKED, "Messages claimed by any instance");
     describe_gauge!(DEAD_GAUGE, "Dead messages kept");
-    describe_gauge!(IN_FLIGHT, "Messages claimed by this instance");
+    describe_gauge!(IN_FLIGHT, "Messages that this instance has claimed, without an outcome yet");
     describe_gauge!(NEXT_DUE, "Due time of the head of the queue, seconds since the epoch");
     describe_gauge!(OLDEST_OVERDUE, "How long the oldest message has been due, a retry since its own time");
     describe_gauge!(RETRYING, "Messages waiting or claimed that failed or crashed before");

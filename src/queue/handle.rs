@@ -76,7 +76,7 @@ impl Queue {
     /// The window of a route at `now`, on the clock of Redis; `None` if it is always open.
     pub fn window(&self, route: &str, now: UnixMillis) -> Option<RouteWindow> {
         let Span { open, since, until } = self.windows.get(route)?.at(now.get());
-        let [since, until] = [since, until].map(|at| UnixMillis::new(at).unwrap_or_default());
+        let [since, until] = [since, until].map(|at| at.and_then(UnixMillis::new));
         Some(RouteWindow { open, since, until })
     }
 
@@ -419,7 +419,9 @@ fn summed(
     let window = window(UnixMillis::new(now).unwrap_or_default());
     let overdue = match (oldest, window) {
         (None, _) | (_, Some(RouteWindow { open: false, .. })) => 0,
-        (Some(due), window) => now.saturating_sub(due.get().max(window.map_or(0, |window| window.since.get()))),
+        (Some(due), window) => {
+            now.saturating_sub(due.get().max(window.and_then(|window| window.since).map_or(0, UnixMillis::get)))
+        }
     };
     RouteStats {
         route: route.into(),

@@ -124,10 +124,10 @@ pub struct Moving {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RouteWindow {
     pub open: bool,
-    /// The last opening or closing.
-    pub since: UnixMillis,
-    /// The next opening or closing.
-    pub until: UnixMillis,
+    /// The last opening or closing; `None`: more than a week ago, if ever.
+    pub since: Option<UnixMillis>,
+    /// The next opening or closing; `None`: not within two weeks, if ever.
+    pub until: Option<UnixMillis>,
 }
 
 /// The pause of a route.

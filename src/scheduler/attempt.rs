@@ -35,6 +35,8 @@ pub struct Batch {
     pub clock: ServerClock,
     /// The opening of the route's window, in microseconds on the clock of Redis.
     pub open_since: u64,
+    /// When the window closes; `None`: not soon, if ever.
+    pub closes: Option<Instant>,
     pub rng: StdRng,
 }
 
@@ -115,7 +117,10 @@ impl Attempt {
         let route = &batch.route;
         tracing::debug!(route = &*route.name, id = self.held.lease.id.as_str(), error = outcome.error(), "unsent");
         route.target.breaker().metrics().attempt(outcome.kind());
-        route.budget.concluded(false);
+        // A closing does not show that the sink is slow.
+        if batch.closes.is_none_or(|closes| Instant::now() < closes) {
+            route.budget.concluded(false);
+        }
         let end = self.held.given_back();
         batch.settler.settle(self.held, end);
     }

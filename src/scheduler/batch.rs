@@ -81,6 +81,7 @@ impl Batch {
             due: message.due,
             metadata: message.metadata,
             payload: message.payload,
+            send_until: self.closes,
         };
         match self.enter(held, &delivery) {
             Err(pause) => Err(ClaimEnd::Defer { pause }),

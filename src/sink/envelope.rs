@@ -89,6 +89,7 @@ mod tests {
             due: UnixMillis::new(1_700_000_000_123).unwrap(),
             metadata,
             payload: Bytes::from_static(payload),
+            send_until: None,
         }
     }
 

@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     message::{MessageId, Metadata},
@@ -38,9 +38,17 @@ pub struct Delivery {
     pub due: UnixMillis,
     pub metadata: Metadata,
     pub payload: Bytes,
+    /// When the window of the route closes. A sink that still has the message then reports it as unsent. `None`: no
+    /// limit.
+    pub send_until: Option<Instant>,
 }
 
 impl Delivery {
+    /// Whether the window of the route has closed.
+    pub fn is_too_late(&self) -> bool {
+        self.send_until.is_some_and(|until| until <= Instant::now())
+    }
+
     /// The id that consumers see.
     pub fn shown_id(&self) -> &str {
         self.metadata.shown_id(&self.id)

@@ -115,6 +115,10 @@ impl Sender {
         alarm: &mut Alarm,
     ) -> Result<(Option<Domain>, Response<ReplyBody>), Failure> {
         let failure = |domain, outcome| Failure { domain, outcome, status: None };
+        if delivery.is_too_late() {
+            let error = "the window of the route closed before it was sent".to_owned();
+            return Err(failure(None, Outcome::Unsent { error }));
+        }
         if deadline < Instant::now() + self.timeout.mul_f64(1.0 - SEND_WITHIN) {
             let error = format!("{}: no connection was free in time", self.connector.address());
             return Err(failure(None, Outcome::Unsent { error }));

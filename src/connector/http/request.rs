@@ -245,6 +245,7 @@ mod tests {
             due: UnixMillis::new(1_700_000_000_123).unwrap(),
             metadata,
             payload: Bytes::from_static(b"payload"),
+            send_until: None,
         }
     }
 

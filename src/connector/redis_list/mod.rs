@@ -234,6 +234,7 @@ mod tests {
             due: UnixMillis::default(),
             metadata: Metadata::default(),
             payload: vec![0; *size].into(),
+            send_until: None,
         };
         let batch: Vec<_> = sizes.iter().map(delivery).enumerate().collect();
         let commands = PushCommands::new("jobs".into(), batch, ListFormat::Payload);

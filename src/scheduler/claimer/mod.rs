@@ -312,7 +312,7 @@ impl Claimer {
         };
         let messages: Vec<_> = claim.messages.into_iter().map(held).collect();
         self.route.show_in_flight();
-        if stopping(&self.shutdown) || !is_open {
+        if stopping(&self.shutdown) || !is_open || !self.opening.is_open(Instant::now()) {
             for (_, held) in messages {
                 let end = held.given_back();
                 self.settler.settle(held, end);
@@ -325,6 +325,7 @@ impl Claimer {
             settler: self.settler.clone(),
             clock: claim.clock,
             open_since: self.opening.since(),
+            closes: self.opening.closes(),
             rng: StdRng::seed_from_u64(self.rng.random()),
         };
         self.batches.spawn(batch.run(messages));

@@ -24,7 +24,8 @@ fn start(store: &Arc<TestStore>, sink: &Arc<FakeSink>, window: &Arc<Calendar>) -
 
 /// Until the second at which the window opens, or closes.
 fn wait(store: &TestStore, window: &Calendar) -> Duration {
-    Duration::from_millis(window.at(store.now() / 1000).until).saturating_sub(Duration::from_micros(store.now()))
+    Duration::from_millis(window.at(store.now() / 1000).until.unwrap())
+        .saturating_sub(Duration::from_micros(store.now()))
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,6 +26,7 @@ pub fn delivery(id: &str, payload: impl Into<Bytes>) -> Delivery {
             ..Metadata::default()
         },
         payload: payload.into(),
+        send_until: None,
     }
 }
 

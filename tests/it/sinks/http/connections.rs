@@ -51,6 +51,23 @@ async fn batches_share_as_many_connections_as_are_allowed_and_use_them_again() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_connection_when_the_window_closes_is_not_sent() {
+    let server = RawServer::start(|mut stream| async move {
+        while read_request(&mut stream).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            confirm(&mut stream).await;
+        }
+    });
+    let end = Instant::now() + Duration::from_millis(300);
+    let batch = batch(6).into_iter().map(|one| Delivery { send_until: Some(end), ..one }).collect();
+    let outcomes = send(&sink(server.port(), TIMEOUT, 1), batch).await;
+    let confirmed = outcomes.iter().filter(|outcome| **outcome == Outcome::Confirmed).count();
+    assert!((1..=2).contains(&confirmed), "{outcomes:?}");
+    let closed = |outcome: &&Outcome| matches!(outcome, Outcome::Unsent { error } if error.contains("window"));
+    assert_eq!(outcomes.iter().filter(closed).count(), 6 - confirmed, "{outcomes:?}");
+}
+
+#[tokio::test]
 async fn a_message_whose_turn_did_not_come_in_time_is_unsent() {
     let server = RawServer::silent();
     let started = Instant::now();
