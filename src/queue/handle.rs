@@ -206,7 +206,7 @@ impl Queue {
         // Sequential, so that each script and all of them together are bounded.
         for (partition, _) in found.partitions.iter().filter(|(partition, _)| partition.index >= first) {
             let own = match work.selection {
-                Selection::Ids(ids) => &Selection::Ids(found.own(partition, ids)),
+                Selection::Ids { ids, until } => &Selection::Ids { ids: found.own(partition, ids), until: *until },
                 filter @ Selection::Where(_) => filter,
             };
             let result = self.store.act_on_dead(partition, &DeadWork { selection: own, ..*work }, &mut done).await;

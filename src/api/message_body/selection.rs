@@ -60,9 +60,11 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
         until: faults.field("until", given.until, |raw, at| moment(raw, at, parse_instant)),
         retried: false,
     };
-    let filters = [given.reason, given.contains, given.since, given.until].iter().flatten().count() > 0;
+    // `until` bounds ids, too.
+    let filters = [given.reason, given.contains, given.since, given.until.filter(|_| ids.is_none())];
+    let filters = filters.iter().flatten().count() > 0;
     if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
-        faults.add("", "`all`, `ids` and a filter exclude each other");
+        faults.add("", "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`");
     } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.errors.is_empty() {
         faults.add("/ids", "selects nothing");
     } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
@@ -72,7 +74,10 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     if cursor.is_some() && ids.is_some() {
         faults.add("/cursor", "is not for `ids`");
     }
-    let selection = ids.map_or(Selection::Where(filter), Selection::Ids);
+    let selection = match ids {
+        Some(ids) => Selection::Ids { ids, until: filter.until },
+        None => Selection::Where(filter),
+    };
     faults.end(Some(DeadRequest { action, selection, limit, dry_run, cursor }))
 }
 

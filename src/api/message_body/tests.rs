@@ -256,7 +256,11 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
     };
     for (body, selection) in [
         (r#"{"all":true}"#, Selection::Where(Filter::default())),
-        (r#"{"ids":["a"]}"#, Selection::Ids(vec![MessageId::parse("a").unwrap()])),
+        (r#"{"ids":["a"]}"#, Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: None }),
+        (
+            r#"{"ids":["a"],"until":1700000000001}"#,
+            Selection::Ids { ids: vec![MessageId::parse("a").unwrap()], until: at(1_700_000_000_001) },
+        ),
         (
             r#"{"reason":"rejected","contains":"HTTP 4","since":1700000000000,"until":"2023-11-14T22:13:20.001Z"}"#,
             Selection::Where(filter),
@@ -282,6 +286,9 @@ fn dead_messages_are_selected_in_one_way_never_by_omission() {
         r#"{"all":true,"ids":["a"]}"#,
         r#"{"all":true,"reason":"rejected"}"#,
         r#"{"ids":["a"],"contains":"x"}"#,
+        r#"{"ids":["a"],"since":1700000000000}"#,
+        r#"{"ids":["a"],"until":"soon"}"#,
+        r#"{"all":true,"until":1700000000000}"#,
         r#"{"reason":"reject"}"#,
         r#"{"contains":""}"#,
         r#"{"since":1700000000}"#,

@@ -183,9 +183,11 @@ impl MemoryPartition {
                 let matching = self.dead.iter().filter(|(id, died)| self.matches(filter, id, *died) && *died <= now);
                 selected.extend(matching.map(|(id, _)| id.to_owned()));
             }
-            Selection::Ids(ids) => {
-                for id in ids.iter().map(MessageId::as_str).filter(|id| self.dead.contains(id)) {
-                    if !selected.iter().any(|known| known == id) {
+            Selection::Ids { ids, until } => {
+                let filter = Filter { until: *until, ..Filter::default() };
+                for id in ids.iter().map(MessageId::as_str) {
+                    let is_dead = self.dead.get(id).is_some_and(|died| self.matches(&filter, id, died));
+                    if is_dead && !selected.iter().any(|known| known == id) {
                         selected.push(id.to_owned());
                     }
                 }

@@ -296,7 +296,7 @@ fn ends() -> [ClaimEnd; 5] {
 }
 
 fn some_dead() -> Selection {
-    Selection::Ids(["dead", "due", "unknown", "dead-lost", "dead"].map(id).to_vec())
+    Selection::Ids { ids: ["dead", "due", "unknown", "dead-lost", "dead"].map(id).to_vec(), until: None }
 }
 
 pub fn all_dead() -> Selection {
