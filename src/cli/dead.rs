@@ -119,7 +119,7 @@ pub struct ActArguments {
 pub struct RedriveArguments {
     #[command(flatten)]
     act: ActArguments,
-    /// New time of expiry: `drop`, `keep`, or a duration such as `5m`, after which all these messages expire
+    /// New time of expiry: `drop`, `keep`, or a duration with its unit such as `5m`, after which all these messages expire
     #[arg(long, value_name = "EXPIRY", default_value = "drop")]
     expiry: String,
 }

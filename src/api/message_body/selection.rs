@@ -9,7 +9,7 @@ use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId},
     store::{DeadAction, Expiry, Filter, Selection},
-    time::{Due, parse_instant},
+    time::{self, Due, parse_instant},
 };
 
 // `all` must be `true`: a `null` does not select all, because an unset variable may have produced it.
@@ -95,15 +95,23 @@ fn contains(raw: &RawValue, pointer: &str) -> Result<String, FieldError> {
     Ok(text)
 }
 
-/// `keep`, `drop`, or a duration from now.
+/// `keep`, `drop`, or a duration from now: a number of milliseconds, or a text with its unit. A text without a unit is
+/// refused, because the operator may have meant minutes.
 fn expiry(raw: &RawValue, pointer: &str) -> Result<Expiry, FieldError> {
-    match raw.get() {
-        r#""keep""# => Ok(Expiry::Keep),
-        r#""drop""# => Ok(Expiry::Drop),
-        _ => match moment(raw, pointer, Due::parse_delay) {
-            Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
-            _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
-        },
+    if raw.get().starts_with('"') {
+        match &*read::<String>(raw, pointer)? {
+            "keep" => return Ok(Expiry::Keep),
+            "drop" => return Ok(Expiry::Drop),
+            bare if time::number(bare).is_some() => {
+                let text = format!("`{bare}` has no unit: write a duration such as `5s` or `5m`");
+                return Err(FieldError::new(pointer, text));
+            }
+            _ => {}
+        }
+    }
+    match moment(raw, pointer, Due::parse_delay) {
+        Ok(Due::After(millis @ 1..)) => Ok(Expiry::After(millis)),
+        _ => Err(FieldError::new(pointer, "is `keep`, `drop`, or a duration from now such as `5m`")),
     }
 }
 

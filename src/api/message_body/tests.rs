@@ -241,6 +241,10 @@ fn a_redrive_alone_has_an_expiry() {
     for bad in ["null", "0", "-1", r#""soon""#, r#""Keep""#, "true", "{}"] {
         assert!(expiry(bad).is_err(), "{bad}");
     }
+    for bare in ["5", "0", "5.0", "1e3"] {
+        let (_, errors) = expiry(&format!("\"{bare}\"")).expect_err(bare).parts();
+        assert_eq!(errors[0].detail, format!("`{bare}` has no unit: write a duration such as `5s` or `5m`"));
+    }
     assert!(parse_dead(br#"{"all":true,"expiry":"drop"}"#, DeadAction::Purge).is_err());
 }
 
