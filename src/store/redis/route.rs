@@ -276,11 +276,11 @@ impl RedisStore {
     }
 
     /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there,
-    /// even if another number replaced it before.
+    /// even if another number replaced it before. Returns whether it was not the newest.
     ///
     /// # Errors
     /// `Refused` on a cluster.
-    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<(), StoreError> {
+    pub async fn choose_partitions(&self, route: &str, partitions: u16) -> Result<bool, StoreError> {
         let route = self.route(route)?;
         if self.servers.cluster().is_some() {
             let text = "on a redis cluster the number of partitions cannot be changed".to_owned();
@@ -302,7 +302,7 @@ impl RedisStore {
             let call = script::REGISTER.keys(&[&routes_key]).arg(&**name).arg(stored).arg(text);
             let reply: String = call.run(&self.servers).await?;
             if matches!(reply.as_str(), "kept" | "updated") {
-                return Ok(());
+                return Ok(reply == "updated");
             }
         }
         let text = format!("other instances change route `{name}` at the same time");
@@ -375,16 +375,17 @@ impl RedisStore {
         Ok(known.iter().filter_map(|(name, json)| Some(RouteSettings::from_json(name, json)?.settings)).collect())
     }
 
-    /// Pauses a current or former partition of a route. `by`: one line.
-    pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<(), StoreError> {
+    /// Pauses a current or former partition of a route. `by`: one line. Returns whether that changed anything.
+    pub async fn pause(&self, partition: &Partition, by: &str, note: &str) -> Result<bool, StoreError> {
         self.set_paused(partition, &["pause", by, note]).await
     }
 
-    pub async fn resume(&self, partition: &Partition) -> Result<(), StoreError> {
+    /// Returns whether the partition was paused.
+    pub async fn resume(&self, partition: &Partition) -> Result<bool, StoreError> {
         self.set_paused(partition, &["resume"]).await
     }
 
-    async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<(), StoreError> {
+    async fn set_paused(&self, partition: &Partition, change: &[&str]) -> Result<bool, StoreError> {
         let keys = self.any_keys(partition);
         // A former partition is closed.
         let layout = if self.keys(partition).is_ok() { self.layout(partition)? } else { String::new() };
