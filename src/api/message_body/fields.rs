@@ -148,6 +148,11 @@ pub fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
 }
 
 /// A whole number in any form of JSON, such as `3` and `3.0`.
+/// The field, unless it is `null` or an empty text.
+pub fn filled(raw: Option<&RawValue>) -> Option<&RawValue> {
+    given(raw).filter(|raw| raw.get() != r#""""#)
+}
+
 pub fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, FieldError> {
     let number = time::number(raw.get()).unwrap_or_else(|| Err("is not a number".into()));
     let text = |error: String| match error.split_once(':') {

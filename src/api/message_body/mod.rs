@@ -13,7 +13,7 @@ pub use self::selection::{
     DeadRequest, MAX_CONTAINS, PurgeRequest, parse_dead, parse_note, parse_nothing, parse_partitions, parse_purge,
 };
 use self::{
-    fields::{Faults, given, integer, items, json, moment, object, read},
+    fields::{Faults, filled, given, integer, items, json, moment, object, read},
     headers::{headers, properties},
 };
 use super::problem::{FieldError, Problem};
@@ -97,9 +97,9 @@ fn message(item: &RawValue, rules: &Rules, faults: &mut Faults) -> Option<NewMes
     let given_id = faults.field("id", given(fields.id), new_id);
     let due = due(fields.delay, fields.deliver_at, faults).unwrap_or(Due::NOW);
     let (payload, default_type) = payload(&fields, rules.max_payload, faults).unwrap_or_default();
-    let content_type = faults.field("content_type", given(fields.content_type), read);
+    let content_type = faults.field("content_type", filled(fields.content_type), read);
     let mut origin = faults.field("origin", given(fields.origin), origin::origin).unwrap_or_default();
-    let mut key = faults.field("key", given(fields.key), read);
+    let mut key = faults.field("key", filled(fields.key), read);
     if let Some(given) = faults.field("key_base64", given(fields.key_base64), origin::key) {
         if key.is_some() {
             faults.add("", "`key` and `key_base64` exclude each other");

@@ -22,8 +22,13 @@ impl MemoryPartition {
     }
 
     /// Schedules a message as lua/produce.lua does.
+    /// An empty key or content type is none.
     pub fn produce(&mut self, message: &NewMessage, now: u64, settings: PartitionSettings) -> Scheduled {
-        let (status, due) = self.schedule_one(message, now, settings, codec::encode_first);
+        let mut message = message.clone();
+        for text in [&mut message.metadata.key, &mut message.metadata.content_type] {
+            text.take_if(|text| text.is_empty());
+        }
+        let (status, due) = self.schedule_one(&message, now, settings, codec::encode_first);
         Scheduled { id: message.id.clone(), due: unix_millis(due), status }
     }
 
