@@ -80,12 +80,17 @@ pub fn read<'a, T: Deserialize<'a>>(raw: &'a RawValue, pointer: &str) -> Result<
     located(serde_json::from_str(raw.get()), pointer)
 }
 
-/// At most `MAX_MESSAGES` values: millions of tiny ones are refused before they are collected.
+/// At most `MAX_MESSAGES` values.
 pub fn items<'a>(raw: &'a RawValue, pointer: &str) -> Result<Vec<&'a RawValue>, FieldError> {
+    items_up_to(MAX_MESSAGES, raw, pointer)
+}
+
+/// At most `max` values: millions of tiny ones are refused before they are collected.
+pub fn items_up_to<'a>(max: usize, raw: &'a RawValue, pointer: &str) -> Result<Vec<&'a RawValue>, FieldError> {
     let mut items = Vec::new();
     let add = |_, item| {
         items.push(item);
-        if items.len() > MAX_MESSAGES { Err(format!("more than {MAX_MESSAGES} in one request")) } else { Ok(()) }
+        if items.len() > max { Err(format!("has more than {max} items")) } else { Ok(()) }
     };
     let each = Each { expected: "an array", add };
     located(serde_json::Deserializer::from_str(raw.get()).deserialize_seq(each), pointer).map(|()| items)
@@ -143,16 +148,16 @@ pub fn given(raw: Option<&RawValue>) -> Option<&RawValue> {
     raw.filter(|raw| raw.get() != "null")
 }
 
-pub fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
-    MessageId::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
-}
-
-/// A whole number in any form of JSON, such as `3` and `3.0`.
 /// The field, unless it is `null` or an empty text.
 pub fn filled(raw: Option<&RawValue>) -> Option<&RawValue> {
     given(raw).filter(|raw| raw.get() != r#""""#)
 }
 
+pub fn id(raw: &RawValue, pointer: &str) -> Result<MessageId, FieldError> {
+    MessageId::parse(&read::<String>(raw, pointer)?).map_err(|error| FieldError::new(pointer, error))
+}
+
+/// A whole number in any form of JSON, such as `3` and `3.0`.
 pub fn integer<T: TryFrom<u64>>(raw: &RawValue, pointer: &str) -> Result<T, FieldError> {
     let number = time::number(raw.get()).unwrap_or_else(|| Err("is not a number".into()));
     let text = |error: String| match error.split_once(':') {

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{each_field, given, integer, items, object, read};
+use super::fields::{each_field, given, integer, items_up_to, object, read};
 use crate::{
     api::problem::FieldError,
-    message::{Headers, Properties, TypedValue},
+    message::{Headers, MAX_METADATA_BYTES, Properties, TypedValue},
     sink::headers::ALL,
 };
+
+/// Maximum number of headers: as many of the smallest as the metadata of a message holds. A source takes as many.
+const MAX_HEADERS: usize = MAX_METADATA_BYTES / r#"{"name":"","value":""}"#.len();
 
 /// With these headers RabbitMQ copies a message to more queues, which the `allow` of a sink would not restrict.
 const COPIES: [&str; 2] = ["CC", "BCC"];
@@ -34,7 +37,8 @@ raw_object!(Listed: name, r#type, value);
 
 fn list(raw: &RawValue, pointer: &str) -> Result<Headers, FieldError> {
     let one = |(index, item)| header(item, &format!("{pointer}/{index}"));
-    let given: Vec<_> = items(raw, pointer)?.into_iter().enumerate().map(one).collect::<Result<_, _>>()?;
+    let given: Vec<_> =
+        items_up_to(MAX_HEADERS, raw, pointer)?.into_iter().enumerate().map(one).collect::<Result<_, _>>()?;
     Ok(Headers::classify(given, |_| false))
 }
 
