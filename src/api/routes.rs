@@ -24,8 +24,8 @@ use crate::{
     store::StoreError,
 };
 
-/// Maximum size of a body with a note, in bytes: each character may be an escape of six.
-const MAX_NOTE_BODY_BYTES: usize = 4096;
+/// Maximum size of a body with a note, in bytes: each of its 500 characters may be two escapes of six.
+const MAX_NOTE_BODY_BYTES: usize = 8192;
 
 /// A route of the list. A route with keys of another type is an entry too, and does not hide the others.
 #[derive(Serialize)]
