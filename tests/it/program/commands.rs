@@ -43,6 +43,19 @@ async fn check_reports_whether_everything_answers() {
 }
 
 #[tokio::test]
+async fn check_says_that_a_redis_may_not_speak_tls() {
+    let redis = RedisServer::start().await;
+    let url = redis.url().replace("redis://", "rediss://");
+    let workplace = Workplace::with(&format!(
+        "redis: {{ url: '{url}', timeout: 1s }}\nsinks: {{ jobs: {{ type: redis_list, key: jobs }} }}\n\
+         routes: {{ list: {{ sink: jobs }} }}\n"
+    ));
+    let ended = workplace.run(&["check", "--connect"]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("may not speak TLS"), "{ended:?}");
+}
+
+#[tokio::test]
 async fn check_says_of_a_list_on_the_own_redis_what_it_says_of_that_redis() {
     let mut redis = RedisServer::start().await;
     let workplace = Workplace::with(&format!(
