@@ -256,23 +256,54 @@ impl RedisStore {
         known: &KnownRoute,
         stored: &str,
     ) -> Result<(), RegistrationError> {
-        let partitions = route.settings.partitions;
-        let (name, registered) = (route.settings.name.to_string(), known.settings.partitions);
+        let RouteSettings { name, partitions, .. } = &route.settings;
+        let generations = self.replacing((name, *partitions), known, stored, route.generations())?;
+        Ok(self.begin_move(route, known, stored, &generations).await?)
+    }
+
+    /// The generations of a route after its number of partitions is replaced. `generations`: the known ones.
+    fn replacing(
+        &self,
+        (name, partitions): (&str, u16),
+        known: &KnownRoute,
+        stored: &str,
+        mut generations: Generations,
+    ) -> Result<Generations, RegistrationError> {
+        let (route, registered) = (name.to_owned(), known.settings.partitions);
         if self.servers.cluster().is_some() {
-            return Err(RegistrationError::OnCluster { route: name, stored: registered, partitions });
+            return Err(RegistrationError::OnCluster { route, stored: registered, partitions });
         }
-        let mut generations = route.generations();
         let own = generations.of(partitions);
         if own > 0 && own <= generations.of(registered) {
-            return Err(RegistrationError::Outdated { route: name, stored: registered, partitions });
+            return Err(RegistrationError::Outdated { route, stored: registered, partitions });
         }
         if known.former.is_some() {
-            return Err(route.mismatch(stored.to_owned()));
+            return Err(RegistrationError::Mismatch { route, stored: stored.to_owned(), partitions });
         }
         if own == 0 {
             generations.choose(partitions);
         }
-        Ok(self.begin_move(route, known, stored, &generations).await?)
+        Ok(generations)
+    }
+
+    /// The number of partitions from which a start with `partitions` would move the messages of a route; `None` if it
+    /// would not. Only reads.
+    ///
+    /// # Errors
+    /// Those with which the start would be refused.
+    pub async fn would_move(&self, name: &str, partitions: u16) -> Result<Option<u16>, RegistrationError> {
+        let routes_key = routes_key(&self.prefix);
+        let stored: Option<String> =
+            self.servers.run(&routes_key, redis::cmd("HGET").arg(&routes_key).arg(name)).await?;
+        let Some(stored) = stored else { return Ok(None) };
+        let Some(known) = RouteSettings::from_json(name, &stored) else {
+            return Err(RegistrationError::Mismatch { route: name.to_owned(), stored, partitions });
+        };
+        if known.settings.partitions == partitions {
+            return Ok(None);
+        }
+        self.replacing((name, partitions), &known, &stored, known.generations.clone())?;
+        Ok(Some(known.settings.partitions))
     }
 
     /// Makes `partitions` the newest number of `route`: the next instance that starts with it moves the messages there,
