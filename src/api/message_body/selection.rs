@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::value::RawValue;
 
-use super::fields::{Faults, id, integer, items, json, moment, object, read};
+use super::fields::{Faults, id, integer, items, json, moment, read, whole};
 use crate::{
     api::problem::{FieldError, Problem},
     message::{DeadReason, MAX_PARTITIONS, MessageId},
@@ -37,7 +37,7 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     if body.is_empty() {
         return Err(Problem::invalid(vec![FieldError::new("", NOTHING_SELECTED)]));
     }
-    let given: Dead = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Dead = whole(body)?;
     let mut faults = Faults::default();
     let action = match (action, faults.field("expiry", given.expiry, expiry)) {
         (DeadAction::Redrive(_), Some(expiry)) => DeadAction::Redrive(expiry),
@@ -65,9 +65,9 @@ pub fn parse_dead(body: &[u8], action: DeadAction) -> Result<DeadRequest, Proble
     let filters = filters.iter().flatten().count() > 0;
     if u8::from(all) + u8::from(ids.is_some()) + u8::from(filters) > 1 {
         faults.add("", "`all`, `ids` and a filter exclude each other, except that `ids` can have an `until`");
-    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.errors.is_empty() {
+    } else if ids.as_ref().is_some_and(Vec::is_empty) && faults.is_empty() {
         faults.add("/ids", "selects nothing");
-    } else if !all && ids.is_none() && !filters && faults.errors.is_empty() {
+    } else if !all && ids.is_none() && !filters && faults.is_empty() {
         faults.add("", NOTHING_SELECTED);
     }
     let cursor = faults.field("cursor", given.cursor, read);
@@ -131,7 +131,7 @@ pub fn parse_note(body: &[u8]) -> Result<String, Problem> {
     if body.is_empty() {
         return Ok(String::new());
     }
-    let given: Pause = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Pause = whole(body)?;
     let mut faults = Faults::default();
     let note = faults.field("note", given.note, read).unwrap_or_else(String::new);
     if note.chars().count() > MAX_NOTE_CHARS {
@@ -146,10 +146,15 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
     #[derive(serde::Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Nothing {}
-    if !body.is_empty() {
-        let Nothing {} = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    if body.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let raw = json(body)?;
+    // A derived struct alone would also accept an array.
+    if !raw.get().starts_with('{') {
+        return Err(Problem::bad_request("must be an object"));
+    }
+    read(raw, "").map(|Nothing {}| ()).map_err(|error| Problem::bad_request(error.detail))
 }
 
 /// The requested number of partitions of a route.
@@ -157,11 +162,11 @@ pub fn parse_nothing(body: &[u8]) -> Result<(), Problem> {
 /// # Errors
 /// Those of `parse_dead`.
 pub fn parse_partitions(body: &[u8]) -> Result<u16, Problem> {
-    let given: Repartition = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Repartition = whole(body)?;
     let mut faults = Faults::default();
     let partitions: u64 = faults.field("partitions", given.partitions, read).unwrap_or(0);
     let number = u16::try_from(partitions).ok().filter(|number| (1..=MAX_PARTITIONS).contains(number));
-    if number.is_none() && faults.errors.is_empty() {
+    if number.is_none() && faults.is_empty() {
         faults.add("/partitions", format!("is from 1 to {MAX_PARTITIONS}"));
     }
     faults.end(number)
@@ -184,7 +189,7 @@ pub struct PurgeRequest {
 /// # Errors
 /// 400 for invalid JSON or unknown fields; 422 when nothing is selected, or a field is invalid.
 pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
-    let given: Purge = object(json(body)?, "").map_err(|error| Problem::bad_request(error.detail))?;
+    let given: Purge = whole(body)?;
     let mut faults = Faults::default();
     let all = faults.field("all", given.all, read).unwrap_or(false);
     let limit = faults.field("limit", given.limit, integer).unwrap_or(DEFAULT_PURGED);
@@ -195,8 +200,8 @@ pub fn parse_purge(body: &[u8]) -> Result<PurgeRequest, Problem> {
     let ids = given.ids.map(|raw| ids(raw, &mut faults));
     match &ids {
         Some(_) if all => faults.add("", "`all` and `ids` exclude each other"),
-        Some(ids) if ids.is_empty() && faults.errors.is_empty() => faults.add("/ids", "selects nothing"),
-        None if !all && faults.errors.is_empty() => {
+        Some(ids) if ids.is_empty() && faults.is_empty() => faults.add("/ids", "selects nothing"),
+        None if !all && faults.is_empty() => {
             faults.add("", "selects nothing: one of `ids` and `\"all\": true` is needed");
         }
         _ => {}

@@ -372,7 +372,7 @@ async fn a_wrong_header_key_or_origin_is_named_by_its_pointer() {
         (r#""key_base64":"?""#, "/key_base64"),
         (r#""origin":{"no":1}"#, "/origin"),
         (r#""origin":{"timestamp":-1}"#, "/origin/timestamp"),
-        (r#""origin":{"properties":{"priority":256}}"#, "/origin/properties"),
+        (r#""origin":{"properties":{"priority":256}}"#, "/origin/properties/priority"),
     ] {
         assert_eq!(pointers(&format!(r#"{{"payload":1,{fields}}}"#)).await, [pointer], "{fields}");
     }
