@@ -248,10 +248,6 @@ fn message(line: &[u8], now: u64) -> Result<Box<RawValue>, String> {
     if let Some(due) = fields.remove("due") {
         fields.insert("deliver_at".to_owned(), due);
     }
-    // An empty `key` would be none.
-    if fields.get("key").is_some_and(|key| key.get() == r#""""#) {
-        fields.remove("key").and_then(|empty| fields.insert("key_base64".to_owned(), empty));
-    }
     let has_type = fields.get("content_type").is_some_and(|text| !["null", r#""""#].contains(&text.get()));
     // As `payload`, a text without a content type would get the default one.
     if let Some(payload) = fields.remove("payload") {

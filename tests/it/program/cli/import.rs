@@ -117,6 +117,7 @@ async fn an_exported_message_of_thousands_of_headers_and_an_empty_key_is_restore
     let headers: Vec<Value> = (0..1400).map(|n| json!({ "name": (n % 10).to_string(), "type": "null" })).collect();
     let exported = json!({
         "id": "many", "route": "web", "state": "dead", "deliver_at": "2100-01-01T00:00:00Z", "attempts": 1, "key": "",
+        "key_base64": "",
         "last_error": "rejected: x", "headers": headers, "payload": "x", "content_type": null,
     });
     let imported = scene.run_with_input(&["import", "web"], exported.to_string().as_bytes()).await;
