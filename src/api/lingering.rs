@@ -147,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             let mut buffer = ReadBuf::new(&mut bytes);
             match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {
-                    discard.left = discard.left.saturating_sub(buffer.filled().len())
+                    discard.left = discard.left.saturating_sub(buffer.filled().len());
                 }
                 // The client has closed the connection, or it broke off.
                 _ => break,
